@@ -13,7 +13,7 @@ from impctl.expr.nodes import columns_of
 from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
-from impctl.safety.judge import Judges, Verdict, check_kept
+from impctl.safety.judge import Judges, Verdict, check_with_core
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.fill import is_loaded_here
 from impctl.service.filters import files_by_table, files_of_table, wanted_files
@@ -98,7 +98,7 @@ def _unsketched_candidates(
         for entry in chosen.candidates if access not in chosen.sketched else ():
             is_of_it = (entry.table, entry.occurrence) == (scan.table, names[access])
             sketched = {**chosen.sketched, access: entry.attribute}
-            if is_of_it and not entry.safe and check_kept(query, core, sketched, facts).safe:
+            if is_of_it and not entry.safe and check_with_core(query, core, sketched, facts).safe:
                 yield entry
 
 
@@ -195,7 +195,7 @@ def judge_candidates(
     for scan in prepared.scans:
         occurrence = names[scan.access]
         for column in columns[scan.table]:
-            verdict = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            verdict = check_with_core(query, prepared.core, {scan.access: column}, facts, judges)
             entry = CandidateEntry(
                 scan.table, column, verdict.safe, False, verdict.reason, occurrence=occurrence
             )

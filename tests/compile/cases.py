@@ -27,7 +27,7 @@ from impctl.compile.session import (
     transfer_state,
     why_not_computable,
 )
-from impctl.data.schema import DOUBLE, INTEGER, Column, Schema, SqlType
+from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.moved_conditions import moved_conditions
@@ -41,7 +41,14 @@ from tests.plan.random_fixpoints import kept_by_witnesses
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches, evened
 from tests.support import reference_plan
-from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
+from tests.support.carried_queries import (
+    ReferencePartners,
+    Stored,
+    arrow_rows,
+    counts_of,
+    restored,
+    sketches_of,
+)
 from tests.support.random_cases import seen_in
 from tests.support.reference_plan import ReferenceFailure, Tables, Value, annotate, bag, evaluate
 
@@ -57,23 +64,10 @@ def partitions_of(trial: Trial) -> dict[str, RangePartition]:
     tables = {scan.access: scan.table for scan in scans_of(trial.root)}
     result = {}
     for access, (name, boundaries) in trial.partitions.items():
-        table = tables[access]
-        column = CATALOG[table].find(name)
-        assert column is not None
-        result[access] = RangePartition(
-            table,
-            column.name,
-            column.type,
-            tuple(canonical(value, column.type) for value in boundaries),
-        )
+        kind = CATALOG[tables[access]].find(name).type
+        scaled = [int(v.scaleb(kind.scale)) if isinstance(v, Decimal) else v for v in boundaries]
+        result[access] = RangePartition(tables[access], name, kind, tuple(scaled))
     return result
-
-
-def canonical(value: Value, kind: SqlType) -> int | float | str | bytes:
-    if isinstance(value, Decimal):
-        return int(value.scaleb(kind.scale))
-    assert isinstance(value, int | float | str | bytes)
-    return value
 
 
 def change_of(rng: Random, rows: Rows, spare: Rows) -> tuple[Rows, list[int]]:
@@ -245,30 +239,41 @@ class Planned(Struct, frozen=True):
         )
 
 
+def unchanged(plan: Plan) -> Plan:
+    return plan
+
+
 class Kept(Planned, Struct, frozen=True):
     """With the query itself, and what is said of all of it."""
 
     query: Query
     whole: Verdict
 
-
-def unchanged(plan: Plan) -> Plan:
-    return plan
+    @classmethod
+    def of(
+        cls,
+        query: Query,
+        partitions: Mapping[AccessId, RangePartition],
+        plan_for: Callable[[Plan], Plan] = unchanged,
+    ) -> Kept:
+        """`plan_for` makes the plan that is kept of the one after the rules."""
+        query = replace(query, root=plan_for(apply_rules(query.root)))
+        sketched = {access: partition.attribute for access, partition in partitions.items()}
+        whole = check_safety(query, sketched, [])
+        core = plan_for(core_of(query.root))
+        carried = replace(query, root=core)
+        verdict = carried_verdict(whole, carried, sketched) if whole.safe else whole
+        return cls(core, verdict, partitions, query, whole)
 
 
 @cache
 def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = unchanged) -> Kept:
-    """`plan_for` makes the plan that is kept of the one after the rules."""
     query = parse_query(sql.format(now=now, early=now - 4), MOVING)
-    query = replace(query, root=plan_for(apply_rules(query.root)))
-    sketched = {s.access: attribute for s in scans_of(query.root) if s.table == "t"}
-    whole = check_safety(query, sketched, [])
-    assert whole.safe, (sql, whole.reason)
-    core = plan_for(core_of(query.root))
-    boundaries = LARGE if attribute == "day" else SMALL
-    partition = RangePartition("t", attribute, INTEGER, boundaries)
-    verdict = carried_verdict(whole, replace(query, root=core), sketched)
-    return Kept(core, verdict, dict.fromkeys(sketched, partition), query, whole)
+    partition = RangePartition("t", attribute, INTEGER, LARGE if attribute == "day" else SMALL)
+    accesses = [s.access for s in scans_of(apply_rules(query.root)) if s.table == "t"]
+    result = Kept.of(query, dict.fromkeys(accesses, partition), plan_for)
+    assert result.whole.safe, (sql, result.whole.reason)
+    return result
 
 
 def arrow(table: TableName, rows: Rows) -> pa.Table:
@@ -441,46 +446,31 @@ POOLS: tuple[Pool, ...] = (
 
 
 @cache
-def kept_unsure(sql: str) -> tuple[Query, Verdict, dict[str, RangePartition]]:
+def kept_unsure(sql: str) -> Kept:
     query = parse_query(sql, {"t": SCHEMA, "side": SIDE})
-    query = replace(query, root=apply_rules(query.root))
-    accesses = [scan.access for scan in scans_of(query.root) if scan.table == "t"]
+    accesses = [s.access for s in scans_of(apply_rules(query.root)) if s.table == "t"]
     for chosen in (accesses, accesses[:1], accesses[1:]):
-        verdict = check_safety(query, dict.fromkeys(chosen, "g"), [])
-        if chosen and verdict.safe:
-            return query, verdict, dict.fromkeys(chosen, BY_G)
+        result = Kept.of(query, dict.fromkeys(chosen, BY_G))
+        if chosen and result.whole.safe:
+            return result
     raise AssertionError(f"no sketch is safe for {sql}")
 
 
-@cache
-def _judged(sql: str) -> tuple[Plan, Verdict]:
-    query, verdict, partitions = kept_unsure(sql)
-    core = core_of(query.root)
-    sketched = {access: p.attribute for access, p in partitions.items()}
-    return core, carried_verdict(verdict, replace(query, root=core), sketched)
-
-
 def compiled(sql: str) -> Dataflow:
-    core, judged = _judged(sql)
-    _, _, partitions = kept_unsure(sql)
-    return compile_plan(core, partitions, judged.key_columns, barriers=judged.barrier_positions)
+    return kept_unsure(sql).compiled()
 
 
 def unsure_table(name: str, rows: Rows) -> pa.Table:
     return arrow_rows(SIDE if name == "side" else SCHEMA, rows)
 
 
-def unsure_row(
-    rng: random.Random, name: str, pool: tuple[float | None, ...]
-) -> Mapping[str, Value]:
+def unsure_row(rng: random.Random, name: str, pool: Pool) -> Mapping[str, Value]:
     if name == "side":
         return {"k": rng.randrange(6), "w": rng.choice(pool)}
     return {"g": rng.choice((*range(6), None)), "h": rng.randrange(2), "d": rng.choice(pool)}
 
 
-def changed(
-    rng: random.Random, name: str, rows: Rows, pool: tuple[float | None, ...]
-) -> TableChange:
+def changed(rng: random.Random, name: str, rows: Rows, pool: Pool) -> TableChange:
     changes: Rows = []
     weights: list[int] = []
     for _ in range(rng.randint(0, 4)):
@@ -498,36 +488,25 @@ def check(
     sql: str, session: MaintainedQuery, tables: Mapping[str, Rows], rng: random.Random
 ) -> tuple[int, int]:
     """The sketches against several orders of adding: ranges beyond, and orders tried."""
-    query, verdict, partitions = kept_unsure(sql)
-    held = {access: set(result.ids) for access, result in session.ranges().items()}
-    slack = 0
+    kept, held, slack = kept_unsure(sql), sketches_of(session), 0
     for turn in range(3):
-        shown = {name: list(rows) for name, rows in tables.items()}
-        for rows in shown.values():
-            rng.shuffle(rows)
-        result = annotate(query.root, shown, whole_windows=True)
-        barriers = [result.first_rows.get(at, frozenset()) for at in verdict.barrier_positions]
+        shown = {name: rng.sample(rows, len(rows)) for name, rows in tables.items()}
+        result = annotate(kept.query.root, shown, whole_windows=True)
+        barriers = [result.first_rows.get(at, frozenset()) for at in kept.whole.barrier_positions]
+        ranges = [_unsure_fragment(row["g"]) for row in shown["t"]]
         lineage = result.lineage.union(*barriers)
-        for access in partitions:
-            needed = {
-                _unsure_fragment(shown["t"][row]["g"])
-                for origin, row in lineage
-                if origin == access
-            }
+        for access in kept.partitions:
+            needed = {ranges[row] for origin, row in lineage if origin == access}
             assert held[access] >= needed, (sql, shown, held, needed)
             slack += len(held[access] - needed) if turn == 0 else 0
         seen = {
-            access: [
-                at
-                for at, row in enumerate(shown["t"])
-                if _unsure_fragment(row["g"]) in held[access]
-            ]
-            for access in partitions
+            access: [at for at, range_id in enumerate(ranges) if range_id in held[access]]
+            for access in kept.partitions
         }
         # In one order of adding, the answer over the sketch is the answer.
         if any(len(rows) < len(shown["t"]) for rows in seen.values()):
             whole = bag(row for row, _ in result.rows)
-            assert bag(evaluate(query.root, shown, seen)) == whole, sql
+            assert bag(evaluate(kept.query.root, shown, seen)) == whole, sql
     return slack, 3
 
 
@@ -556,23 +535,18 @@ def one_case(queries: Sequence[str], pools: Sequence[Pool], seed: int, seen: Cou
         name: [unsure_row(rng, name, pool) for _ in range(rng.randint(0, 9))]
         for name in ("t", "side")
     }
-    session = MaintainedQuery(compiled(sql))
-    stored = Stored()
+    session, stored = MaintainedQuery(compiled(sql)), Stored()
+    names = session.compiled.tables
     try:
-        names = session.compiled.tables
         session.load([(name, unsure_table(name, tables[name])) for name in names])
         for _ in range(4):
             slack, tried = check(sql, session, tables, rng)
-            seen["cases"] += tried
-            seen["slack"] += slack
-            seen["wide"] += slack > 0
-            seen["unsure"] += session.unsure_rows() > 0
+            seen.update(cases=tried, slack=slack, wide=slack > 0, unsure=session.unsure_rows() > 0)
             session.step({name: changed(rng, name, tables[name], pool) for name in names})
             if rng.random() < 0.2:
                 session = restored(session, stored, MaintainedQuery(compiled(sql)))
     except NotExactError:
-        seen["not exact"] += 1
-        seen[f"not exact: {sql}"] += 1
+        seen.update(["not exact", f"not exact: {sql}"])
     except (EvaluationError, ReferenceFailure):
         seen["failed"] += 1
 

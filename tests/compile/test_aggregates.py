@@ -33,17 +33,10 @@ from tests.compile.cases import converted
 from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
 from tests.support.random_cases import random_cases
 
+T = (("g", INTEGER), ("f", DOUBLE), ("x", LONG), ("n", decimal(6, 1)), ("s", STRING))
 CATALOG = {
-    "t": Schema(
-        (
-            Column("g", INTEGER),
-            Column("f", DOUBLE),
-            Column("x", LONG),
-            Column("n", decimal(6, 1)),
-            Column("s", STRING),
-        )
-    ),
-    "u": Schema((Column("g", INTEGER), Column("y", LONG))),
+    table: Schema(tuple(Column(name, kind) for name, kind in columns))
+    for table, columns in (("t", T), ("u", (("g", INTEGER), ("y", LONG))))
 }
 PARTITIONS = {
     "t": RangePartition("t", "x", LONG, (0, 2)),
@@ -108,10 +101,13 @@ def root_of(sql: str) -> Plan:
 
 
 def compiled(sql: str, read: tuple[str, ...], size: int | None = None) -> Dataflow:
+    return chosen(sql, StoredChoices(from_files=read), Buffers.of(size))
+
+
+def chosen(sql: str, chooser: Chooser, buffers: Buffers = Buffers.of(None)) -> Dataflow:  # noqa: B008 - a value
     root = root_of(sql)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    chooser = StoredChoices(from_files=read)
-    return compile_plan(root, sketched, {}, chooser, buffers=Buffers.of(size))
+    return compile_plan(root, sketched, {}, chooser, buffers=buffers)
 
 
 def readable(result: Dataflow) -> tuple[str, ...]:
@@ -195,7 +191,7 @@ def one_case(sql: str, seed: int) -> int:
     """How many groupings and sides were read, over all steps."""
     rng = random.Random(seed)
     size = rng.choice([None, 1, 2])
-    tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 16))] for t in CATALOG})
+    tables = some_tables(rng, 16)
     can_read = readable(compiled(sql, (), size))
 
     def some() -> Dataflow:
@@ -206,34 +202,32 @@ def one_case(sql: str, seed: int) -> int:
     result = some()
     partners = partners_of(result, tables)
     session = started(result, partners, tables)
-    stored = Stored()
-    count = 0
+    stored, count = Stored(), 0
     for _ in range(STEPS):
         mine, theirs = Heard(session), Heard(twin)
         changes = tables.changed()
-        rows = partial(whole_table_of, tables)
         for one in (session, twin):
-            one.step(changes, rows)
+            one.step(changes, partial(whole_table_of, tables))
         assert alike(session, mine, theirs), (sql, seed)
         assert counts_of(session) == counts_of(twin), (sql, seed)
         count += sum(len(one.reads) for one in session.circuit)
         if rng.random() < 0.5:
-            result = some()
-            session, partners = converted(session, stored, result, partners)
+            session, partners = converted(session, stored, some(), partners)
     return count
+
+
+def some_tables(rng: random.Random, most: int) -> Tables:
+    return Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, most))] for t in CATALOG})
 
 
 def alike(session: MaintainedQuery, mine: Heard, theirs: Heard) -> bool:
     """Whether groupings put out the same, and what stands right above one."""
-    wires = session.circuit.wires
     kinds: list[Operator] = list(session.circuit)
-    at_groups = {
-        at for at, one in enumerate(kinds) if isinstance(one, AggregateOperator | GroupsRead)
+    groups = {at for at, one in enumerate(kinds) if isinstance(one, AggregateOperator | GroupsRead)}
+    above = {
+        at for at, own in enumerate(session.circuit.wires) if len(own) == 1 and own[0] in groups
     }
-    above = {at for at, own in enumerate(wires) if len(own) == 1 and own[0] in at_groups}
-    return all(
-        said(mine.batches.get(at)) == said(theirs.batches.get(at)) for at in at_groups | above
-    )
+    return all(said(mine.batches.get(at)) == said(theirs.batches.get(at)) for at in groups | above)
 
 
 def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Table]:
@@ -262,17 +256,16 @@ KEPT = {
 }
 
 
+RECORDED = StoredChoices(from_files=("aggregate0", "aggregate1"))
+
+
 @pytest.mark.parametrize("sql", KEPT)
 def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
-    root = apply_rules(parse_query(sql, CATALOG).root)
-    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    recorded = StoredChoices(from_files=("aggregate0", "aggregate1"))
-    result = compile_plan(root, sketched, {}, recorded)
+    result = chosen(sql, RECORDED)
     last = result.groupings[-1]
     assert KEPT[sql] in last.reason
     assert (last.strategy, last.readers) == (Strategy.INDEX, ())
-    kept = {one.piece for one in result.circuit if isinstance(one, AggregateOperator)}
-    assert last.side in kept
+    assert last.side in {one.piece for one in result.circuit if isinstance(one, AggregateOperator)}
 
 
 WHOLE = (
@@ -286,14 +279,11 @@ WHOLE = (
 
 @pytest.mark.parametrize("sql", WHOLE)
 def test_groups_whose_keys_narrow_nothing_are_kept_unless_they_are_recorded(sql: str) -> None:
-    root = apply_rules(parse_query(sql, CATALOG).root)
-    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
-    recorded = StoredChoices(from_files=("aggregate0", "aggregate1"))
-    last = compile_plan(root, sketched, {}, recorded).groupings[-1]
+    last = chosen(sql, RECORDED).groupings[-1]
     assert (last.strategy, last.is_whole) == (Strategy.FILES, True)
     for asked in (None, Strategy.FILES):
         chooser = ChooseBySize(asked, lambda table: 1_000_000, from_files=1, fits=1)
-        last = compile_plan(root, sketched, {}, chooser).groupings[-1]
+        last = chosen(sql, chooser).groupings[-1]
         assert (last.strategy, last.readers) == (Strategy.INDEX, (Strategy.FILES,))
 
 
@@ -379,7 +369,7 @@ def put_out(session: MaintainedQuery, heard: Heard, sql: str) -> Counter[object]
 def one_scalar_case(sql: str, seed: int) -> int:
     """How many rows of the query came and went, over all steps."""
     rng = random.Random(seed)
-    tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 12))] for t in CATALOG})
+    tables = some_tables(rng, 12)
     of_all = seed % 2 == 0
     kept = compiled_scalars(sql, StoredChoices(), of_all=of_all)
     mine = compiled_scalars(sql, StoredChoices(is_to_fill=True), of_all=of_all)
@@ -440,9 +430,8 @@ def test_scalars_come_before_what_they_select() -> None:
     nested = compiled_scalars(SCALAR_QUERIES["nested"], StoredChoices(is_to_fill=True))
     turns = [[nested.sources[at].access for at in turn] for turn in nested.turns()]
     assert turns == [["t#3"], ["t#2"], ["t#1"]]
-    assert [
-        len(turn) for turn in compiled_scalars(SCALAR_QUERIES["nested"], StoredChoices()).turns()
-    ] == [3]
+    kept = compiled_scalars(SCALAR_QUERIES["nested"], StoredChoices())
+    assert [len(turn) for turn in kept.turns()] == [3]
 
 
 LEFT = "SELECT t.x, t.s, u.g h, u.y FROM t LEFT JOIN u ON t.g = u.g"

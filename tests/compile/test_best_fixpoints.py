@@ -23,7 +23,6 @@ from impctl.engine.fixpoint.fixpoint import FixpointOperator as EngineFixpoint
 from impctl.engine.fixpoint.relaxation import OneByOne
 from impctl.engine.join import JoinOperator
 from impctl.engine.operator import Limits
-from impctl.engine.trace import RowIndex
 from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
 from impctl.rules.finalize import answer_plan
@@ -188,8 +187,12 @@ def network(rng: random.Random, nodes: int) -> Row:
 
 def ranked(query: MaintainedQuery) -> list[tuple[int | None, int | None, int, int]]:
     """Node, cost, rank and low of all rows that are in."""
-    (fixpoint,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
-    return [(*row.values(), rank, low) for row, rank, low in best_ranked(fixpoint.rows)]
+    return [(*row.values(), rank, low) for row, rank, low in best_ranked(fixpoint_of(query).rows)]
+
+
+def best_of(query: MaintainedQuery) -> list[tuple[int | None, int | None]]:
+    """Node and cost."""
+    return sorted((row[:2] for row in ranked(query)), key=repr)
 
 
 @random_seeds(2, 4, 12)
@@ -197,34 +200,27 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
     """Dense enough for circles of no cost, thin enough for parts that are cut off."""
     rng = random.Random(seed)
     nodes = rng.choice((8, 30, 60))
-    case = Case(QUERIES["cheapest"])
-    query = MaintainedQuery(case.compiled(with_answer=False))
+    case, query = query_of(QUERIES["cheapest"])
     stored = Stored()
     links = [network(rng, nodes) for _ in range(2 * nodes)]
-    seeds: list[Row] = [{"a": 0, "w": 0, "f": 0}]
-    tables = {"links": links, "seeds": seeds}
-    query.load(DRAWN.whole(tables))
+    seeds: list[Row] = [row(0, 0, 0)]
+    query.load(DRAWN.whole({"links": links, "seeds": seeds}))
     for turn in range(12):
         result = ranked(query)
         known = {node: cost for node, cost, _, _ in result if cost is not None}
         assert known == dijkstra(links, seeds)
         costs = {(node, cost): rank for node, cost, rank, _ in result}
-        lows = dict.fromkeys(costs, 0)
-        for row in seeds:
-            lows[row["a"], row["w"]] = lows.get((row["a"], row["w"]), 0) + 1
-        for row in links:
-            for (node, cost), rank in costs.items():
-                if node is None or node != row["a"]:
-                    continue
-                made = None if cost is None or row["w"] is None else cost + row["w"]
-                head = (row["b"], made)
-                if head in costs and rank < costs[head]:
-                    lows[head] += 1
+        lows = Counter((seed["a"], seed["w"]) for seed in seeds)
+        for link, ((node, cost), rank) in product(links, costs.items()):
+            if node is not None and node == link["a"]:
+                made = None if cost is None or link["w"] is None else cost + link["w"]
+                head = (link["b"], made)
+                lows[head] += head in costs and rank < costs[head]
         assert {head: lows[head] for head in costs} == {(n, c): low for n, c, _, low in result}
         came = [network(rng, nodes) for _ in range(rng.choice((0, 1, 2, 8)))]
         gone = rng.sample(links, min(len(links), rng.choice((0, 1, 2, nodes))))
-        for row in gone:
-            links.remove(row)
+        for one in gone:
+            links.remove(one)
         links += came
         changed = change_of("links", came + gone, [1] * len(came) + [-1] * len(gone))
         query.step({"links": changed})
@@ -235,72 +231,58 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
 def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
     """1 -> 2 costs 5 or 1, 1 -> 3 costs 4. Of `HAVING MIN(c) > 3` node 3 alone is left, and over
     the rows that it comes from, 2 would be there at 5: the sketch has the 1, too."""
-    sql = (
+    case, query = query_of(
         "WITH RECURSIVE r(n, c) AS (SELECT b, w FROM links WHERE a = 1 UNION SELECT l.b, r.c + l.w"
         " FROM r JOIN links l ON r.n = l.a) SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c)>3"
     )
-    case = Case(sql)
-    rows: list[Row] = [
-        {"a": 1, "b": 2, "w": 5, "f": 0},
-        {"a": 1, "b": 2, "w": 1, "f": 1},
-        {"a": 1, "b": 3, "w": 4, "f": 2},
-    ]
-    query = MaintainedQuery(case.compiled(with_answer=False))
+    rows = [{**row(1, b, w), "f": f} for b, w, f in ((2, 5, 0), (2, 1, 1), (3, 4, 2))]
     query.step({"links": change_of("links", rows, [1, 1, 1])})
     base, step = (scan.access for scan in scans_of(case.core))
     assert sketches_of(query) == {base: {1, 2}, step: set()}
-    left = [row for row in rows if row["f"] in {1, 2}]
-    assert evaluate(case.query.root, {"links": left}) == [(3, 4)]
+    assert evaluate(case.query.root, {"links": rows[1:]}) == [(3, 4)]
     assert len(evaluate(case.query.root, {"links": rows[::2]})) == 2
 
 
 def test_a_circle_below_zero_has_no_end() -> None:
-    case = Case(QUERIES["cheapest"])
-    query = MaintainedQuery(case.compiled(with_answer=False))
+    _, query = query_of(QUERIES["cheapest"])
     query.circuit.end_by(Limits(rounds=50))
-    links: list[Row] = [
-        {"a": 1, "b": 2, "w": 1, "f": 0},
-        {"a": 2, "b": 1, "w": -1, "f": 0},
-        {"a": 2, "b": 1, "w": -2, "f": 0},
-    ]
-    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    links, seeds = [row(1, 2, 1), row(2, 1, -1), row(2, 1, -2)], [row(1, 0, 0)]
     query.step(
         {"links": change_of("links", links[:2], [1, 1]), "seeds": change_of("seeds", seeds, [1])}
     )
-    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 1)]
+    assert best_of(query) == [(1, 0), (2, 1)]
     with pytest.raises(UnsupportedError, match="exceeds its limit of 50 rounds") as caught:
         query.step({"links": change_of("links", links[2:], [1])})
     assert "a cycle that keeps improving the value" in str(caught.value.hint)
 
 
 def test_a_row_that_was_never_there_is_told() -> None:
-    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
+    _, query = query_of(QUERIES["cheapest"])
     with pytest.raises(CountBelowZeroError):
-        query.step({"seeds": change_of("seeds", [{"a": 1, "w": 0, "f": 0}], [-1])})
+        query.step({"seeds": change_of("seeds", [row(1, 0, 0)], [-1])})
 
 
 def test_the_best_rows_alone_stay() -> None:
     """Of a thousand links to one node one row is in, whatever else is derived."""
-    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
-    links: list[Row] = [{"a": 1, "b": 2, "w": cost, "f": 0} for cost in range(1000)]
-    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    _, query = query_of(QUERIES["cheapest"])
+    links = [row(1, 2, cost) for cost in range(1000)]
     query.step({"links": change_of("links", links, [1] * 1000)})
-    query.step({"seeds": change_of("seeds", seeds, [1])})
-    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 0)]
+    query.step({"seeds": change_of("seeds", [row(1, 0, 0)], [1])})
+    assert best_of(query) == [(1, 0), (2, 0)]
     query.step({"links": change_of("links", links[:500], [-1] * 500)})
-    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 500)]
+    assert best_of(query) == [(1, 0), (2, 500)]
 
 
 def _stepped(name: str, *changes: Mapping[str, Sequence[tuple[int | None, ...]]]) -> list[object]:
     """Nodes and values that are in after steps, each of rows that come."""
-    query = MaintainedQuery(Case(QUERIES[name]).compiled(with_answer=False))
+    _, query = query_of(QUERIES[name])
     for change in changes:
         made = {}
         for table, rows in change.items():
             named = [dict(zip(COLUMNS[table], (*row, 0), strict=True)) for row in rows]
             made[table] = change_of(table, named, [1] * len(rows))
         query.step(made)
-    return sorted((row[:2] for row in ranked(query)), key=repr)
+    return best_of(query)
 
 
 def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
@@ -382,14 +364,10 @@ def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
     return case, MaintainedQuery(case.compiled(with_answer=False))
 
 
-@pytest.mark.parametrize("name", VALUED)
-def test_what_goes_on_from_a_value_is_taken_for_that(name: str) -> None:
-    assert fixpoint_of(query_of(VALUED[name])[1])._valued is not None
-
-
-@pytest.mark.parametrize("name", [*OTHERS, *OF_OTHERS])
-def test_what_does_more_is_not(name: str) -> None:
-    assert fixpoint_of(query_of({**QUERIES, **OTHERS}[name])[1])._valued is None
+@pytest.mark.parametrize("name", [*VALUED, *OTHERS, *OF_OTHERS])
+def test_what_goes_on_from_a_value_and_nothing_else_is_taken_for_that(name: str) -> None:
+    fixpoint = fixpoint_of(query_of({**QUERIES, **OTHERS, **VALUED}[name])[1])
+    assert (fixpoint._valued is not None) == (name in VALUED)
 
 
 def test_where_less_is_not_better_there_are_no_best_rows() -> None:
@@ -522,11 +500,10 @@ def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
     """The join's rows of the fixpoint."""
     (join,) = (one for one in fixpoint._step if isinstance(one, JoinOperator))
     (index,) = (one for one in join.indexes if any("rank" in name for name, _ in one.columns))
-    assert isinstance(index, RowIndex)
     rows = index.whole()
     if not len(rows):
         return []
-    assert bool((rows.weights == 1).all())
+    assert (rows.weights == 1).all()
     *own, rank = (rows.columns[name].to_arrow().to_pylist() for name, _ in index.columns)
     key = next(at for at, (name, _) in enumerate(index.columns) if name.endswith(".n"))
     return list(zip(own[key], own[1 - key], rank, strict=True))

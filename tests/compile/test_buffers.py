@@ -22,6 +22,7 @@ from impctl.engine.topk import Top
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.optimize import apply_rules
+from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
 from tests.support.carried_queries import ReferencePartners, Stored, counts_of, restored
@@ -58,9 +59,11 @@ def root_of(name: str) -> Plan:
 
 
 def compiled(name: str, buffer: int | None) -> Dataflow:
-    root = root_of(name)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
-    return compile_plan(root, sketched, {}, buffers=Buffers.of(buffer))
+    return compile_plan(root_of(name), sketched(name), {}, buffers=Buffers.of(buffer))
+
+
+def sketched(name: str) -> dict[str, RangePartition]:
+    return {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root_of(name))}
 
 
 class Tables(Struct, dict=True):
@@ -73,6 +76,12 @@ class Tables(Struct, dict=True):
         self.asked.append(keys)
         whole = self.found[source.table].select(source.scan.table_columns)
         return [whole.slice(0, len(whole) // 2), whole.slice(len(whole) // 2)]
+
+    def partners(self, form: Dataflow) -> ReferencePartners:
+        """Who reads the tables as they are now for this circuit."""
+        rows = {name: table.to_pylist() for name, table in self.found.items()}
+        partitions = {one.access: LAW_PARTITIONS[one.table] for one in form.sources}
+        return ReferencePartners(form, partitions, rows)
 
 
 def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
@@ -144,38 +153,39 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
         assert refilled[1] > 0
 
 
-def test_state_stays_small() -> None:
-    rng = random.Random(3)
-    count = 5000
-    table = pa.table(
-        {
-            "g": pa.array([rng.randrange(4) for _ in range(count)], pa.int32()),
-            "x": pa.array([rng.randrange(100_000) for _ in range(count)], pa.int64()),
-            "s": pa.array(["a"] * count),
-            "d": pa.nulls(count, pa.date32()),
-        }
+def of_t(groups: Iterable[int], values: Iterable[int]) -> pa.Table:
+    """Rows of `t`."""
+    g, x = pa.array(groups, pa.int32()), pa.array(values, pa.int64())
+    return pa.table(
+        {"g": g, "x": x, "s": pa.array(["a"] * len(g)), "d": pa.nulls(len(g), "date32")}
     )
+
+
+def loaded(name: str, bound: int | None, *tables: pa.Table) -> MaintainedQuery:
+    session = MaintainedQuery(compiled(name, bound))
+    session.load([("t", table) for table in tables])
+    return session
+
+
+def gone(rows: pa.Table) -> dict[str, TableChange]:
+    return {"t": TableChange(rows, np.full(len(rows), -1))}
+
+
+def test_state_stays_small() -> None:
+    rng, count = random.Random(3), 5000
+    groups = [rng.randrange(4) for _ in range(count)]
+    table = of_t(groups, [rng.randrange(100_000) for _ in range(count)])
+    parts = [table.slice(at, 500) for at in range(0, count, 500)]
     for name in ("least", "rows"):
-        whole, bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, 10))
-        for session in (whole, bounded):
-            session.load([("t", table.slice(at, 500)) for at in range(0, count, 500)])
+        whole, bounded = (loaded(name, bound, *parts) for bound in (None, 10))
         assert counts_of(bounded) == counts_of(whole)
         assert bounded.state_bytes() < whole.state_bytes() / 10
 
 
 def test_only_the_group_that_ran_out_is_asked_for() -> None:
-    table = pa.table(
-        {
-            "g": pa.array([1, 1, 1, 2, 2, 2], pa.int32()),
-            "x": pa.array([1, 2, 3, 4, 5, 6], pa.int64()),
-            "s": pa.array(["a"] * 6),
-            "d": pa.nulls(6, pa.date32()),
-        }
-    )
-    session = MaintainedQuery(compiled("least", 1))
-    session.load([("t", table)])
-    tables = Tables({"t": table.slice(2)})
-    session.step({"t": TableChange(table.slice(0, 2), np.array([-1, -1]))}, tables.read)
+    table = of_t([1, 1, 1, 2, 2, 2], [1, 2, 3, 4, 5, 6])
+    session, tables = loaded("least", 1, table), Tables({"t": table.slice(2)})
+    session.step(gone(table.slice(0, 2)), tables.read)
     assert [keys["g"].values.tolist() for keys in tables.asked] == [[1]]
     assert session.refilled() == (1, 4)
 
@@ -183,57 +193,38 @@ def test_only_the_group_that_ran_out_is_asked_for() -> None:
 @pytest.mark.parametrize("bound", [3, 4, 8])
 def test_as_many_rows_are_wanted_as_are_kept_and_some_are_to_spare(bound: int) -> None:
     """Each deletion of the very first row read the table again, where no more were kept."""
-    count = 60
-    table = pa.table(
-        {
-            "g": pa.array([1] * count, pa.int32()),
-            "x": pa.array(range(count, 0, -1), pa.int64()),
-            "s": pa.array(["a"] * count),
-            "d": pa.nulls(count, pa.date32()),
-        }
-    )
-    session = MaintainedQuery(compiled("rows", bound))
-    session.load([("t", table)])
+    table = of_t([1] * 60, range(60, 0, -1))
+    session = loaded("rows", bound, table)
     for first in range(40):
-        change = TableChange(table.slice(first, 1), np.array([-1]))
-        session.step({"t": change}, Tables({"t": table.slice(first + 1)}).read)
+        session.step(gone(table.slice(first, 1)), Tables({"t": table.slice(first + 1)}).read)
     groups, _ = session.refilled()
     assert 0 < groups <= 40 * 2 // bound
 
 
-def test_a_table_that_holds_other_rows_is_noticed() -> None:
-    table = rows(random.Random(1), 40, is_left=True).sort_by("x")
-    session = MaintainedQuery(compiled("least", 1))
-    session.load([("t", table)])
-    gone = table.slice(0, 28)
-    with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
-        session.step(
-            {"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": table.slice(40)}).read
-        )
+@pytest.mark.parametrize(
+    ("name", "order", "deleted", "left"),
+    [("least", "ascending", [(0, 28)], 40), ("rows", "descending", [(n, 1) for n in range(8)], 10)],
+)
+def test_a_table_that_holds_other_rows_is_noticed(
+    name: str, order: str, deleted: list[tuple[int, int]], left: int
+) -> None:
+    """Or lacks first rows that are held."""
+    table = rows(random.Random(1), 40, is_left=True).sort_by([("x", order)])
+    session, rest = loaded(name, 1, table), Tables({"t": table.slice(left)})
 
-
-def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
-    table = rows(random.Random(1), 40, is_left=True).sort_by([("x", "descending")])
-    session = MaintainedQuery(compiled("rows", 1))
-    session.load([("t", table)])
-    rest = Tables({"t": table.slice(10)})
-
-    def take_away_one_by_one() -> None:
-        for place in range(8):
-            one = TableChange(table.slice(place, 1), np.array([-1]))
-            session.step({"t": one}, rest.read)
+    def delete() -> None:
+        for part in deleted:
+            session.step(gone(table.slice(*part)), rest.read)
 
     with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
-        take_away_one_by_one()
+        delete()
 
 
 def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
     table = rows(random.Random(1), 40, is_left=True).sort_by("x")
-    session = MaintainedQuery(compiled("least", 1))
-    session.load([("t", table)])
-    gone = table.slice(0, 30)
+    session = loaded("least", 1, table)
     with pytest.raises(RecaptureNeededError, match="exhausted a buffer"):
-        session.step({"t": TableChange(gone, np.full(len(gone), -1))})
+        session.step(gone(table.slice(0, 30)))
 
 
 def test_what_a_bound_means_is_said() -> None:
@@ -251,10 +242,8 @@ MOVED = (
 
 
 def compiled_moved(name: str, buffers: Mapping[str, int], read: Iterable[str] = ()) -> Dataflow:
-    root = root_of(name)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
-    sides = StoredChoices(from_files=tuple(read))
-    return compile_plan(root, sketched, {}, sides, buffers=Buffers(of_piece=buffers))
+    sides, of_piece = StoredChoices(from_files=tuple(read)), Buffers(of_piece=buffers)
+    return compile_plan(root_of(name), sketched(name), {}, sides, buffers=of_piece)
 
 
 def some_choice(rng: random.Random, name: str) -> Dataflow:
@@ -268,13 +257,11 @@ def handed_over(
     session: MaintainedQuery, form: Dataflow, stored: Stored, tables: Tables
 ) -> MaintainedQuery:
     """The session in the other circuit, by way of what a store would hold."""
-    rows = {name: table.to_pylist() for name, table in tables.found.items()}
-    partitions = {one.access: LAW_PARTITIONS[one.table] for one in form.sources}
-    before, after = (ReferencePartners(one, partitions, rows) for one in (session.compiled, form))
+    before = tables.partners(session.compiled)
     fresh = restored(session, stored, MaintainedQuery(form))
     session.read_by(before)
     transfer_state(session, fresh, before.whole, tables.read)
-    fresh.read_by(after)
+    fresh.read_by(tables.partners(form))
     return fresh
 
 
@@ -290,10 +277,7 @@ def moves(before: Dataflow, after: Dataflow) -> list[str]:
 def compared(name: str, seed: int, seen: Counter[str]) -> None:
     rng = random.Random(seed)
     tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 12, is_left=False)})
-    whole, moving = (
-        MaintainedQuery(compiled_moved(name, {})),
-        MaintainedQuery(compiled_moved(name, {})),
-    )
+    whole, moving = (MaintainedQuery(compiled_moved(name, {})) for _ in range(2))
     for session in (whole, moving):
         session.load(tables.found.items())
     stored = Stored()
@@ -308,9 +292,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
             after, changes[table] = change(rng, tables.found[table], is_left=table == "t")
             tables.found[table] = after
         whole.step(changes)
-        rows = {one: table.to_pylist() for one, table in tables.found.items()}
-        partitions = {one.access: LAW_PARTITIONS[one.table] for one in moving.compiled.sources}
-        moving.read_by(ReferencePartners(moving.compiled, partitions, rows))
+        moving.read_by(tables.partners(moving.compiled))
         moving.step(changes, tables.read)
         assert counts_of(moving) == counts_of(whole), (name, seed)
         assert moving.ranges() == whole.ranges()
@@ -326,18 +308,15 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
         if isinstance(operator, AggregateOperator):
             run = operator._groups.whole()
             numbers = None if run is None else run.values.get("group")
-            if run is None or numbers is None:
+            if numbers is None:
                 continue
-            places = {
-                int(number): int(code) for number, code in zip(numbers, run.codes, strict=True)
-            }
+            places = dict(zip(numbers.tolist(), run.codes.tolist(), strict=True))
             assert not [column for column in run.values if column.startswith("edge")]
             for keeper in operator._extremes.arrangements():
                 owners, ranks, counts = keeper.all_of(numbers)
-                keys = [places[int(numbers[owner])] for owner in owners]
-                result[keeper.name] = sorted(
-                    zip(keys, ranks.tolist(), counts.tolist(), strict=True)
-                )
+                keys = [places[number] for number in numbers[owners].tolist()]
+                values = zip(keys, ranks.tolist(), counts.tolist(), strict=True)
+                result[keeper.name] = sorted(values)
         elif isinstance(operator, Top):
             rows = operator._rows.whole()
             columns = [rows.columns[column].to_arrow().to_pylist() for column in rows.columns]
@@ -358,12 +337,10 @@ def test_whatever_is_bounded_when(name: str, cases: range) -> None:
 def test_these_are_the_queries_with_a_choice() -> None:
     chosen = [n for n in SQL if any(not one.pinned for one in compiled_moved(n, {}).buffers)]
     assert {*MOVED, "extremes"} == {*chosen}
-    (over_join,) = compiled_moved("over_join", {"top0": 2}).buffers
-    assert over_join.pinned.startswith("only the query")
-    assert over_join.size is None
-    (rows,) = compiled_moved("rows", {"top0": 2}).buffers
-    assert rows.pinned.startswith("its rows are one group")
-    assert rows.size is None
+    for name, why in (("over_join", "only the query"), ("rows", "its rows are one group")):
+        (one,) = compiled_moved(name, {"top0": 2}).buffers
+        assert one.pinned.startswith(why)
+        assert one.size is None
 
 
 @pytest.mark.parametrize("name", MOVED)

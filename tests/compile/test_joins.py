@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import product
 from random import Random
@@ -106,6 +108,11 @@ def arrow(name: str, result: list[dict[str, object]]) -> pa.Table:
     return arrow_rows(CATALOG[name], result)
 
 
+def some_tables(rng: random.Random) -> Tables:
+    left, right = rows(rng, 12, is_left=True), rows(rng, 8, is_left=False)
+    return Tables(rng, {"t": left.to_pylist(), "u": right.to_pylist()})
+
+
 def started(result: Dataflow, tables: Tables) -> MaintainedQuery:
     partitions = {s.access: LAW_PARTITIONS[s.table] for s in result.sources}
     partners = ReferencePartners(result, partitions, tables.held)
@@ -127,12 +134,7 @@ def compared(
     has_filter: bool = True,
     reader: Strategy = Strategy.SPARK,
 ) -> None:
-    rng = random.Random(seed)
-    held = {
-        "t": rows(rng, 12, is_left=True).to_pylist(),
-        "u": rows(rng, 8, is_left=False).to_pylist(),
-    }
-    tables = Tables(rng, held)
+    tables = some_tables(random.Random(seed))
     kept = started(compiled(name, ()), tables)
     read = started(compiled(name, sides, has_filter=has_filter, reader=reader), tables)
     for _ in range(4):
@@ -160,21 +162,16 @@ def test_whichever_sides_are_kept(name: str, sides: str, cases: range) -> None:
 def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:
     """State goes to a circuit that reads these sides, on from there, and to one that keeps all."""
     for seed in cases:
-        rng = random.Random(seed)
-        held = {
-            "t": rows(rng, 12, is_left=True).to_pylist(),
-            "u": rows(rng, 8, is_left=False).to_pylist(),
-        }
-        tables = Tables(rng, held)
+        tables = some_tables(random.Random(seed))
         kept, moving = started(compiled(name, ()), tables), started(compiled(name, ()), tables)
         stored = Stored()
         for turn in range(4):
             partitions = {s.access: LAW_PARTITIONS[s.table] for s in moving.compiled.sources}
-            before = ReferencePartners(moving.compiled, partitions, held)
+            before = ReferencePartners(moving.compiled, partitions, tables.held)
             form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
             after = restored(moving, stored, MaintainedQuery(form))
             transfer_state(moving, after, before.whole, lambda source, keys: [])
-            after.read_by(ReferencePartners(form, partitions, held))
+            after.read_by(ReferencePartners(form, partitions, tables.held))
             moving = after
             change = tables.changed()
             kept.step(change)
@@ -189,27 +186,29 @@ def test_without_the_filter_it_is_the_same(cases: range, reader: Strategy) -> No
         compared("grouped", SIDES["both"], seed, has_filter=False, reader=reader)
 
 
+class Nobody:
+    """Who is not to be asked."""
+
+    def rows(self, side: str, keys: list[Vector]) -> None:
+        raise AssertionError(f"{side} was asked for {len(keys[0])} keys")
+
+
 @pytest.mark.parametrize("sides", SIDES)
 @pytest.mark.parametrize("name", ["grouped", "condition", "null_safe", "two_keys"])
 def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides: str) -> None:
     """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
-    held = {
-        "t": [{"g": g, "x": g, "s": "a"} for g in range(5)],
-        "u": [{"g": g, "y": g} for g in range(5)],
-    }
-    tables = Tables(random.Random(0), held)
+
+    def rows_of(t: Sequence[int], u: Iterable[tuple[int, int]]) -> dict[str, Any]:
+        return {
+            "t": [{"g": g, "x": g, "s": "a"} for g in t],
+            "u": [{"g": g, "y": y} for g, y in u],
+        }
+
+    tables = Tables(Random(0), rows_of(range(5), [(g, g) for g in range(5)]))
     kept = started(compiled(name, ()), tables)
     read = started(compiled(name, SIDES[sides]), tables)
-
-    class Nobody:
-        def rows(self, side: str, keys: list[Vector]) -> None:
-            raise AssertionError(f"{side} was asked")
-
     read.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
-    fresh = {
-        "t": [{"g": g, "x": g, "s": "a"} for g in (70, 71, 71)],
-        "u": [{"g": g, "y": g + 1} for g in (70, 71, 72)],
-    }
+    fresh = rows_of((70, 71, 71), [(g, g + 1) for g in (70, 71, 72)])
     change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
     for session in (kept, read):
         session.step(change)
@@ -221,23 +220,14 @@ def test_a_change_without_partners_asks_nobody() -> None:
     result = compiled("grouped", SIDES["right"])
     tables = Tables(random.Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
     session = started(result, tables)
-    asked: list[int] = []
-    whole = DistantRows.find
-
-    class Nobody:
-        def rows(self, side: str, keys: list[Vector]) -> None:
-            asked.append(len(keys[0]))
-            raise AssertionError("nobody was to be asked")
-
-    assert whole is DistantRows.find
     session.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
-    strangers = [{"g": g, "x": 1, "s": "a"} for g in (60, 70, 80, None)]
-    session.step({"t": TableChange(arrow("t", strangers), np.ones(4, np.int64))})
-    with pytest.raises(AssertionError, match="nobody"):
-        session.step(
-            {"t": TableChange(arrow("t", [{"g": 7, "x": 1, "s": "a"}]), np.ones(1, np.int64))}
-        )
-    assert asked == [1]
+    strangers, known = (
+        arrow("t", [{"g": g, "x": 1, "s": "a"} for g in keys])
+        for keys in ((60, 70, 80, None), (7,))
+    )
+    session.step({"t": TableChange(strangers, np.ones(4, np.int64))})
+    with pytest.raises(AssertionError, match="asked for 1 keys"):
+        session.step({"t": TableChange(known, np.ones(1, np.int64))})
 
 
 def codes(seed: int, size: int) -> Ints:
@@ -265,18 +255,16 @@ def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
 
 def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     facts = SideFacts("join0.left", ("t", "u"), 100, (Strategy.FILES, Strategy.SPARK))
-    sizes = {"t": 10, "u": 2_000}
-    by_size = ChooseBySize(None, sizes.__getitem__, largest=100_000)
-    assert by_size.choose(facts).strategy is Strategy.SPARK
-    assert by_size.choose(facts).bytes == 200_000
-    small = replace(by_size, largest=1_000_000)
-    assert small.choose(facts).strategy is Strategy.INDEX
-    computed = replace(facts, readers=())
-    assert by_size.choose(computed).strategy is Strategy.INDEX
-    asked = replace(by_size, asked=Strategy.INDEX)
-    assert asked.choose(facts).strategy is Strategy.INDEX
-    unknown = ChooseBySize(None, {"t": None, "u": 5}.__getitem__)
-    chosen = unknown.choose(facts)
+    by_size = ChooseBySize(None, {"t": 10, "u": 2_000}.__getitem__, largest=100_000)
+    large = by_size.choose(facts)
+    assert (large.strategy, large.bytes) == (Strategy.SPARK, 200_000)
+    for chooser, asked in (
+        (replace(by_size, largest=1_000_000), facts),
+        (by_size, replace(facts, readers=())),
+        (replace(by_size, asked=Strategy.INDEX), facts),
+    ):
+        assert chooser.choose(asked).strategy is Strategy.INDEX
+    chosen = ChooseBySize(None, {"t": None, "u": 5}.__getitem__).choose(facts)
     assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
     assert "its size is unknown" in chosen.reason
 
@@ -303,13 +291,14 @@ def add(side: DistantRows, rows: Batch) -> None:
     side.add(rows, side.codes_of(rows))
 
 
-@pytest.mark.parametrize("rows", [9, 10, 11])
-def test_what_nothing_asks_for_is_held_while_there_is_room(rows: int) -> None:
-    rng, side = random.Random(rows), filling(room=10 * ROW)
-    side.let_go()
+@pytest.mark.parametrize(("room", "rows"), [(10, 9), (10, 10), (10, 11), (0, 1)])
+def test_what_nothing_asks_for_is_held_while_there_is_room(room: int, rows: int) -> None:
+    rng, side = random.Random(rows), filling(room=room * ROW)
+    if room:
+        side.let_go()
     for _ in range(rows):
         add(side, batch(rng, 1))
-    assert (side.at_hand is not None) == (rows <= 10)
+    assert (side.at_hand is not None) == (rows <= room)
     if side.at_hand is not None:
         assert len(side.at_hand.whole()) <= rows
         assert int(side.at_hand.whole().weights.sum()) == rows
@@ -325,12 +314,6 @@ def test_what_is_asked_for_is_held_whatever_it_takes_and_kept_up_to_twice_the_ro
     assert int(side.find(key, [Vector(LONG, key)]).rows.weights.sum()) == 21
     side.let_go()
     side.fill(False)
-    assert side.at_hand is None
-
-
-def test_without_room_nothing_is_kept() -> None:
-    side = filling(room=0)
-    add(side, batch(random.Random(2), 1))
     assert side.at_hand is None
 
 
@@ -367,30 +350,27 @@ def test_a_join_that_kept_goes_on_as_one_that_was_to_keep(seed: int) -> None:
 
 
 def sums(rows: Batch) -> dict[tuple[object, ...], int]:
-    result: dict[tuple[object, ...], int] = {}
+    result: Counter[tuple[object, ...]] = Counter()
     columns = [rows.columns[name].values.tolist() for name in sorted(rows.columns)]
     tags = [tag.sets().ranges.tolist() for tag in rows.tags] if len(rows) else []
     for *key, weight in zip(*columns, *tags, rows.weights.tolist(), strict=True):
-        result[tuple(key)] = result.get(tuple(key), 0) + weight
+        result[tuple(key)] += weight
     return {key: weight for key, weight in result.items() if weight}
 
 
 def test_only_what_the_budget_reads_has_room() -> None:
     facts = SideFacts("s", ("t",), 100, (Strategy.FILES,))
-    open_ = ChooseBySize(None, {"t": 1_000}.__getitem__, from_files=1_000)
-    assert open_.choose(facts).strategy is Strategy.FILES
-    assert open_.choose(facts).room == 2_000
-    assert ChooseBySize(None, {"t": 5}.__getitem__, from_files=1_000).choose(facts).room == 0
-    assert (
-        ChooseBySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts).room
-        == 0
-    )
-    assert StoredChoices(from_files=("s",)).choose(facts).room == 0
+    chosen = ChooseBySize(None, {"t": 1_000}.__getitem__, from_files=1_000).choose(facts)
+    assert (chosen.strategy, chosen.room) == (Strategy.FILES, 2_000)
+    for chooser in (
+        ChooseBySize(None, {"t": 5}.__getitem__, from_files=1_000),
+        ChooseBySize(Strategy.FILES, {"t": 1_000}.__getitem__, from_files=1_000),
+        StoredChoices(from_files=("s",)),
+    ):
+        assert chooser.choose(facts).room == 0
 
 
-THREE_COLUMNS = Schema(
-    (Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER))
-)
+THREE_COLUMNS = Schema((*(Column(name, LONG) for name in "knp"), Column("i", INTEGER)))
 THREE_TABLES = dict.fromkeys(("a", "b", "c"), THREE_COLUMNS)
 MEETS = "SELECT a.n, COUNT(*) AS t FROM a JOIN b ON {} JOIN c ON {} WHERE a.p = 1 AND c.p = 1 "
 GROUPED = "GROUP BY a.n HAVING COUNT(*) > 1"
@@ -424,25 +404,19 @@ def table_of(result: list[dict[str, Any]]) -> pa.Table:
 
 def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:
     result = [
-        (one, two, three)
-        for one in tables["a"]
-        for two in tables["b"]
-        for three in tables["c"]
-        if one["k"] is not None and one["k"] == two["k"] == three["k"]
+        rows
+        for rows in product(*(tables[name] for name in "abc"))
+        if rows[0]["k"] is not None and len({row["k"] for row in rows}) == 1
     ]
-    count = {n: sum(one["n"] == n for one, _, _ in result) for n in range(COUNT)}
-    kept = [row for row in result if count[row[0]["n"]] > 1]
-    return {name: {row[at]["n"] for row in kept} for at, name in enumerate("abc")}
+    count = Counter(row["n"] for row, _, _ in result)
+    kept = [rows for rows in result if count[rows[0]["n"]] > 1]
+    return {name: {rows[at]["n"] for rows in kept} for at, name in enumerate("abc")}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
     rng = Random(seed)
-    tables = {
-        "a": some_three_rows(rng, 40),
-        "b": some_three_rows(rng, 4),
-        "c": some_three_rows(rng, 40),
-    }
+    tables = {name: some_three_rows(rng, count) for name, count in (("a", 40), ("b", 4), ("c", 40))}
     session = session_of(SQL)
     session.load([(name, table_of(result)) for name, result in tables.items()])
     assert sum(op.joined_rows for op in session.circuit) < 40 * 40 / 4

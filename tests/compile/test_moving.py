@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from impctl.compile import session
 from impctl.compile.compile import compile_plan, plan_maintenance
@@ -30,17 +29,25 @@ from impctl.compile.session import (
 )
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.absorption import Absorbs, Shipping
+from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows, scans_of
-from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import carried_verdict, check_safety
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
-from tests.compile.cases import ALL_KEPT, Case, Planned, arrow, kept, random_row, several_cases
+from tests.compile.cases import (
+    ALL_KEPT,
+    Case,
+    Kept,
+    Planned,
+    arrow,
+    kept,
+    random_row,
+    several_cases,
+)
 from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases
@@ -78,11 +85,16 @@ SIDES = ("joined", "there", "twice")
 """Of these a side is read in some cases."""
 
 
-def live_at(now: int) -> dict[TableName, LiveRows]:
+def edges_at(now: int) -> dict[TableName, int]:
     """Ten seconds in the one table; in the other two days, of which each has four seconds."""
+    return {"t": (now - 10) * SECOND, "u": now // 4 - 2}
+
+
+def live_at(now: int) -> dict[TableName, LiveRows]:
+    edges = edges_at(now)
     return {
-        "t": LiveRows("at", Literal((now - 10) * SECOND, TIMESTAMP)),
-        "u": LiveRows("day", Literal(now // 4 - 2, DATE)),
+        "t": LiveRows("at", Literal(edges["t"], TIMESTAMP)),
+        "u": LiveRows("day", Literal(edges["u"], DATE)),
     }
 
 
@@ -90,20 +102,17 @@ def live_at(now: int) -> dict[TableName, LiveRows]:
 def planned(sql: str, now: int | None) -> Planned:
     live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
     query = parse_query(sql, CATALOG, live=live)
-    query = replace(query, root=apply_rules(query.root))
-    sketched = {s.access: "g" for s in scans_of(query.root) if s.table == "t"}
-    verdict = check_safety(query, sketched, [])
-    if not verdict.safe:
-        sketched = {s.access: "g" for s in scans_of(query.root)}
-        verdict = check_safety(query, sketched, [])
-    assert verdict.safe, (sql, verdict.reason)
-    core = core_of(query.root)
-    result = carried_verdict(verdict, replace(query, root=core), sketched)
-    tables = {scan.access: scan.table for scan in scans_of(query.root)}
-    partitions = {
-        access: RangePartition(tables[access], "g", INTEGER, (1, 2, 3, 4, 5)) for access in sketched
-    }
-    return Planned(core, result, partitions)
+    scans = scans_of(apply_rules(query.root))
+    for tables in ("t", "tu"):
+        partitions = {
+            scan.access: RangePartition(scan.table, "g", INTEGER, (1, 2, 3, 4, 5))
+            for scan in scans
+            if scan.table in tables
+        }
+        result = Kept.of(query, partitions)
+        if result.whole.safe:
+            return result
+    raise AssertionError((sql, result.whole.reason))
 
 
 Row = dict[str, int | None]
@@ -140,27 +149,23 @@ class ExpiringCase(Struct, dict=True):
             return None if rng.random() < 0.1 else rng.randrange(6)
 
         by = rng.choice((-30, -11, -10, -10, -9, -5, -1, 0, 3, 20)) + rng.choice((0, 0, 1))
-        at: int | None = self.now + by
         if table == "u":
             at = self.now // 4 + rng.choice((-5, -3, -2, -2, -1, 0, 2))
         else:
-            assert at is not None
-            at = at * SECOND + rng.choice((0, 0, 0, 1, -1, 500_000))
-        at = None if rng.random() < 0.1 else at
-        return {"g": small(), "h": small(), TIME_OF[table]: at}
+            at = (self.now + by) * SECOND + rng.choice((0, 0, 0, 1, -1, 500_000))
+        known = None if rng.random() < 0.1 else at
+        return {"g": small(), "h": small(), TIME_OF[table]: known}
 
     def rows_now(self) -> dict[TableName, list[Row]]:
         return {table: sum(files, []) for table, files in self.files.items()}
 
     def live_now(self) -> dict[TableName, list[Row]]:
         """What is live, told without any of what is tested."""
-        edges = {"t": (self.now - 10) * SECOND, "u": self.now // 4 - 2}
-        result: dict[TableName, list[Row]] = {}
-        for table, rows in self.rows_now().items():
-            times = [row[TIME_OF[table]] for row in rows]
-            kept = [at is not None and at > edges[table] for at in times]
-            result[table] = [row for row, lives in zip(rows, kept, strict=True) if lives]
-        return result
+        edges = edges_at(self.now)
+        return {
+            table: [r for r in rows if (at := r[TIME_OF[table]]) is not None and at > edges[table]]
+            for table, rows in self.rows_now().items()
+        }
 
     def _started(self, now: int | None) -> MaintainedQuery:
         read = self.read if now is not None else ALL_KEPT
@@ -171,16 +176,14 @@ class ExpiringCase(Struct, dict=True):
         return result
 
     def _filled(
-        self, maintained_query: MaintainedQuery, rows: Mapping[TableName, list[Row]]
+        self, session: MaintainedQuery, rows: Mapping[TableName, list[Row]]
     ) -> MaintainedQuery:
         tables: Any = _Now(self)
         partitions = planned(self.sql, None).partitions
-        partners = ReferencePartners(maintained_query.compiled, partitions, tables)
-        names = maintained_query.compiled.tables
-        maintained_query.load(
-            [(name, arrow_of(name, rows[name])) for name in names], partners.pairs
-        )
-        return maintained_query
+        partners = ReferencePartners(session.compiled, partitions, tables)
+        names = session.compiled.tables
+        session.load([(name, arrow_of(name, rows[name])) for name in names], partners.pairs)
+        return session
 
     def changed(self) -> dict[TableName, TableChange]:
         """Some commits on some tables, as one change of each."""
@@ -220,7 +223,7 @@ class ExpiringCase(Struct, dict=True):
     def step(self, by: int) -> int:
         """Time goes on, and tables, in one step; how many rows came or went by the former."""
         before, after = planned(self.sql, self.now), planned(self.sql, self.now + by)
-        edges = _edges(self.now), _edges(self.now + by)
+        edges = edges_at(self.now), edges_at(self.now + by)
         self.session = restored(self.session, self.stored, self._started(self.now + by))
         conditions = moved_conditions(before.core, after.core)
         assert conditions is not None
@@ -260,10 +263,6 @@ class ExpiringCase(Struct, dict=True):
     def check(self) -> None:
         expected = self._filled(self._started(None), self.live_now())
         assert counts_of(self.session) == counts_of(expected), (self.sql, self.now, self.files)
-
-
-def _edges(now: int) -> dict[TableName, int]:
-    return {"t": (now - 10) * SECOND, "u": now // 4 - 2}
 
 
 class _Now(Mapping[TableName, Any]):
@@ -323,8 +322,10 @@ def test_so_it_is_of_recursion_by_absorption(
     """Leaves go where a row expires, though the table has it still."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
     recursive = {name: sql for name, sql in QUERIES.items() if "RECURSIVE" in sql}
-    monkeypatch.setattr(f"{__name__}.compile_plan", by_functions)
+    monkeypatch.setattr("tests.compile.cases.compile_plan", by_functions)
     monkeypatch.setattr(f"{__name__}.QUERIES", recursive)
+    circuit = planned(recursive["reach"], 100).compiled().circuit
+    assert any(isinstance(one, AbsorbedFixpoint) for one in circuit)
     seen = run(cases)
     assert all(seen[name] > len(cases) // 4 for name in recursive), seen
 
@@ -456,18 +457,15 @@ def test_sides_that_are_read_follow(cases: range) -> None:
 def test_what_the_state_cannot_tell_is_said(sql: str, why: str) -> None:
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
     conditions = moved_conditions(before.core, after.core, is_open_above=True)
-    assert conditions is not None
     result = moved_above(before.compiled(), after.compiled(), conditions)
-    assert result is not None
     assert why in str(why_not_computable(after.compiled().circuit, result))
 
 
 def test_pairs_that_are_read_cannot_be_told() -> None:
     sql, sides = MOVED_QUERIES["joined rows"][0], StoredChoices(MOVED_SIDES[1])
-    before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
-    result = moved_above(before.compiled(sides), after.compiled(sides), {})
-    assert result is not None
-    assert "not all stored" in str(why_not_computable(after.compiled(sides).circuit, result))
+    before, after = (kept(sql, now, "g").compiled(sides) for now in (5, 6))
+    result = moved_above(before, after, {})
+    assert "not all stored" in str(why_not_computable(after.circuit, result))
 
 
 def test_arguments_that_become_one_make_another_circuit() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -43,7 +43,7 @@ from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
-from impctl.tables.schema import arrow_type
+from impctl.tables.snapshot import arrow_type
 from tests.compile.cases import BY_G, SUMS, add_in_order, compiled, several_unsure_cases
 from tests.support.carried_queries import Stored, arrow_rows, restored
 from tests.support.random_cases import random_cases
@@ -190,13 +190,19 @@ def ranges(session: MaintainedQuery) -> set[int]:
     return set(result.ids)
 
 
-def steps(values: list[Any]) -> list[tuple[list[Row], int]]:
-    """Values one by one and together, out and in again, and all out in the end."""
+def states(values: list[Any]) -> Iterator[tuple[list[Row], int, list[Row]]]:
+    """Values one by one and together, out and in again, and all out in the end; with the rows that
+    there are then."""
     rows: list[Row] = [*enumerate([*values, None, values[0], values[3], None])]
-    return [
+    there: list[Row] = []
+    for changed, sign in [
         (rows[:4], 1), (rows[4:], 1), (rows[:1], -1), (rows[3:8], -1), (rows[:1], 1),
         (rows[3:5], 1), (rows[8:], -1), (rows[5:8], 1), (rows[:8], -1), (rows, 1), (rows, -1),
-    ]  # fmt: skip
+    ]:  # fmt: skip
+        gone = {id_ for id_, _ in changed}
+        there = [row for row in there if row[0] not in gone or sign > 0]
+        there += changed if sign > 0 else []
+        yield changed, sign, there
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -212,11 +218,8 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
     session = MaintainedQuery(compiled_for(sql, kind))
     session.load([])
     stored = Stored()
-    rows: list[Row] = []
-    for turn, (changed, sign) in enumerate(steps(values)):
+    for turn, (changed, sign, rows) in enumerate(states(values)):
         session.step(change(changed, kind, sign))
-        gone = {id_ for id_, _ in changed}
-        rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
         assert ranges(session) == oracle(rows), (turn, rows)
         if turn % 3 == 1:
             session = restored(session, stored, MaintainedQuery(compiled_for(sql, kind)))
@@ -232,22 +235,14 @@ def test_every_type_as_sketch_attribute(name: str) -> None:
     partition = RangePartition("t", "v", kind, bounds)
     session = MaintainedQuery(compiled_for("SELECT id FROM t WHERE id > 1", kind, partition))
     session.load([])
-    rows: list[Row] = []
-    for changed, sign in steps(values):
+    for changed, sign, rows in states(values):
         session.step(change(changed, kind, sign))
-        gone = {id_ for id_, _ in changed}
-        rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
-        wanted = set()
-        for id_, value in rows:
-            if id_ > 1:
-                vector = from_arrow(pa.array([value], arrow_type(kind)), kind)
-                wanted.add(int(partition.range_ids_of(vector)[0]))
-        assert ranges(session) == wanted
+        kept = pa.array([value for id_, value in rows if id_ > 1], arrow_type(kind))
+        assert ranges(session) == set(partition.range_ids_of(from_arrow(kept, kind)).tolist())
 
 
 def test_a_group_without_a_known_key_beside_one_with_it() -> None:
-    sql = PLACES["key of an extreme"][0]
-    session = MaintainedQuery(compiled_for(sql, INTEGER))
+    session = MaintainedQuery(compiled_for(PLACES["key of an extreme"][0], INTEGER))
     session.load([])
     session.step(change([(2, 5), (1, None)], INTEGER, 1))
     assert ranges(session) == {1}
@@ -295,41 +290,39 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
     (scan,) = scans_of(query.root)
     verdict = check_safety(query, {scan.access: "g"}, [])
     assert verdict.safe
-    partitions = {scan.access: BY_SMALL_G}
-    circuit = compile_plan(
-        query.root, partitions, verdict.key_columns, barriers=verdict.barrier_positions
-    )
+    partitions, barriers = {scan.access: BY_SMALL_G}, verdict.barrier_positions
+    circuit = compile_plan(query.root, partitions, verdict.key_columns, barriers=barriers)
     session = MaintainedQuery(circuit)
     session.load([("t", table_of_doubles(batches[0]))])
     for batch in batches[1:]:
-        session.step(
-            {"t": TableChange(table_of_doubles(batch), np.ones(len(batch), dtype=np.int64))}
-        )
-    (result,) = session.ranges().values()
-    return bool(result.ids)
+        weights = np.ones(len(batch), dtype=np.int64)
+        session.step({"t": TableChange(table_of_doubles(batch), weights)})
+    return bool(ranges(session))
 
 
 @pytest.mark.parametrize(
-    "condition", ["SUM(d) > 5", "AVG(d) > 5", "SUM(d) + 1 > 5", "SUM(d) * 2 > 5", "SUM(d) < 5"]
+    ("condition", "batches", "is_kept"),
+    [
+        *(
+            (condition, batches, True)
+            for condition in (
+                *("SUM(d) > 5", "AVG(d) > 5", "SUM(d) + 1 > 5", "SUM(d) * 2 > 5", "SUM(d) < 5"),
+            )
+            for batches in ((DOWN,), (DOWN[:2], DOWN[2:]), (DOWN[2:], DOWN[:2]))
+        ),
+        # Of the other sign; and just below the greatest double.
+        ("SUM(d) > CAST(1e308 AS DOUBLE) * 10", ([-1e308, -1e308, math.inf],), True),
+        ("SUM(d) > 5", ([0.9e308, 0.89e308, -math.inf],), True),
+        # What cannot overflow is known.
+        ("SUM(d) > 5", ([1e3, -math.inf],), False),
+        ("SUM(d) < 5", ([1e3, -math.inf],), True),
+        ("SUM(d) < 5", ([*DOWN, math.nan],), False),
+    ],
 )
-def test_what_overflows_beside_an_infinity_is_open(condition: str) -> None:
-    assert kept(condition, DOWN)
-    assert kept(condition, DOWN[:2], DOWN[2:])
-    assert kept(condition, DOWN[2:], DOWN[:2])
-
-
-def test_the_other_sign_too() -> None:
-    assert kept("SUM(d) > CAST(1e308 AS DOUBLE) * 10", [-1e308, -1e308, math.inf])
-
-
-def test_just_below_the_greatest_double_is_open() -> None:
-    assert kept("SUM(d) > 5", [0.9e308, 0.89e308, -math.inf])
-
-
-def test_what_cannot_overflow_is_told() -> None:
-    assert not kept("SUM(d) > 5", [1e3, -math.inf])
-    assert kept("SUM(d) < 5", [1e3, -math.inf])
-    assert not kept("SUM(d) < 5", [*DOWN, math.nan])
+def test_what_may_overflow_beside_an_infinity_is_open(
+    condition: str, batches: tuple[Sequence[float], ...], is_kept: bool
+) -> None:
+    assert kept(condition, *batches) is is_kept
 
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
@@ -455,12 +448,6 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_added_in_order")
-@pytest.mark.parametrize("sql", [*SAFE, *WHOLE, *STRICT, *FIRST_SUMS, *SKIPPED, *STANDINGS])
-def test_such_queries_have_a_circuit(sql: str) -> None:
-    assert compiled(sql).circuit is not None
-
-
-@pytest.mark.usefixtures("_added_in_order")
 @random_cases(
     0, 40, 1_000, also="1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859"
 )
@@ -481,21 +468,16 @@ def test_averages_of_whole_numbers_are_exact(cases: Sequence[int]) -> None:
 
 def loaded(sql: str, kind: SqlType, *, of_t: Sequence[Any], of_side: Sequence[Any]) -> None:
     """Load rows of one group, which have these values of that type."""
-    catalog = {
-        "t": Schema((Column("g", INTEGER), Column("h", kind))),
-        "side": Schema((Column("k", INTEGER), Column("w", kind))),
-    }
+    catalog, tables = {}, {}
+    for table, (group, column), values in (("t", "gh", of_t), ("side", "kw", of_side)):
+        catalog[table] = Schema((Column(group, INTEGER), Column(column, kind)))
+        rows = [{group: 1, column: value} for value in values]
+        tables[table] = arrow_rows(catalog[table], rows)
     root = core_of(apply_rules(parse_query(sql, catalog).root))
     sketched = {scan.access: BY_G for scan in scans_of(root) if scan.table == "t"}
     session = MaintainedQuery(compile_plan(root, sketched, {}))
-    tables = {
-        "t": {"g": [1] * len(of_t), "h": of_t},
-        "side": {"k": [1] * len(of_side), "w": of_side},
-    }
-    types = {"g": pa.int32(), "k": pa.int32()}
     for name in session.compiled.tables:
-        columns = {at: pa.array(values, types.get(at)) for at, values in tables[name].items()}
-        session.load([(name, pa.table(columns))])
+        session.load([(name, tables[name])])
 
 
 @pytest.mark.usefixtures("_added_in_order")
@@ -592,12 +574,7 @@ WITHOUT_PARTNER = (
 """Where it is unsure whether a row has a partner, it is unsure whether it belongs to the result."""
 
 
-@pytest.fixture
-def _summed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    add_in_order(monkeypatch)
-
-
-@pytest.mark.usefixtures("_summed_in_order")
+@pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 40, 1_000, also="0-4 6 17 22 38 62 79 86")
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     seen = several_unsure_cases(QUERIES, cases)
@@ -606,7 +583,7 @@ def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     assert seen["not exact"] == 0, seen
 
 
-@pytest.mark.usefixtures("_summed_in_order")
+@pytest.mark.usefixtures("_added_in_order")
 @random_cases(0, 12, 300, also="29 34 37")
 def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None:
     seen = several_unsure_cases(WITHOUT_PARTNER, cases)
@@ -614,7 +591,9 @@ def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None
     assert seen["not exact"] > 0, seen
 
 
-@pytest.mark.usefixtures("_summed_in_order")
-@pytest.mark.parametrize("sql", QUERIES)
-def test_queries_of_unsure_order_have_a_circuit(sql: str) -> None:
+@pytest.mark.usefixtures("_added_in_order")
+@pytest.mark.parametrize(
+    "sql", [*SAFE, *WHOLE, *STRICT, *FIRST_SUMS, *SKIPPED, *STANDINGS, *QUERIES]
+)
+def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None

@@ -34,10 +34,9 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.safety.judge import carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
-from tests.compile.cases import add_in_order, several_unsure_cases
+from tests.compile.cases import Kept, add_in_order, several_unsure_cases
 from tests.compile.test_plans import several_cases as random_plans
 from tests.plan.random_plans import FocusedMaker, call_type
 from tests.plan.trials import Trial, fragment_of, make_trial, random_partition
@@ -305,23 +304,24 @@ def table_of(rows: Sequence[Row]) -> pa.Table:
 
 
 @cache
-def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
-    """The plan, its core, and the partition of each access."""
+def kept(name: str) -> Kept:
     sql, (attribute, kind, boundaries) = QUERIES[name]
     query = parse_query(sql, {"sales": SALES})
-    root = apply_rules(query.root)
     partition = RangePartition("sales", attribute, kind, boundaries)
-    return root, core_of(query.root), {scan.access: partition for scan in scans_of(root)}
+    accesses = [scan.access for scan in scans_of(query.root)]
+    result = Kept.of(query, dict.fromkeys(accesses, partition))
+    assert result.whole.safe, result.whole.reason
+    return result
+
+
+def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
+    """The plan, its core, and the partition of each access."""
+    result = kept(name)
+    return result.query.root, result.core, result.partitions
 
 
 def compiled(name: str) -> Dataflow:
-    root, core, partitions = planned(name)
-    sketched = {access: result.attribute for access, result in partitions.items()}
-    query = parse_query(QUERIES[name][0], {"sales": SALES})
-    verdict = check_safety(replace(query, root=root), sketched, [])
-    assert verdict.safe, verdict.reason
-    inner = carried_verdict(verdict, replace(query, root=core), sketched)
-    return compile_plan(core, partitions, inner.key_columns, barriers=inner.barrier_positions)
+    return kept(name).compiled()
 
 
 def anew(name: str, rows: Sequence[Row]) -> MaintainedQuery:

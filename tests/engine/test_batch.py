@@ -6,7 +6,9 @@ import math
 import random
 import struct
 from collections import Counter
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +22,7 @@ from impctl.engine.range_counts import DenseCounts, GroupSets, RangeCounts
 from impctl.engine.tags import RANGE_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
-from impctl.workload.sections import MAX_RANGES
+from impctl.workload.models import MAX_RANGES
 from tests.support.random_cases import random_cases, random_seeds
 
 SIZE = 10
@@ -39,30 +41,24 @@ def batch() -> Batch:
 
 @pytest.mark.parametrize("kept", [[], [0], [9], [3, 4, 5], [0, 1], [2, 4], list(range(SIZE))])
 def test_rows_kept_are_those_of_the_mask(kept: list[int]) -> None:
-    mask = np.isin(np.arange(SIZE), kept)
-    keep = batch().keep(mask)
+    keep = batch().keep(np.isin(np.arange(SIZE), kept))
     assert keep.weights.tolist() == [at + 1 for at in kept]
     assert keep.columns[NUMBER].values.tolist() == kept
     assert keep.columns[NUMBER].validity().tolist() == [at % 3 != 0 for at in kept]
     assert keep.columns[TEXT].values.to_pylist() == [f"t{at}" for at in kept]
-    (tag,) = keep.tags
-    assert isinstance(tag, RowTags)
-    assert tag.ranges.tolist() == kept
+    assert [tag.ranges.tolist() for tag in keep.tags] == [kept]
 
 
 @pytest.mark.parametrize(
-    ("most", "sizes"), [(3, [3, 3, 3, 1]), (5, [5, 5]), (10, [10]), (99, [10])]
+    ("rows", "most", "sizes"),
+    [(10, 3, [3, 3, 3, 1]), (10, 5, [5, 5]), (10, 10, [10]), (10, 99, [10]), (0, 3, [])],
 )
-def test_lots_are_the_rows_in_their_order(most: int, sizes: list[int]) -> None:
-    lots = list(batch().lots(most))
+def test_lots_are_the_rows_in_their_order(rows: int, most: int, sizes: list[int]) -> None:
+    lots = list(batch().take(np.arange(rows)).lots(most))
     assert [len(lot) for lot in lots] == sizes
-    assert [weight for lot in lots for weight in lot.weights.tolist()] == list(range(1, SIZE + 1))
+    assert [weight for lot in lots for weight in lot.weights.tolist()] == list(range(1, rows + 1))
     texts = [text for lot in lots for text in lot.columns[TEXT].values.to_pylist()]
-    assert texts == [f"t{at}" for at in range(SIZE)]
-
-
-def test_no_rows_are_no_lot() -> None:
-    assert list(batch().take(np.zeros(0, dtype=np.int64)).lots(3)) == []
+    assert texts == [f"t{at}" for at in range(rows)]
 
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
@@ -121,17 +117,10 @@ def summed(batch: Batch) -> Counter[object]:
 @random_cases(100, 550, 6_000)
 def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
     cancelled = merged = 0
+    pools = ((None, 0, 1), DOUBLES, (1, 2), SETS)
     for seed in cases:
         rng = random.Random(seed)
-        rows: list[Row] = [
-            (
-                rng.choice((None, 0, 1)),
-                rng.choice(DOUBLES),
-                rng.choice((1, 2)),
-                rng.choice(SETS),
-            )
-            for _ in range(rng.randrange(6))
-        ]
+        rows: list[Row] = [tuple(map(rng.choice, pools)) for _ in range(rng.randrange(6))]
         picked = [rng.choice(rows) for _ in range(rng.randrange(12))] if rows else []
         batch = batch_of(picked, [rng.choice((-2, -1, 1, 2)) for _ in picked])
         result, wanted = consolidated(batch), summed(batch)
@@ -142,14 +131,11 @@ def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
     assert min(cancelled, merged) > len(cases) // 10
 
 
-def test_zeros_and_nans_are_told_apart_by_their_bits() -> None:
+def test_a_row_is_one_only_with_the_same_bits_and_fragments() -> None:
     rows: list[Row] = [(0, value, 1, ()) for value in (0.0, -0.0, math.nan, OTHER_NAN, math.nan)]
     result = consolidated(batch_of(rows, [1, -1, 1, -1, -1]))
     assert sorted(result.weights.tolist()) == [-1, -1, 1]
-
-
-def test_one_row_is_one_only_with_the_same_fragments() -> None:
-    rows: list[Row] = [(0, None, 1, (1,)), (0, None, 2, (1,)), (0, None, 1, (1, 2))]
+    rows = [(0, None, 1, (1,)), (0, None, 2, (1,)), (0, None, 1, (1, 2))]
     assert len(consolidated(batch_of(rows, [1, -1, -1]))) == len(rows)
     assert len(consolidated(batch_of([rows[2], rows[2]], [1, -1]))) == 0
 
@@ -186,13 +172,16 @@ def pairs_of(rows: list[tuple[int, int, int]]) -> Pairs:
     return Pairs(table[:, 0], table[:, 1], table[:, 2])
 
 
+def without_zeros(weights: Counter[Any]) -> Signed:
+    return {key: weight for key, weight in weights.items() if weight}
+
+
 def summed_pairs(pairs: Pairs) -> Signed:
-    assert len(pairs.slots) == len(pairs.ranges) == len(pairs.weights)
     total: Counter[tuple[int, int]] = Counter()
     columns = pairs.slots.tolist(), pairs.ranges.tolist(), pairs.weights.tolist()
     for slot, range_id, weight in zip(*columns, strict=True):
         total[slot, range_id] += weight
-    return {key: weight for key, weight in total.items() if weight}
+    return without_zeros(total)
 
 
 class Case(Struct, frozen=True):
@@ -214,7 +203,7 @@ class Case(Struct, frozen=True):
         for group, is_new, slot, weight in self.rows:
             for range_id in (self.new if is_new else self.old)[group]:
                 total[slot, range_id] += weight
-        return {key: weight for key, weight in total.items() if weight}
+        return without_zeros(total)
 
 
 def some_case(rng: Random) -> Case:
@@ -236,15 +225,10 @@ def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) 
 
 
 @random_seeds(10, 35, 600)
-def test_groups_expand_to_their_old_and_new_sets(seed: int) -> None:
-    case = some_case(Random(seed))
-    assert expanded(case.tags, case.rows) == case.expected()
-
-
-@random_seeds(10, 35, 600)
-def test_taking_rows_takes_their_tags(seed: int) -> None:
+def test_groups_expand_to_their_old_and_new_sets_and_so_do_rows_taken(seed: int) -> None:
     rng = Random(seed)
     case = some_case(rng)
+    assert expanded(case.tags, case.rows) == case.expected()
     chosen = rng.choices(range(len(case.rows)), k=rng.randrange(9)) if case.rows else []
     part = Case(case.old, case.new, [case.rows[row] for row in chosen])
     taken = case.tags.take(np.array(chosen, dtype=np.int64))
@@ -266,44 +250,29 @@ def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
 
 
 @random_seeds(10, 35, 600)
-def test_rows_expand_to_their_one_fragment(seed: int) -> None:
-    rng = Random(seed)
-    rows = [
-        (rng.randint(0, 9), rng.randint(0, 3), rng.randint(-2, 2)) for _ in range(rng.randrange(13))
-    ]
-    tags = RowTags(np.array([range_id for range_id, _, _ in rows], dtype=np.int32))
-    slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
-    weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
-    expand = tags.expand(slots, weights)
-    assert expand.ranges.dtype == np.int64
-    total: Counter[tuple[int, int]] = Counter()
-    for range_id, slot, weight in rows:
-        total[slot, range_id] += weight
-    assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
-    assert tags.take(np.arange(len(rows))[::-1]).ranges.tolist() == [f for f, _, _ in rows][::-1]
-
-
-@random_seeds(10, 35, 600)
-def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -> None:
+def test_rows_expand_to_their_one_fragment_and_neighbours_of_a_span_to_none(seed: int) -> None:
     rng = Random(seed)
     before, after = rng.randint(0, 4), rng.randint(0, 4)
-    ranges = [rng.randint(0, 9) for _ in range(rng.randint(0, 4))]
-    rows = before + len(ranges) + after
-    tags = SpanTags(rows, before, np.array(ranges, dtype=np.int32))
-    slots = np.array([rng.randint(0, 2) for _ in range(rows)], dtype=np.int64)
-    weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
-    expand = tags.expand(slots, weights)
-    assert len(tags) == rows
-    assert expand.ranges.dtype == np.int64
-    total: Counter[tuple[int, int]] = Counter()
-    for row, range_id in enumerate(ranges, before):
-        total[int(slots[row]), range_id] += int(weights[row])
-    assert summed_pairs(expand) == {key: weight for key, weight in total.items() if weight}
-    assert summed_pairs(tags.sets().expand(slots, weights)) == summed_pairs(expand)
-    order = np.arange(rows)[::-1]
-    assert summed_pairs(tags.take(order).expand(slots[order], weights[order])) == summed_pairs(
-        expand
-    )
+    ranges = np.array([rng.randint(0, 9) for _ in range(rng.randint(0, 12))], dtype=np.int32)
+    backwards = RowTags(ranges).take(np.arange(len(ranges))[::-1])
+    assert backwards.ranges.tolist() == ranges[::-1].tolist()
+    for tags, first in (
+        (RowTags(ranges), 0),
+        (SpanTags(before + len(ranges) + after, before, ranges), before),
+    ):
+        rows = len(tags)
+        assert rows == len(ranges) + (before + after) * isinstance(tags, SpanTags)
+        slots = np.array([rng.randint(0, 3) for _ in range(rows)], dtype=np.int64)
+        weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
+        expand = tags.expand(slots, weights)
+        assert expand.ranges.dtype == np.int64
+        total: Counter[tuple[int, int]] = Counter()
+        for row, range_id in enumerate(ranges.tolist(), first):
+            total[int(slots[row]), range_id] += int(weights[row])
+        order = np.arange(rows)[::-1]
+        turned = tags.take(order).expand(slots[order], weights[order])
+        for pairs in (expand, tags.sets().expand(slots, weights), turned):
+            assert summed_pairs(pairs) == without_zeros(total)
 
 
 GROUPS = [0, 1, 5, 2**30]
@@ -323,16 +292,21 @@ def some_steps(rng: Random) -> list[Step]:
     ]
 
 
+def pairs_of_changes(
+    step: Step, sign: Callable[[int], int] = lambda change: 1 if change > 0 else -1
+) -> Pairs:
+    """A row per copy, groups named by ordinal."""
+    return pairs_of(
+        [
+            (GROUPS.index(group), range_id, sign(change))
+            for (group, range_id), change in step.items()
+            for _ in range(abs(change))
+        ]
+    )
+
+
 def apply(counts: RangeCounts, step: Step) -> GroupSets:
-    """Feed the change row by row, a row per copy, groups named by ordinal."""
-    rows = [
-        (GROUPS.index(group), range_id, 1 if change > 0 else -1)
-        for (group, range_id), change in step.items()
-        for _ in range(abs(change))
-    ]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    pairs = Pairs(table[:, 0], table[:, 1], table[:, 2])
-    return counts.count(np.array(GROUPS, dtype=np.int64), pairs)
+    return counts.count(np.array(GROUPS, dtype=np.int64), pairs_of_changes(step))
 
 
 def members(model: Counter[tuple[int, int]], group: int) -> set[int]:
@@ -355,21 +329,10 @@ def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
         result = apply(counts, step)
         crossings = result.crossings()
         assert crossings.slots.tolist() == sorted(crossings.slots.tolist())
-        assert by_ordinal(crossings) == sorted(
-            (ordinal, range_id, sign)
-            for ordinal in range(len(GROUPS))
-            for sign, moved in (
-                (1, after[ordinal] - before[ordinal]),
-                (-1, before[ordinal] - after[ordinal]),
-            )
-            for range_id in moved
-        )
+        assert by_ordinal(crossings) == by_ordinal(Remembered(before, after).crossings())
         asked = np.array([3, 0, 1], dtype=np.int64)
-        assert by_ordinal(result.old_sets(asked)) == sorted(
-            (place, range_id, 1)
-            for place, ordinal in enumerate(asked.tolist())
-            for range_id in before[ordinal]
-        )
+        wanted_sets = Remembered(before, after).old_sets(asked)
+        assert by_ordinal(result.old_sets(asked)) == by_ordinal(wanted_sets)
 
 
 def test_old_sets_stay_old_when_the_counts_move_on() -> None:
@@ -380,27 +343,23 @@ def test_old_sets_stay_old_when_the_counts_move_on() -> None:
     assert by_ordinal(result.old_sets(np.array([2]))) == [(0, 7, 1)]
 
 
-def test_what_cancels_within_a_change_crosses_nothing() -> None:
-    counts = RangeCounts("counts")
-    slots = np.zeros(2, dtype=np.int64)
-    count = counts.count(np.array([5]), Pairs(slots, slots + 1, np.array([1, -1])))
-    assert by_ordinal(count.crossings()) == []
-    assert by_ordinal(count.old_sets(np.array([0]))) == []
+def test_nothing_and_what_cancels_within_a_change_cross_nothing() -> None:
+    empty, cancels = pairs_of([]), pairs_of([(0, 1, 1), (0, 1, -1)])
+    for pairs in (empty, cancels):
+        result = RangeCounts("counts").count(np.array([5, 6]), pairs)
+        assert by_ordinal(result.crossings()) == []
+        assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
 
 
-def test_nothing_changed() -> None:
-    result = apply(RangeCounts("counts"), {})
-    assert by_ordinal(result.crossings()) == []
-    assert by_ordinal(result.old_sets(np.array([0, 1]))) == []
-
-
-def test_the_last_fragment_does_not_spill_into_the_next_group() -> None:
+def test_every_fragment_has_its_own_number_in_its_group() -> None:
     counts = RangeCounts("counts")
     apply(counts, {(0, LAST): 1, (1, 0): 1})
     result = apply(counts, {})
     assert by_ordinal(result.old_sets(np.array([0, 1]))) == [(0, LAST, 1), (1, 0, 1)]
     sets = counts.sets_of(np.array(GROUPS[:2], dtype=np.int64))
     assert (sets.offsets.tolist(), sets.ranges.tolist()) == ([0, 1, 2], [LAST, 0])
+    # Rows of NULL and of NaN may have a fragment more each.
+    assert MAX_RANGES + 2 <= 1 << RANGE_BITS
 
 
 def test_a_count_below_zero_stops() -> None:
@@ -413,30 +372,20 @@ def test_a_count_below_zero_stops() -> None:
         apply(counts, {(1, 0): -1})
 
 
-def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
-    """Rows of NULL and of NaN may have a fragment more each."""
-    assert MAX_RANGES + 2 <= 1 << RANGE_BITS
-
-
 @random_seeds(12, 36, 600)
 def test_adding_is_counting_without_being_told(seed: int) -> None:
     counted, added = RangeCounts("counted"), RangeCounts("added")
     groups = np.array(GROUPS, dtype=np.int64)
     for step in some_steps(Random(seed)):
-        rows = [
-            (GROUPS.index(group), range_id)
-            for (group, range_id), change in step.items()
-            for _ in range(abs(change))
-        ]
-        table = np.array(rows, dtype=np.int64).reshape(-1, 2)
-        for sign in (1, -1) if len(rows) % 2 else (1,):
-            pairs = Pairs(table[:, 0], table[:, 1], np.full(len(rows), sign, dtype=np.int64))
+        copies = sum(map(abs, step.values()))
+        for sign in (1, -1) if copies % 2 else (1,):
+            pairs = pairs_of_changes(step, lambda _, sign=sign: sign)
             counted.count(groups, pairs)
             added.add(groups, pairs)
     assert added.sets_of(groups).ranges.tolist() == counted.sets_of(groups).ranges.tolist()
     whole, other = added.arrangement.whole(), counted.arrangement.whole()
     assert (whole is None) == (other is None)
-    if whole is not None and other is not None:
+    if whole is not None:
         assert whole.codes.tolist() == other.codes.tolist()
         assert whole.values["count"].tolist() == other.values["count"].tolist()
 
@@ -454,8 +403,7 @@ def test_counts_are_sums(rows: int, scale: int) -> None:
         weights = np.array([scale + random.randrange(3) for _ in range(rows)], dtype=np.int64)
         weights[: rows // 2] = -(model[ranges[: rows // 2]] // 400)
         before = model.copy()
-        for range_id, weight in zip(ranges.tolist(), weights.tolist(), strict=True):
-            model[range_id] += weight
+        np.add.at(model, ranges, weights)
         change = counts.add(ranges, weights)
         assert counts.counts.tolist() == model.tolist()
         assert change.ranges.tolist() == np.flatnonzero(model != before).tolist()

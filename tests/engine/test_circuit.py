@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from random import Random
 
 import numpy as np
@@ -166,11 +167,10 @@ def counted(name: str) -> AggregateOperator:
 
 def values(batch: Batch | None) -> list[tuple[int, int]]:
     """The numbers in a batch with their weights, those that cancel left out."""
-    assert batch is not None
-    result: dict[int, int] = {}
+    result: Counter[int] = Counter()
     pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
     for value, weight in pairs:
-        result[value] = result.get(value, 0) + weight
+        result[value] += weight
     return sorted((value, weight) for value, weight in result.items() if weight)
 
 
@@ -198,11 +198,10 @@ def test_a_change_of_a_source_that_does_not_reach_the_end_is_none() -> None:
 
 
 def test_what_a_nested_circuit_answers_is_that_of_its_operators() -> None:
-    _, whole = SHAPES["a whole circuit in a circuit"]()
-    assert whole.circuit.unsure_rows == 0
-    assert not whole.circuit.can_output
-    assert not whole.circuit.is_bounded
-    assert whole.circuit.reads == ()
+    circuit = SHAPES["a whole circuit in a circuit"]()[1].circuit
+    assert (circuit.unsure_rows, circuit.reads) == (0, ())
+    assert not circuit.can_output
+    assert not circuit.is_bounded
 
 
 ROWS: list[Row] = [(1, 1, "a", 5, 1.0), (3, 1, "b", 2, None), (7, 2, None, 5, 1.5)]
@@ -213,7 +212,7 @@ def index(name: str) -> RowIndex:
     return RowIndex(name, COLUMNS, ["g"], 1)
 
 
-def test_a_shared_index_is_checkpointed_once() -> None:
+def test_what_shares_an_index_is_checkpointed_once_and_goes_on_with_one() -> None:
     scan, circuit = SHAPES["a shared index"]()
     feed(scan, circuit, ROWS, [1] * len(ROWS))
     asked = [keeper.name for operator in circuit.circuit for keeper in operator.arrangements()]
@@ -222,11 +221,6 @@ def test_a_shared_index_is_checkpointed_once() -> None:
     written = [(name, sequence) for name, sequence, _ in checkpoint.put]
     assert len(written) == len(set(written))
     assert {"shared", "a", "b"} <= {name for name, _ in written}
-
-
-def test_what_shares_an_index_goes_on_from_the_checkpoint_with_one() -> None:
-    scan, circuit = SHAPES["a shared index"]()
-    feed(scan, circuit, ROWS, [1] * len(ROWS))
     fresh = restarted(circuit, SHAPES["a shared index"]()[1])
     for one in (circuit, fresh):
         feed(scan, one, [ROWS[0], ROWS[2]], [2, -1])
@@ -234,19 +228,13 @@ def test_what_shares_an_index_goes_on_from_the_checkpoint_with_one() -> None:
     assert sum(contents(fresh)[0]) == 2 * 2 * (3 + 1) * 2, "joins, accesses, 4 rows by 2"
 
 
-def test_an_index_shared_across_circuits_is_found_once() -> None:
+def test_keepers_are_found_once_by_name_and_operators_stand_in_one_place() -> None:
     shared = index("shared")
     inner = Circuit([Indexed(shared)])
     whole = Circuit([inner, Partners(index("own"), shared)], [(-1,), (-2, 0)])
     assert [keeper.name for keeper in whole.arrangements()] == ["shared", "own"]
-
-
-def test_two_keepers_of_one_name_are_refused() -> None:
     with pytest.raises(AssertionError, match="two keepers are called same"):
         Circuit([Indexed(index("same")), Indexed(index("same"))])
-
-
-def test_an_operator_stands_in_one_place() -> None:
     twice = Indexed(index("i"))
     with pytest.raises(AssertionError, match="one place"):
         Circuit([twice, twice])

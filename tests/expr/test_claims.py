@@ -43,16 +43,13 @@ from impctl.expr.signature import ONE_ROW
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Project
 from impctl.sql.statement import parse_query
+from tests.expr.test_in_spark import decimals
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
     1_635_642_000_000_000, 1_774_744_200_000_000,
 ]  # fmt: skip
 """Around the epoch, changes to and from summer time in Europe, and 1582."""
-
-
-def _decimals(texts: str) -> list[Decimal | None]:
-    return [None if text == "NULL" else Decimal(text) for text in texts.split()]
 
 
 TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
@@ -65,12 +62,12 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     "m": (
         decimal(10, 2),
         pa.decimal128(10, 2),
-        _decimals("NULL 0.00 1.25 -2.50 99999999.99 0.01 -0.01 12.34"),
+        decimals("NULL 0.00 1.25 -2.50 99999999.99 0.01 -0.01 12.34"),
     ),
     "n": (
         decimal(38, 4),
         pa.decimal128(38, 4),
-        _decimals("1 NULL -12345678901234567890.1234 2.5 0.0001 9007199254740993 -7 3.3333"),
+        decimals("1 NULL -12345678901234567890.1234 2.5 0.0001 9007199254740993 -7 3.3333"),
     ),
     "s": (STRING, pa.string(), [None, "", "a", "ab", "é", "B", "a%", "40"]),
     "b": (BOOLEAN, pa.bool_(), [None, True, False, True, False, None, True, False]),
@@ -207,11 +204,17 @@ TOGETHER = 60
 """Expressions that Spark is asked for at once."""
 
 
-def test_whatever_is_claimed_is_computed_with_its_type() -> None:
+@pytest.mark.parametrize(
+    "are_all", [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.long])]
+)
+def test_whatever_is_claimed_is_computed_with_its_type(are_all: bool) -> None:
     """No function and no cast is met that the evaluator does not know."""
+    calls, others = [*taken_calls()], [*casts(), *operations()]
+    if not are_all:
+        others = Random(1).sample(others, 1500)
+        calls = Random(1).sample(calls, 600)
     tried = 0
-    texts = Random(1).sample([*casts(), *operations()], 1500)
-    for claim in claims([*Random(1).sample([*taken_calls()], 600), *texts]):
+    for claim in claims([*calls, *others]):
         tried += 1
         try:
             _, vector = computed(claim)
@@ -219,17 +222,6 @@ def test_whatever_is_claimed_is_computed_with_its_type() -> None:
             continue
         assert (len(vector), vector.type) == (len(ROWS), type_of(claim.expr)), claim.sql
     assert tried > 700
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_all_that_is_claimed_is_computed_with_its_type() -> None:
-    for claim in claims([*taken_calls(), *casts(), *operations()]):
-        try:
-            _, vector = computed(claim)
-        except (EvaluationError, NotExactError):
-            continue
-        assert (len(vector), vector.type) == (len(ROWS), type_of(claim.expr)), claim.sql
 
 
 @pytest.mark.parametrize("sql", ["i", "s", "upper(s)", "d + 1"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from random import Random
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,7 +18,6 @@ from impctl.placement.graph import (
     Demand,
     Graph,
     KindOfChange,
-    Numbers,
     Piece,
     PieceMode,
     Priors,
@@ -59,10 +58,13 @@ def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) ->
     stored = [keeper.name for keeper in result.circuit.arrangements()]
     size = sum(map(tpch.numbers(result).bytes, stored))
     assert graph.bytes_of(dict.fromkeys(pieces_of(graph), PieceMode.KEPT)) == size
-    sides = {name for name in stored if name.endswith((".left", ".right"))}
-    grouped = {name.partition(".")[0] for name in stored if name not in sides}
-    pieces = {name if name in sides else name.partition(".")[0] for name in pieces_of(graph)}
-    assert pieces == sides | grouped
+
+    def owners(names: Iterable[str]) -> set[str]:
+        """Sides, and the operators of what is no side."""
+        sides = {name for name in stored if name.endswith((".left", ".right"))}
+        return {name if name in sides else name.partition(".")[0] for name in names}
+
+    assert owners(pieces_of(graph)) == owners(stored)
     assert all(piece.modes == (PieceMode.KEPT,) for piece in graph.pieces)
 
 
@@ -145,31 +147,23 @@ def test_what_was_never_asked_for_is_not_kept() -> None:
 def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
     """Customers on the left of `join0`, orders on its right."""
     pieces = pieces_of(tpch.graph("q3"))
-    orders, customers = 0, 1
-    left, right = pieces["join0.left"], pieces["join0.right"]
-    for own_own, piece in ((customers, left), (orders, right)):
-        other = orders + customers - own_own
-        assert piece.upkeep[own_own] > 0 == piece.upkeep[other]
-        assert piece.probe[other] > 0 == piece.probe[own_own]
-        assert piece.hit[own_own] == 0
-    assert left.source == ("customer",)
-    assert right.source == ("orders",)
+    for own_kind, other, name, table in ((1, 0, "left", "customer"), (0, 1, "right", "orders")):
+        piece = pieces[f"join0.{name}"]
+        assert piece.source == (table,)
+        assert piece.upkeep[own_kind] > 0 == piece.upkeep[other]
+        assert piece.probe[other] > 0 == piece.probe[own_kind]
+        assert piece.hit[own_kind] == 0
 
 
 def test_other_modes_are_choices_where_they_are_allowed() -> None:
     circuit = tpch.circuit("q3")
-    numbers = tpch.numbers(circuit)
-    bounded = Numbers(
-        rows=numbers.rows,
-        changed=numbers.changed,
-        bytes=numbers.bytes,
-        bounded={"top0": Bounded(7, lambda kind: 0.5, 30.0)},
-    )
-    pieces = pieces_of(graph_of(circuit, tpch.KINDS, bounded))
+    bounded = {"top0": Bounded(7, lambda kind: 0.5, 30.0)}
+    numbers = replace(tpch.numbers(circuit), bounded=bounded)
+    pieces = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
     assert pieces["top0"].sizes[PieceMode.BOUNDED] == 7
     assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
     assert PieceMode.BOUNDED not in pieces["aggregate0"].sizes
-    allowed = graph_of(circuit, tpch.KINDS, bounded, allowed=[PieceMode.READ])
+    allowed = graph_of(circuit, tpch.KINDS, numbers, allowed=[PieceMode.READ])
     every = {mode for piece in allowed.pieces for mode in piece.modes}
     assert every == {PieceMode.KEPT, PieceMode.READ}
 
@@ -177,41 +171,32 @@ def test_other_modes_are_choices_where_they_are_allowed() -> None:
 def test_new_rows_on_both_sides_make_reads_rare() -> None:
     """With orders and their lines in one run, as of before the step."""
     circuit = tpch.circuit("q3")
-    numbers = tpch.numbers(circuit)
 
     def hits(fresh: float) -> tuple[float, float]:
-        known = Numbers(
-            rows=numbers.rows,
-            changed=numbers.changed,
-            bytes=numbers.bytes,
+        known = replace(
+            tpch.numbers(circuit),
             fresh=lambda side, kind: fresh if len(kind.tables) > 1 else 0.0,
             known=lambda side, kind: 0.01,
         )
-        piece = pieces_of(graph_of(circuit, tpch.KINDS, known))["join1.left"]
-        return piece.hit[0], piece.hit[1]
+        return pieces_of(graph_of(circuit, tpch.KINDS, known))["join1.left"].hit[:2]
 
-    all_old, all_new = hits(0.0), hits(1.0)
-    assert 0 < all_old[0] < 1
-    assert all_new[0] == 0
+    (old, customers), (new, also_customers) = hits(0.0), hits(1.0)
+    assert new == 0 < old < 1
     # Customers alone are on the left of this join, whose right side they do not move.
-    assert all_old[1] == all_new[1] == 0
+    assert customers == also_customers == 0
 
 
 def test_priors_are_prices() -> None:
     priors = Priors(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
-    assert priors.opened(1000, 5) == 6
-    assert priors.opened(30, 5) == 4
+    assert (priors.opened(1000, 5), priors.opened(30, 5)) == (6, 4)
     assert PRIORS.opened(0, 100) == PRIORS.opened_ms
-    dear = Priors(build_row_ns=PRIORS.build_row_ns * 10)
-    circuit = tpch.circuit("q3")
+    circuit, dear = tpch.circuit("q3"), Priors(build_row_ns=PRIORS.build_row_ns * 10)
     one, other = (
-        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), priors=priors))[
-            "join1.right"
-        ]
+        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), priors=priors))
         for priors in (PRIORS, dear)
     )
-    assert other.build[0] == pytest.approx(10 * one.build[0])
-    assert other.read == one.read
+    assert other["join1.right"].build[0] == pytest.approx(10 * one["join1.right"].build[0])
+    assert other["join1.right"].read == one["join1.right"].read
 
 
 def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
@@ -228,28 +213,17 @@ def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
 
 def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     """Of many rows with few keys it is far smaller than a key for each row."""
-    circuit = tpch.circuit("q3")
+    circuit, name = tpch.circuit("q3"), "join1.right.filter"
     numbers = tpch.numbers(circuit)
-    sizes = {"join1.right.filter": 21_000}
-
-    def size(name: str) -> int:
-        return sizes.get(name) or numbers.bytes(name)
-
-    before = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
-    after = pieces_of(graph_of(circuit, tpch.KINDS, replace(numbers, bytes=size)))
-    assert (
-        after["join1.right"].sizes[PieceMode.READ]
-        == 21_000
-        < before["join1.right"].sizes[PieceMode.READ]
-    )
+    stored = replace(numbers, bytes=lambda of: 21_000 if of == name else numbers.bytes(of))
+    before, after = (pieces_of(graph_of(circuit, tpch.KINDS, one)) for one in (numbers, stored))
+    sizes = [one["join1.right"].sizes[PieceMode.READ] for one in (after, before)]
+    assert sizes[0] == 21_000 < sizes[1]
     assert after["join0.right"].sizes == before["join0.right"].sizes
 
 
 KEPT, READ, REBUILT, BOUNDED = PieceMode
-R_AND_S, S_ALONE = (
-    KindOfChange(frozenset({"r", "s"}), 1.0),
-    KindOfChange(frozenset({"s"}), 1.0),
-)
+R_AND_S, S_ALONE = (KindOfChange(frozenset(tables), 1.0) for tables in ("rs", "s"))
 
 
 def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> CostNode:
@@ -258,13 +232,9 @@ def scan(table: str, keys: float = 0.0, whole: float = 0.0, kinds: int = 1) -> C
 
 def side(name: str, modes: tuple[PieceMode, ...] = (KEPT, READ, REBUILT), **costs: float) -> Piece:
     """A side with costs that add up to numbers which tell what was paid."""
-    usual = {"upkeep": 1.0, "probe": 10.0, "read": 100.0, "build": 1000.0, "stream": 10_000.0}
-    return Piece(
-        name=name,
-        sizes=dict.fromkeys(modes, 0),
-        hit=(costs.pop("hit", 1.0),),
-        **{key: (cost,) for key, cost in (usual | costs).items()},
-    )
+    usual = {"upkeep": 1.0, "probe": 10.0, "read": 100.0, "build": 1e3, "stream": 1e4, "hit": 1.0}
+    given = {key: (cost,) for key, cost in (usual | costs).items()}
+    return Piece(name=name, sizes=dict.fromkeys(modes, 0), **given)
 
 
 def joined(*above: CostNode, kind: KindOfChange = R_AND_S, **costs: float) -> Graph:
@@ -285,24 +255,25 @@ def cost_of(graph: Graph, *modes: PieceMode) -> float:
     return cost
 
 
-def test_a_kept_side_has_upkeep_and_is_probed() -> None:
-    assert cost_of(joined(), KEPT, KEPT) == 2 + 20
-
-
-def test_a_side_that_its_own_table_alone_moves_is_not_probed() -> None:
-    assert cost_of(joined(kind=S_ALONE), KEPT, KEPT) == 1 + 10
-    # The right side is not asked, so nothing has to be there of it.
-    assert cost_of(joined(kind=S_ALONE), KEPT, READ) == 10
-    assert cost_of(joined(kind=S_ALONE), KEPT, REBUILT) == 10
-    assert cost_of(joined(kind=S_ALONE), REBUILT, KEPT) == 1 + 10 + 1000 + 1e5
-
-
-def test_a_read_is_paid_by_its_chance_of_a_hit() -> None:
-    assert cost_of(joined(hit=0.25), READ, READ) == 2 * 25
-
-
-def test_a_side_that_is_rebuilt_asks_for_all_rows() -> None:
-    assert cost_of(joined(), REBUILT, KEPT) == 1010 + 1e5 + 11
+@pytest.mark.parametrize(
+    ("graph", "modes", "cost"),
+    [
+        (joined(), (KEPT, KEPT), 2 + 20),
+        # A side that its own table alone moves is not probed; the right one is not asked, so
+        # nothing has to be there of it.
+        (joined(kind=S_ALONE), (KEPT, KEPT), 1 + 10),
+        (joined(kind=S_ALONE), (KEPT, READ), 10),
+        (joined(kind=S_ALONE), (KEPT, REBUILT), 10),
+        (joined(kind=S_ALONE), (REBUILT, KEPT), 1 + 10 + 1000 + 1e5),
+        # A read is paid by its chance of a hit; one that is rebuilt asks for all rows.
+        (joined(hit=0.25), (READ, READ), 2 * 25),
+        (joined(), (REBUILT, KEPT), 1010 + 1e5 + 11),
+    ],
+)
+def test_what_the_sides_of_a_join_cost(
+    graph: Graph, modes: tuple[PieceMode, ...], cost: float
+) -> None:
+    assert cost_of(graph, *modes) == cost
 
 
 def over_union() -> Graph:
@@ -317,19 +288,14 @@ def over_union() -> Graph:
     return Graph(nodes, (R_AND_S,))
 
 
-def test_all_rows_come_with_the_change() -> None:
+def test_all_rows_come_with_the_change_of_every_input_of_a_union() -> None:
+    """The table `t` does not change, and is read whole all the same."""
     # Both kept sides take in their change and look up the other's, and one is streamed besides.
     changes = 2 + 20 + 0.5
     assert cost_of(over_union(), KEPT, KEPT, KEPT) == changes + 3
     assert cost_of(over_union(), KEPT, KEPT, REBUILT) == changes + 10_000 + 0.25 + 7 + 4e6
-
-
-def test_every_input_of_a_union_is_asked() -> None:
-    """The table `t` does not change, and is read whole all the same."""
-    read = [cost_of(over_union(), KEPT, mode, REBUILT) for mode in (READ, REBUILT)]
-    for result in read:
-        assert result // 1e6 == 4 + 2
-    assert cost_of(over_union(), REBUILT, REBUILT, REBUILT) // 1e6 == 4 + 2 + 1
+    for left, right, millions in ((KEPT, READ, 6), (KEPT, REBUILT, 6), (REBUILT, REBUILT, 7)):
+        assert cost_of(over_union(), left, right, REBUILT) // 1e6 == millions
 
 
 def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
@@ -351,15 +317,11 @@ def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
 
 
 def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
-    sizes = dict.fromkeys(PieceMode, 0)
+    costs = {"upkeep": 3.0, "lookup": 5.0, "build": 700.0, "stream": 9000.0, "read": 40.0}
     grouping = Piece(
         name="g",
-        sizes=sizes,
-        upkeep=(3.0,),
-        lookup=(5.0,),
-        build=(700.0,),
-        stream=(9000.0,),
-        read=(40.0,),
+        sizes=dict.fromkeys(PieceMode, 0),
+        **{name: (cost,) for name, cost in costs.items()},
     )
     told = Piece(name="told", sizes={READ: 0}, read=(0.5,), reads_below=True)
     nodes = (
@@ -370,9 +332,8 @@ def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
         CostNode(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
     )
     graph = Graph(nodes, (R_AND_S,))
-    assert cost_of(graph, KEPT, READ, KEPT) == 3 + 5 + 0.25 + 0.5
-    assert cost_of(graph, READ, READ, KEPT) == 40 + 40 + 0.25 + 0.5
-    assert cost_of(graph, REBUILT, READ, KEPT) == 700 + 1e6 + 0.25 + 0.5
+    for mode, cost in ((KEPT, 3 + 5), (READ, 40 + 40), (REBUILT, 700 + 1e6)):
+        assert cost_of(graph, mode, READ, KEPT) == cost + 0.25 + 0.5
 
 
 def test_a_bounded_piece_is_refilled() -> None:
@@ -381,14 +342,20 @@ def test_a_bounded_piece_is_refilled() -> None:
     assert [cost_of(graph, mode) for mode in (KEPT, BOUNDED)] == [3, 23]
 
 
-def test_keys_that_come_with_the_step_hit_nothing() -> None:
-    """New orders with their lines: the lines ask for orders that are not there before the step."""
-    assert chance_of_hit(1000, 1000, 1.0) == 0
-    assert chance_of_hit(1000, 999, 1.0) == 1
-    assert chance_of_hit(0, 5, 1.0) == 0
-    assert chance_of_hit(2, 0, 0.5) == pytest.approx(0.75)
-    assert chance_of_hit(3, 1, 0.5) == pytest.approx(0.75)
-    assert chance_of_hit(0.05, 0, 1.0) == pytest.approx(0.05)
+@pytest.mark.parametrize(
+    ("keys", "fresh", "known", "chance"),
+    [
+        # New orders with their lines ask for orders that are not there before the step.
+        (1000, 1000, 1.0, 0),
+        (1000, 999, 1.0, 1),
+        (0, 5, 1.0, 0),
+        (2, 0, 0.5, pytest.approx(0.75)),
+        (3, 1, 0.5, pytest.approx(0.75)),
+        (0.05, 0, 1.0, pytest.approx(0.05)),
+    ],
+)
+def test_the_chance_of_a_hit(keys: float, fresh: float, known: float, chance: float) -> None:
+    assert chance_of_hit(keys, fresh, known) == chance
 
 
 def test_a_shared_flow_is_paid_once_for_the_most_that_is_asked() -> None:
@@ -445,7 +412,7 @@ def test_more_is_never_cheaper_and_never_asks_for_less(seed: int) -> None:
                 assert all(one <= other for one, other in zip(less.asks, more.asks, strict=True))
 
 
-def test_what_is_no_graph_is_refused() -> None:
+def test_what_is_no_graph_is_refused_and_a_pinned_piece_has_one_mode() -> None:
     kinds = (R_AND_S,)
     piece = Piece(name="p", sizes={KEPT: 1})
     bad = (
@@ -463,47 +430,38 @@ def test_what_is_no_graph_is_refused() -> None:
     sides = (side("l", (BOUNDED,)), side("r"))
     with pytest.raises(ValueError, match="modes bounded"):
         Graph((scan("r"), CostNode(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
-
-
-def test_a_pinned_piece_has_one_mode() -> None:
     graph = pinned(joined(), {"left": READ})
     assert [piece.modes for piece in graph.pieces] == [(READ,), (KEPT, READ, REBUILT)]
     with pytest.raises(ValueError, match="left cannot be bounded"):
         pinned(joined(), {"left": BOUNDED})
 
 
-def node(work: Work, **told: Any) -> CostNode:
-    costs = {"delta": (0.0,), "keys": (0.0,), "whole": (0.0,)}
-    return CostNode(work=work, **{**costs, **told})
-
-
-def piece(name: str, build: float, stream: float) -> Piece:
-    same: dict[str, Any] = dict.fromkeys(
-        ("upkeep", "probe", "noted", "read", "lookup", "opened"), (0.0,)
-    )
-    return Piece(
-        name=name,
-        sizes={PieceMode.KEPT: 9, PieceMode.READ: 1},
-        build=(build,),
-        stream=(stream,),
-        **same,
-    )
-
-
 def test_groups_are_made_of_all_rows_below_and_told_by_their_keys() -> None:
-    sides, groups = (
-        (piece("left", 2.0, 50.0), piece("right", 3.0, 60.0)),
-        piece("groups", 20.0, 7.0),
+    names = ("upkeep", "probe", "noted", "read", "lookup", "opened")
+    left, right, groups = (
+        Piece(
+            name=name,
+            sizes={KEPT: 9, READ: 1},
+            build=(build,),
+            stream=(stream,),
+            **dict.fromkeys(names, (0.0,)),
+        )
+        for name, build, stream in (
+            ("left", 2.0, 50.0),
+            ("right", 3.0, 60.0),
+            ("groups", 20.0, 7.0),
+        )
     )
+    free = {"delta": (0.0,), "keys": (0.0,), "whole": (0.0,)}
     nodes = (
-        node(Work.SCAN, table="r", whole=(100.0,)),
-        node(Work.SCAN, table="s", whole=(1000.0,)),
-        node(Work.JOIN, inputs=(0, 1), pieces=sides),
-        node(Work.KEYED, inputs=(2,), pieces=(groups,)),
+        scan("r", whole=100.0),
+        scan("s", whole=1000.0),
+        CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, right), **free),
+        CostNode(work=Work.KEYED, inputs=(2,), pieces=(groups,), **free),
     )
     graph = Graph(nodes, (KindOfChange(frozenset({"r"}), 1.0),))
     assert conversion_ms(graph) == {
-        "left": {PieceMode.KEPT: 102.0, PieceMode.READ: 2.0},
-        "right": {PieceMode.KEPT: 1003.0, PieceMode.READ: 3.0},
-        "groups": {PieceMode.KEPT: 1120.0, PieceMode.READ: 7.0, PieceMode.BOUNDED: 7.0},
+        "left": {KEPT: 102.0, READ: 2.0},
+        "right": {KEPT: 1003.0, READ: 3.0},
+        "groups": {KEPT: 1120.0, READ: 7.0, BOUNDED: 7.0},
     }

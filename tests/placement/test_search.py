@@ -18,6 +18,7 @@ from impctl.placement.graph import CostNode, Graph, KindOfChange, Piece, PieceMo
 from impctl.placement.search import (
     THIN,
     Frontier,
+    PieceChoice,
     StateChoice,
     added,
     choices_of,
@@ -51,12 +52,18 @@ def check(graph: Graph, budgets: int, *, each_point: bool = True) -> bool:
             assert mine == pytest.approx(best, **CLOSE), budget
         else:
             assert mine >= best * (1 - 1e-9)
-    for at in range(len(frontier)) if each_point else ():
+    if each_point:
+        check_points(graph, frontier)
+    return choices.is_exact
+
+
+def check_points(graph: Graph, frontier: Frontier) -> None:
+    """That each point of the frontier takes and costs what it says."""
+    for at in range(len(frontier)):
         modes = frontier.modes(at)
         assert modes.keys() == {piece.name for piece in graph.pieces}
         assert graph.bytes_of(modes) == frontier.bytes[at]
         assert per_day(graph, modes) == pytest.approx(frontier.cost[at], **CLOSE)
-    return choices.is_exact
 
 
 @random_cases(40, 95, 10_000)
@@ -88,8 +95,7 @@ def test_circuits(name: str, allowed: tuple[PieceMode, ...]) -> None:
 
 @cache
 def small_circuits() -> tuple[Graph, ...]:
-    graphs = [tpch.graph(name) for name in ("q3", "q4", "q12", "q13", "q22")]
-    return tuple(graphs)
+    return tuple(tpch.graph(name) for name in ("q3", "q4", "q12", "q13", "q22"))
 
 
 def test_circuits_of_few_pieces() -> None:
@@ -120,24 +126,17 @@ def test_thinned_points_are_a_little_dearer_at_most(
 @random_cases(20, 40, 120)
 def test_too_many_demands_are_told_and_cost_what_they_say(cases: range) -> None:
     """How good such choices are is not promised; here most are the best there is."""
-    best = count = 0
-    for seed in cases:
-        graph = dag(Random(seed))
-        if not graph.shared:
-            continue
-        choices = choices_of(graph, most_assumptions=0)
-        assert not choices.is_exact
-        every = Exhaustive(graph)
-        frontier = choices.frontier
-        for at in range(len(frontier)):
-            modes = frontier.modes(at)
-            assert graph.bytes_of(modes) == frontier.bytes[at]
-            assert per_day(graph, modes) == pytest.approx(frontier.cost[at], **CLOSE)
-            least = every.least(int(frontier.bytes[at]))
-            assert frontier.cost[at] >= least * (1 - 1e-9)
-            best += frontier.cost[at] <= least * (1 + 1e-9)
-            count += 1
-    assert best > 0.8 * count
+    are_best: list[bool] = []
+    for graph in (dag(Random(seed)) for seed in cases):
+        if graph.shared:
+            choices = choices_of(graph, most_assumptions=0)
+            assert not choices.is_exact
+            frontier, every = choices.frontier, Exhaustive(graph)
+            check_points(graph, frontier)
+            least = np.array([every.least(int(size)) for size in frontier.bytes])
+            assert (frontier.cost >= least * (1 - 1e-9)).all()
+            are_best += (frontier.cost <= least * (1 + 1e-9)).tolist()
+    assert sum(are_best) > 0.8 * len(are_best)
 
 
 KINDS = (KindOfChange(frozenset({"a"}), 1.0), KindOfChange(frozenset({"b"}), 3.0))
@@ -157,15 +156,12 @@ def scans(*tables: str) -> tuple[CostNode, ...]:
     return tuple(CostNode(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
 
 
-def test_readers_that_ask_for_all_in_different_runs_ask_for_it_in_both() -> None:
+def test_readers_of_shared_flows_ask_for_the_most_in_each_run() -> None:
     joins = (asking(0, 1, "one"), asking(0, 2, "two"))
     graph = Graph((*scans("s", "a", "b"), *joins, CostNode(work=Work.ROWS, inputs=(3, 4))), KINDS)
     assert graph.shared == (0,)
     assert check(graph, 3)
-
-
-def test_flows_that_shared_ones_decide_are_asked_the_most() -> None:
-    """The scan is asked for all by the first of two projections alone, that two joins read each."""
+    # The scan is asked for all by the first of two projections alone, that two joins read each.
     rows = (CostNode(work=Work.ROWS, inputs=(0,)), CostNode(work=Work.ROWS, inputs=(0,)))
     joins = (asking(3, 1, "one"), asking(3, 1, "two"))
     last = CostNode(work=Work.ROWS, inputs=(4, 4, 5, 6))
@@ -195,11 +191,8 @@ def test_sums_of_frontiers(monkeypatch: pytest.MonkeyPatch, at_once: int) -> Non
     random = Random(3)
     for _ in range(50):
         drawn = [
-            [
-                (random.randint(0, 6), float(random.randint(0, 6)))
-                for _ in range(random.randint(1, 9))
-            ]
-            for _ in range(2)
+            [(random.randint(0, 6), float(random.randint(0, 6))) for _ in range(count)]
+            for count in (random.randint(1, 9), random.randint(1, 9))
         ]
         frontiers = [of_choices([({}, *point) for point in points]) for points in drawn]
         for points, frontier in zip(drawn, frontiers, strict=True):
@@ -226,21 +219,17 @@ def by_rounding_up(frontiers: list[Frontier], budget: int, cells: int = 1000) ->
     """The least cost where every size is rounded up to cells by itself."""
     best = [0.0] * (cells + 1)
     for one in frontiers:
-        costs = one.cost.tolist()
-        sizes = [-(-int(size) * cells // budget) for size in one.bytes]
+        points = [(-(-size * cells // budget), cost) for size, cost in pairs(one)]
         best = [
-            min(
-                (best[at - s] + c for s, c in zip(sizes, costs, strict=True) if s <= at),
-                default=np.inf,
-            )
+            min((best[at - size] + cost for size, cost in points if size <= at), default=np.inf)
             for at in range(cells + 1)
         ]
     return best[-1]
 
 
 def total(frontiers: list[Frontier], points: list[int]) -> tuple[int, float]:
-    chosen = list(zip(frontiers, points, strict=True))
-    return sum(int(f.bytes[at]) for f, at in chosen), sum(float(f.cost[at]) for f, at in chosen)
+    chosen = [pairs(one)[at] for one, at in zip(frontiers, points, strict=True)]
+    return sum(size for size, _ in chosen), sum(cost for _, cost in chosen)
 
 
 @pytest.mark.slow
@@ -354,15 +343,10 @@ def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "
 def test_reads_that_are_shared_are_counted_once() -> None:
     """By itself a read of `t` is dearer than that of `u`; but three queries have it together."""
     graphs = [reading(name, 10, 30.0) for name in ("a", "b", "c")]
-    graphs.append(reading("d", 10, 25.0, table="u"))
-    result = choices(graphs, 10)
-    kept = {
-        name
-        for query in result.queries.values()
-        for name, mode in query.modes.items()
-        if mode is PieceMode.KEPT and name.endswith("right")
-    }
-    assert kept == {"d.right"}
+    result = choices([*graphs, reading("d", 10, 25.0, table="u")], 10)
+    modes = {name: mode for query in result.queries.values() for name, mode in query.modes.items()}
+    kept = {name for name, mode in modes.items() if mode is PieceMode.KEPT}
+    assert {name for name in kept if name.endswith("right")} == {"d.right"}
     assert result.ms_per_day == 2 * (30 + 1)
     assert sum(query.ms_per_day for query in result.queries.values()) == 2 * (3 * 30 + 1)
 
@@ -390,20 +374,21 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
 
 
 def test_reasons_name_the_change_and_what_it_costs() -> None:
-    result = choices([reading("a", 10, 41.0)], None).queries["q0"].pieces["a.right"]
-    assert (
-        result.reason == "r changes 2 times a day, and each change takes 40 ms more if it is read"
+    def piece(name: str, *costs: float, budget: int | None = None) -> PieceChoice:
+        return choices([reading("a", 10, *costs)], budget).queries["q0"].pieces[name]
+
+    kept, read = piece("a.right", 41.0), piece("a.right", 41.0, 0.5, budget=0)
+    assert kept.reason == (
+        "r changes 2 times a day, and each change takes 40 ms more if it is read"
     )
-    assert (result.mode, result.bytes, result.kept_bytes) == (PieceMode.KEPT, 10, 10)
-    result = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
-    assert result.reason == (
+    assert read.reason == (
         "r changes once every 2 days, and each change takes 40 ms more because it is read"
     )
-    assert (result.mode, result.bytes, result.kept_bytes) == (PieceMode.READ, 0, 10)
-    result = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
-    assert (result.mode, result.reason) == (PieceMode.READ, "no change needs it")
-    left = choices([reading("a", 10, 0.0)], None).queries["q0"].pieces["a.left"]
-    assert left.reason == "nothing can replace it"
+    assert (kept.mode, kept.bytes, kept.kept_bytes) == (PieceMode.KEPT, 10, 10)
+    assert (read.mode, read.bytes, read.kept_bytes) == (PieceMode.READ, 0, 10)
+    unused = piece("a.right", 0.0, 0.0)
+    assert (unused.mode, unused.reason) == (PieceMode.READ, "no change needs it")
+    assert piece("a.left", 0.0).reason == "nothing can replace it"
 
 
 def test_bad_arguments() -> None:
@@ -419,10 +404,9 @@ def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
     piece = Piece(name="only", sizes={PieceMode.KEPT: 50, PieceMode.BOUNDED: 30})
     scan = CostNode(work=Work.SCAN, table="r")
     graph = Graph((scan, CostNode(work=Work.KEYED, inputs=(0,), pieces=(piece,))), KINDS_OF_CHANGE)
-    result = choices([graph, graph], 59)
-    assert (result.bytes, result.exceeds) == (60, True)
-    result = choices([graph, graph], 60)
-    assert (result.bytes, result.exceeds) == (60, False)
+    for budget, exceeds in ((59, True), (60, False)):
+        result = choices([graph, graph], budget)
+        assert (result.bytes, result.exceeds) == (60, exceeds)
 
 
 MANY = [pytest.mark.slow, pytest.mark.long]

@@ -18,7 +18,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write import maintenance as writing
 from impctl.tables.write.maintenance import create_laid_out_table
-from tests.support.run_cli import Cli, CliOf, CliOnce, MadeOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MadeOnce, MonkeyPatch, write_files
 
 FILES, EACH, GROUPS = 40, 500, 1000
 BY_G = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10000"
@@ -44,7 +44,7 @@ def rows() -> pa.Table:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def cli(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     # Files of a table this small would all be one.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
 
@@ -52,41 +52,39 @@ def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
         everything = rows()
         parts = (everything.slice(at, EACH) for at in range(0, FILES * EACH, EACH))
         create_laid_out_table(str(folder / "t"), parts)
-        (folder / "w.yaml").write_text(
-            "version: 1\ntables: {t: {path: t}}\nstore: st\nqueries:\n"
-            f'  g: {{sql: "{BY_G}", sketch: {{t: g}}}}\n  h: {{sql: "{BY_H}", sketch: {{t: h}}}}\n'
-        )
+        queries = {n: {"sql": sql, "sketch": {"t": n}} for n, sql in (("g", BY_G), ("h", BY_H))}
+        write_files(folder, {"tables": "t", "queries": queries})
 
     return cli_once("cluster", write)
 
 
 def bag(cli: Cli) -> list[str]:
     """All rows, in an order of their own; NaN is written as a word."""
-    snapshot = open_source("t", str(cli.workload.parent / "t")).snapshot()
+    snapshot = open_source("t", cli.path("t")).snapshot()
     return sorted(map(repr, read_rows(snapshot, snapshot.schema.names).to_pylist()))
 
 
 @pytest.mark.slow
 def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
+    def sketches() -> object:
+        return cli.one("status", "--query", "g")["sketches"]
+
     cli.good("capture", "--query", "g")
-    before = bag(cli)
-    captured = cli.good("status", "--query", "g").results[0]["sketches"]
+    before, captured = bag(cli), sketches()
     planned = cli.one("cluster", "--dry-run")
     assert (planned["action"], planned["by"], planned["foreseen"]) == ("none", ["g"], True)
-    assert DeltaTable(str(cli.workload.parent / "t")).version() == 0
+    assert cli.table("t").version() == 0
     done = cli.one("cluster")
     assert (done["action"], done["version"], done["by"]) == ("cluster", 1, ["g"])
     [sketch] = done["sketches"]
     assert sketch["files"] > FILES - 4, "before, hardly a file was left out"
-    assert sketch["files_after"] <= 3
+    assert max(sketch["files_after"], sketch["files_expected"]) <= 3
     assert sketch["bytes_after"] < sketch["bytes"] / 8
-    assert sketch["files_expected"] <= 3
     assert bag(cli) == before
     maintained = cli.one("maintain", "--query", "g")
     assert maintained["action"] in ("none", "incremental", "exact"), maintained
-    assert cli.good("status", "--query", "g").results[0]["sketches"] == captured
-    again = cli.good("cluster").results[0]
-    assert again["action"] == "none", "there is nothing more to gain"
+    assert sketches() == captured
+    assert cli.good("cluster").results[0]["action"] == "none", "there is nothing more to gain"
 
 
 @pytest.mark.slow
@@ -114,7 +112,7 @@ def test_an_order_by_which_more_is_lost_than_won_needs_a_yes(cli: Cli) -> None:
     cli.good("capture", "--query", "g")
     cli.good("cluster")
     assert cli("cluster", "--table", "t", "--by", "f").refusal == (2, "cluster_loses")
-    assert DeltaTable(str(cli.workload.parent / "t")).version() == 1
+    assert cli.table("t").version() == 1
     shown = cli.text("cluster", "--table", "t", "--by", "f", "--dry-run")
     assert "sketches that would read more than now: g" in shown
     shown = cli.text("cluster", "--table", "t", "--by", "f", "--yes")
@@ -134,18 +132,18 @@ def test_columns_and_tables_that_are_not_there(cli: Cli) -> None:
 
 
 def test_a_partition_column_is_refused(cli: Cli) -> None:
-    folder = cli.workload.parent
+    folder = cli.folder
     parted = pa.table({"p": [1, 2] * 50, "g": list(range(100))})
     write_deltalake(str(folder / "u"), parted, partition_by=["p"])
-    cli.edit("{t: {path: t}}", "{t: {path: t}, u: {path: u}}")
+    cli.edit('"tables": {', '"tables": {"u": {"path": "u"}, ')
     assert cli("cluster", "--table", "u", "--by", "p").error["code"] == "table_not_clusterable"
     assert cli.one("cluster", "--table", "u", "--by", "g")["version"] == 1
 
 
-def test_another_writer_that_comes_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_writer_that_comes_first(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     """Rows that another writer deletes meanwhile do not come back."""
     cli.good("capture", "--query", "g")
-    path = str(cli.workload.parent / "t")
+    path = cli.path("t")
     checked = writing.check_clusterable
 
     def meanwhile(*given: object) -> None:
@@ -185,12 +183,8 @@ class Skewed(Cli):
     """The command over one table, and what it lies in."""
 
     @property
-    def path(self) -> str:
-        return str(self.workload.parent / "t")
-
-    @property
     def version(self) -> int:
-        return DeltaTable(self.path).version()
+        return self.table("t").version()
 
     def fix(self) -> str:
         """What `doctor` says of the sketch."""
@@ -205,9 +199,7 @@ class Skewed(Cli):
 
 
 @pytest.fixture
-def made(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Any:
+def made(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce) -> Any:
     # Files of a table this small would all be one, and it would not be worth a word.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
     monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 1000)
@@ -215,11 +207,9 @@ def made(
     def make(values: Any, least: int) -> Skewed:
         def write(folder: Path) -> None:
             random, each = np.random.default_rng(17), USES // PARTS
-            columns = {"user": values(random), **{name: random.normal(size=USES) for name in "xy"}}
-            rows = pa.table(columns)
-            create_laid_out_table(
-                str(folder / "t"), (rows.slice(at, each) for at in range(0, USES, each))
-            )
+            rows = pa.table(drawn_uses(values, random))
+            parts = (rows.slice(at, each) for at in range(0, USES, each))
+            create_laid_out_table(str(folder / "t"), parts)
             (folder / "w.yaml").write_text(
                 "version: 1\ntables: {t: {path: t}}\nstore: st\n"
                 "partitions: {t: {user: {ranges: 200}}}\n"
@@ -229,6 +219,10 @@ def made(
         return Skewed(capsys, made_once.folder(f"skewed {values.__name__}", write) / "w.yaml")
 
     return make
+
+
+def drawn_uses(values: Any, random: np.random.Generator) -> dict[str, np.ndarray]:
+    return {"user": values(random), **{name: random.normal(size=USES) for name in "xy"}}
 
 
 @pytest.mark.parametrize(
@@ -249,9 +243,7 @@ def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: in
     ("values", "least", "named"),
     [(half_of_one, 500, ()), pytest.param(zipf, 1000, ("--table", "t"), marks=SLOW)],
 )
-def test_a_second_time_does_nothing(
-    made: Any, values: Any, least: int, named: tuple[str, ...]
-) -> None:
+def test_twice_does_nothing(made: Any, values: Any, least: int, named: tuple[str, ...]) -> None:
     cli = made(values, least)
     cli.good("capture")
     cli.good("cluster", "--table", "t")
@@ -265,32 +257,30 @@ def test_a_second_time_does_nothing(
 
 @pytest.mark.slow
 def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
-    cli = made(half_of_one, 500)
-    cli.good("capture")
-    DeltaTable(cli.path).optimize.z_order(["user"], target_size=1 << 15)
+    cli = made(half_of_one, 500).captured()
+    cli.table("t").optimize.z_order(["user"], target_size=1 << 15)
     assert (cli.one("cluster", "--table", "t")["action"], cli.version) == ("none", 1)
 
 
 @pytest.mark.slow
 def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
     """That a table was clustered once does not keep it from being clustered again."""
-    cli = made(even, 40)
-    cli.good("capture")
+    cli = made(even, 40).captured()
     cli.good("cluster")
-    random = np.random.default_rng(3)
-    more = pa.table({"user": even(random), **{name: random.normal(size=USES) for name in "xy"}})
+    more = pa.table(drawn_uses(even, np.random.default_rng(3)))
     for part in range(0, USES, USES // PARTS):
-        write_deltalake(cli.path, more.slice(part, USES // PARTS), mode="append")
+        cli.append("t", more.slice(part, USES // PARTS))
     assert cli.one("cluster")["action"] == "cluster"
 
 
 @pytest.mark.slow
 def test_a_z_order_is_made_once(made: Any) -> None:
-    cli = made(half_of_one, 500)
-    cli.good("capture")
-    first = cli.good("cluster", "--table", "t", "--by", "user", "--by", "x").results[0]
-    again = cli.good("cluster", "--table", "t", "--by", "x", "--by", "user").results[0]
-    assert (first["action"], again["action"], cli.version) == ("cluster", "none", 1)
+    cli = made(half_of_one, 500).captured()
+    done = []
+    for columns in (("user", "x"), ("x", "user")):
+        words = [word for column in columns for word in ("--by", column)]
+        done.append(cli.good("cluster", "--table", "t", *words).results[0]["action"])
+    assert (done, cli.version) == (["cluster", "none"], 1)
     other = cli.good("cluster", "--table", "t", "--by", "user").results[0]
     assert other["action"] == "cluster", "another order is another matter"
 
@@ -329,7 +319,7 @@ def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_one_file_is_told(made: Any, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
     cli = made(even, 40)
     no_order_helps(cli)
@@ -342,23 +332,19 @@ def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch)
 def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
     cli = made(half_of_one, 500)
-    text = cli.workload.read_text().replace(
-        "{user: {ranges: 200}}", "{user: {ranges: 200}, x: {ranges: 50}}"
-    )
+    cli.edit("{user: {ranges: 200}}", "{user: {ranges: 200}, x: {ranges: 50}}")
     sql = "SELECT x, COUNT(*) AS n FROM t WHERE x < {most} GROUP BY x HAVING COUNT(*) > 0"
     more = "".join(
         f', wide{most}: {{sql: "{sql.format(most=most)}", sketch: {{t: x}}}}' for most in (7, 8, 9)
     )
+    text = cli.workload.read_text()
     cli.workload.write_text(text.rstrip().removesuffix("}") + more + "}\n")
-    warnings = cli.good("capture").document["warnings"]
-    [warning] = (one for one in warnings if "`q`" in one)
+    [warning] = (one for one in cli.warnings("capture") if "`q`" in one)
     assert "`impctl cluster --table t --by user` helps this one" in warning
     for _ in range(2):
         cli.good("rewrite", "--query", "q")
-    hints = {one["query"]: one["hint"] for one in cli.good("gain").results}
-    assert (
-        "`impctl cluster --table t --by user` would change that for this sketch alone" in hints["q"]
-    )
+    said = "`impctl cluster --table t --by user` would change that for this sketch alone"
+    assert said in cli.by_query("gain")["q"]["hint"]
     assert cli.good("cluster").results[0]["action"] == "none"
     assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
     after = cli.one("rewrite", "--query", "q")
@@ -370,21 +356,18 @@ FILE_COUNT = 40
 
 
 @pytest.fixture
-def cli_of_files(tmp_path: Path, cli_of: CliOf) -> Cli:
+def laid_out(tmp_path: Path, cli_of: CliOf) -> Cli:
     random = np.random.default_rng(3)
     at = np.arange(4000)
     rows = {"g": at // 50, "h": random.integers(0, 100, 4000), "x": random.integers(0, 100, 4000)}
     table = pa.table(rows)
     parts = (table.slice(start, 100) for start in range(0, 4000, 100))
     create_laid_out_table(str(tmp_path / "t"), parts)
-    return cli_of(
-        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{GROUPED}"}}}}\nstore: st\n'
-    )
+    return cli_of({"tables": "t", "queries": {"q": GROUPED}})
 
 
 def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
     connection = ParquetSql.open()
-    assert connection is not None
     connection.view("t", files)
     (sql,) = sqlglot.transpile(sql, read="spark", write="duckdb")
     return sorted(connection.run(sql).to_pylist(), key=lambda row: str(row["g"]))
@@ -392,10 +375,9 @@ def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not ParquetSql.is_installed(), reason="needs DuckDB")
-def test_text_and_files_give_the_answer(cli_of_files: Cli) -> None:
-    cli_of_files.good("capture")
-    folder = cli_of_files.workload.parent
-    result = cli_of_files.good("rewrite", "--files", str(folder / "left.json")).results[0]
+def test_text_and_files_give_the_answer(laid_out: Cli) -> None:
+    folder = laid_out.captured().folder
+    result = laid_out.one("rewrite", "--files", str(folder / "left.json"))
     left = json.loads((folder / "left.json").read_text())
     assert list(left) == ["t"]
     assert len(left["t"]) == result["files_kept"] < result["files_total"] == FILE_COUNT
@@ -403,55 +385,43 @@ def test_text_and_files_give_the_answer(cli_of_files: Cli) -> None:
     assert answer(result["sql"], left["t"]) == answer(GROUPED, whole) != []
 
 
-def test_rows_that_are_not_those_of_the_files_are_refused(cli_of_files: Cli) -> None:
-    folder = cli_of_files.workload.parent
-    rows = DeltaTable(str(folder / "t")).to_pyarrow_table()
-    write_deltalake(
-        str(folder / "t"), rows, mode="overwrite", partition_by=["h"], schema_mode="overwrite"
-    )
-    cli_of_files.good("capture")
-    cli_of_files.good("rewrite")
-    assert cli_of_files("rewrite", "--files", str(folder / "left.json")).refusal == (
-        3,
-        "files_not_plain",
-    )
-    assert not (folder / "left.json").exists()
+def test_rows_that_are_not_those_of_the_files_are_refused(laid_out: Cli) -> None:
+    path, file = laid_out.path("t"), laid_out.folder / "left.json"
+    rows = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, rows, mode="overwrite", partition_by=["h"], schema_mode="overwrite")
+    laid_out.captured().good("rewrite")
+    assert laid_out("rewrite", "--files", str(file)).refusal == (3, "files_not_plain")
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(("least", "is_refused"), [(390, True), (5, False)])
-def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
-    cli_of_files: Cli, least: int, is_refused: bool
-) -> None:
+def test_nan_that_file_readers_skip_is_refused(laid_out: Cli, least: int, is_refused: bool) -> None:
     """DuckDB passes over a file whose greatest number is too small, though it has a NaN."""
-    folder = cli_of_files.workload.parent
-    at = np.arange(400, dtype=np.float64)
+    file, at = laid_out.folder / "left.json", np.arange(400, dtype=np.float64)
     table = pa.table({"x": np.where(at == 150, np.nan, at)})
-    create_laid_out_table(str(folder / "d"), (table.slice(i, 100) for i in range(0, 400, 100)))
+    parts = (table.slice(i, 100) for i in range(0, 400, 100))
+    create_laid_out_table(laid_out.path("d"), parts)
     condition = f"NOT x < {least}" if is_refused else f"x < {least}"
     sql = f"SELECT x, COUNT(*) AS n FROM d WHERE {condition} GROUP BY x HAVING COUNT(*) > 0"
-    cli_of_files.workload.write_text(
-        "version: 1\ntables: {d: {path: d}}\n"
-        f'queries: {{q: {{sql: "{sql}", sketch: {{d: x}}}}}}\nstore: st\n'
-    )
-    cli_of_files.good("capture")
-    assert cli_of_files.good("rewrite").results[0]["intervals"]
-    ran = cli_of_files("rewrite", "--files", str(folder / "left.json"))
-    assert (ran.code != 0) is is_refused
-    assert (folder / "left.json").exists() is not is_refused
+    queries = {"q": {"sql": sql, "sketch": {"d": "x"}}}
+    write_files(laid_out.folder, {"tables": "d", "queries": queries})
+    assert laid_out.captured().good("rewrite").results[0]["intervals"]
+    ran = laid_out("rewrite", "--files", str(file))
+    assert (ran.code != 0, file.exists()) == (is_refused, not is_refused)
     if is_refused:
         assert ran.refusal == (3, "files_not_plain")
-        cli_of_files.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
+        laid_out.good("rewrite", "--files", str(file), "--sketch", "never")
 
 
 @pytest.mark.slow
-def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli_of_files: Cli) -> None:
+def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(laid_out: Cli) -> None:
     """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
     scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
-    cli_of_files.edit(GROUPED, scattered)
-    cli_of_files.good("capture")
+    laid_out.edit(GROUPED, scattered)
+    laid_out.good("capture")
     result = {}
     for use in ("always", "auto", "never"):
-        (result[use],) = cli_of_files.good("rewrite", "--sketch", use).results
+        (result[use],) = laid_out.good("rewrite", "--sketch", use).results
     assert result["always"]["intervals"]
     assert result["always"]["left_away"] == {}
     assert "it skips none of the 40 files" in result["auto"]["left_away"]["t"]
@@ -460,7 +430,7 @@ def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli_of_files: Cli) -
 
 
 @pytest.mark.slow
-def test_a_sketch_that_pays_is_kept(cli_of_files: Cli) -> None:
-    cli_of_files.good("capture")
-    always = cli_of_files.good("rewrite").results
-    assert cli_of_files.good("rewrite", "--sketch", "auto").results == always
+def test_a_sketch_that_pays_is_kept(laid_out: Cli) -> None:
+    laid_out.good("capture")
+    always = laid_out.good("rewrite").results
+    assert laid_out.good("rewrite", "--sketch", "auto").results == always

@@ -17,7 +17,6 @@ from impctl.data.memory import held_memory, reserve
 from impctl.errors import OutOfMemoryError, UsageError, WorkloadError
 from impctl.measure.scratch import scratch_copy
 from impctl.reuse import verdict as reuse
-from impctl.reuse.verdict import ReuseVerdict
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import context as memories
@@ -39,7 +38,7 @@ from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
 from tests.plan.catalogs import read
-from tests.support.run_cli import interruptible
+from tests.support.run_cli import MonkeyPatch, interruptible, spied, write_files
 
 ASKED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 20")
 CAPTURED = read("SELECT brand, SUM(price) AS s FROM sales GROUP BY brand HAVING SUM(price) > 10")
@@ -49,17 +48,9 @@ POSITIVE = Fact("sales", "price", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+def judged(monkeypatch: MonkeyPatch) -> list[object]:
     """A note for every verdict that was really reached."""
-    notes: list[object] = []
-    check = reuse.check_reuse
-
-    def noted(*arguments: object) -> ReuseVerdict:
-        notes.append(arguments)
-        return check(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(reuse, "check_reuse", noted)
-    return notes
+    return spied(monkeypatch, reuse, "check_reuse")
 
 
 def test_a_verdict_is_reached_once(judged: list[object]) -> None:
@@ -84,11 +75,8 @@ def test_all_that_decides_is_looked_at(judged: list[object]) -> None:
 
 @pytest.mark.slow
 def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
-    memory = Memory()
-    facts = [
-        Fact("sales", f"c{at}", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)
-        for at in range(KEPT + 1)
-    ]
+    memory, kind, source = Memory(), FactKind.NONNEGATIVE, FactSource.CONSTRAINT
+    facts = [Fact("sales", f"c{at}", kind, source) for at in range(KEPT + 1)]
     for fact in (*facts, facts[-1]):
         memory.reuse(ASKED, CAPTURED, BRAND, [fact])
     assert len(judged) == KEPT + 1
@@ -99,44 +87,25 @@ def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
 TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT a FROM t"}}\n'
 
 
-@pytest.fixture
-def taken_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The files that were taken apart."""
-    result: list[Path] = []
-    workload_of = memories.workload_of
-
-    def noted(path: Path, text: str, env: dict[str, str]) -> object:
-        result.append(path)
-        return workload_of(path, text, env)
-
-    monkeypatch.setattr(memories, "workload_of", noted)
-    return result
-
-
-def test_what_changes_is_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_apart: list[Path]
-) -> None:
+def test_changes_are_read_again(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    parsed = spied(monkeypatch, memories, "workload_of")
     file, memory = tmp_path / "w.yaml", Memory()
     file.write_text(TEXT)
     first = memory.workload(file, {"WHERE": "x"})
     assert memory.workload(file, {"WHERE": "x"}) is first
-    assert len(taken_apart) == 1
+    assert len(parsed) == 1
     assert memory.workload(file, {"WHERE": "y"}).tables["t"].path == str(tmp_path / "y")
     file.write_text(TEXT.replace("SELECT a", "SELECT b"))
     assert memory.workload(file, {"WHERE": "y"}).queries["q"].sql == "SELECT b FROM t"
-    assert len(taken_apart) == 3  # noqa: PLR2004
+    assert len(parsed) == 3  # noqa: PLR2004
     # A relative path is another file elsewhere, though its text is the same.
     other = tmp_path / "other"
     other.mkdir()
     (other / "w.yaml").write_text(file.read_text())
-    monkeypatch.chdir(tmp_path)
-    here = memory.workload(Path("w.yaml"), {"WHERE": "y"})
-    monkeypatch.chdir(other)
-    there = memory.workload(Path("w.yaml"), {"WHERE": "y"})
-    assert (here.tables["t"].path, there.tables["t"].path) == (
-        str(tmp_path / "y"),
-        str(other / "y"),
-    )
+    for folder in (tmp_path, other):
+        monkeypatch.chdir(folder)
+        here = memory.workload(Path("w.yaml"), {"WHERE": "y"})
+        assert here.tables["t"].path == str(folder / "y")
 
 
 def test_a_file_that_is_wrong_or_gone_is_told_each_time(tmp_path: Path) -> None:
@@ -152,20 +121,15 @@ def test_a_file_that_is_wrong_or_gone_is_told_each_time(tmp_path: Path) -> None:
         memory.workload(file, {"WHERE": "x"})
 
 
-FILE = """
-version: 1
-tables: {t: {path: t}}
-queries:
-  q: {sql: "SELECT a FROM t GROUP BY a", policy: strict}
-store: kept
-spark: {master: "local[2]", conf: {a: "1", b: "2"}}
-"""
+SPEC = SparkSpec("local[2]", {"a": "1", "b": "2"})
 
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Workload:
-    (tmp_path / "w.yaml").write_text(FILE)
-    return load_workload(tmp_path / "w.yaml", {})
+    query = {"sql": "SELECT a FROM t GROUP BY a", "policy": "strict"}
+    spark = {"master": SPEC.master, "conf": SPEC.conf}
+    said = {"tables": "t", "queries": {"q": query}, "store": "kept", "spark": spark}
+    return load_workload(write_files(tmp_path, said), {})
 
 
 def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
@@ -173,20 +137,16 @@ def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
     assert Path(store_of(settings, workload)) == Path(workload.file).parent / "kept"
     assert policy_of(settings, workload.queries["q"]) is Policy.STRICT
     assert lock_timeout_of(settings) == DEFAULT_LOCK_TIMEOUT
-    assert spark_of(workload, None) == workload.spark
+    assert spark_of(workload, None) == workload.spark == SPEC
 
 
 def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings(
-        Path(workload.file), store=Path("mine"), policy=Policy.AUTO, lock_timeout=0.0
-    )
+    file, store = Path(workload.file), Path("mine")
+    settings = Settings(file, store=store, policy=Policy.AUTO, lock_timeout=0.0)
     assert store_of(settings, workload) == str(tmp_path / "mine")
     assert policy_of(settings, workload.queries["q"]) is Policy.AUTO
     assert lock_timeout_of(settings) == 0.0
-
-
-def test_a_spark_profile_wins_key_by_key(workload: Workload) -> None:
     merged = spark_of(workload, SparkSpec(None, {"b": "3", "c": "4"}))
     assert merged == SparkSpec("local[2]", {"a": "1", "b": "3", "c": "4"})
     assert spark_of(workload, SparkSpec("yarn", {})).master == "yarn"
@@ -200,40 +160,34 @@ def test_a_store_asked_for_at_a_uri_is_refused() -> None:
     assert store_folder("kept") == Path("kept")
 
 
-WORKLOAD = """
-version: 1
-tables: {t: {path: t}, u: {path: u}}
-partitions: {t: {id: {boundaries: [2]}}}
-queries: {q: {sql: "SELECT id, COUNT(*) n FROM t GROUP BY id HAVING COUNT(*) > 1"}}
-"""
+GROUPS = {
+    "tables": "tu",
+    "partitions": {"t": {"id": {"boundaries": [2]}}},
+    "queries": {"q": "SELECT id, COUNT(*) n FROM t GROUP BY id HAVING COUNT(*) > 1"},
+}
+TWO, THREE = pa.table({"id": [1, 2]}), pa.table({"id": [1, 2, 3]})
 
 
 def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
-    for name in ("t", "u"):
-        create_table(str(tmp_path / name), pa.table({"id": [1, 2]}))
-    (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+    with open_context(Settings(write_files(tmp_path, GROUPS, t=TWO, u=TWO))) as ctx:
         old, beside = ctx.tables.snapshot("t"), ctx.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
-        create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
+        create_table(str(tmp_path / "t"), THREE)
         repin = ctx.tables.repin("t")
         assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
-        assert (ctx.tables.snapshot("t").table_id, ctx.tables.snapshot("t").rows) == (
-            repin.table_id,
-            3,
-        )
+        again = ctx.tables.snapshot("t")
+        assert (again.table_id, again.rows) == (repin.table_id, 3)
         assert ctx.tables.snapshot("u") is beside
 
 
 @pytest.mark.parametrize("running", [None, object()])
-def test_a_scratch_copy_knows_whether_spark_runs_in_the_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: object
+def test_a_scratch_copy_knows_running_spark(
+    tmp_path: Path, monkeypatch: MonkeyPatch, running: object
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
     monkeypatch.setattr(session, "running_session", lambda: running)
-    create_table(str(tmp_path / "t"), pa.table({"id": [1, 2]}))
-    (tmp_path / "w.yaml").write_text(WORKLOAD)
-    with open_context(Settings(tmp_path / "w.yaml")) as ctx, scratch_copy(ctx, ("t",)) as scratch:
+    file = write_files(tmp_path, GROUPS, t=TWO)
+    with open_context(Settings(file)) as ctx, scratch_copy(ctx, ("t",)) as scratch:
         assert scratch.has_spark is (running is not None)
 
 
@@ -252,7 +206,6 @@ def test_what_is_no_size(text: str) -> None:
 
 def test_a_share_is_of_this_machine() -> None:
     whole = machine_memory()
-    assert whole is not None
     assert memory_from("50%") == whole // 2
     assert MemoryLimit(None).bytes == whole // 2
 
@@ -278,12 +231,10 @@ def test_what_would_be_too_much_is_not_made() -> None:
 
 
 def test_what_the_system_refuses_has_a_code() -> None:
-    with (
-        pytest.raises(OutOfMemoryError, match="no more memory") as refused,
-        limited_to(MemoryLimit(None)),
-    ):
+    refused = pytest.raises(OutOfMemoryError, match="no more memory")
+    with refused as caught, limited_to(MemoryLimit(None)):
         np.empty(1 << 62, dtype=np.int8)
-    assert (refused.value.code, refused.value.exit_code) == ("out_of_memory", 3)
+    assert (caught.value.code, caught.value.exit_code) == ("out_of_memory", 3)
 
 
 @pytest.mark.usefixtures("heard_signals")

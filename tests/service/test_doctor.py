@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,11 @@ from impctl.service import doctor
 from impctl.service.context import open_context
 from impctl.service.doctor import Installed, is_within, schedule_of, spark_findings
 from impctl.service.settings import ENVVARS, Settings
-from impctl.store import health
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.schema import workload_json_schema
-from tests.support.kept_workload import set_time
-from tests.support.run_cli import ROWS, Cli, Ran
+from tests.support.kept_workload import log_entry, set_time
+from tests.support.run_cli import ROWS, Capsys, Cli, MonkeyPatch, Ran
 from tests.tables import handmade
 
 
@@ -40,79 +40,66 @@ def found(ran: Ran, check: str) -> dict[str, Any]:
     return finding
 
 
-def levels(ran: Ran) -> dict[str, str]:
-    return {result["check"]: result["level"] for result in ran.results}
-
-
 @pytest.fixture
-def sound_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sound_java(tmp_path_factory: pytest.TempPathFactory, monkeypatch: MonkeyPatch) -> Path:
     """A Java that cannot be started without leaving a mark, with a `release` file beside it."""
-    home = tmp_path / "jdk"
-    (home / "bin").mkdir(parents=True)
+    home = tmp_path_factory.mktemp("jdk")
+    (home / "bin").mkdir()
     (home / "release").write_text('IMPLEMENTOR="x"\nJAVA_VERSION="21.0.4"\n')
     java = home / "bin" / "java"
-    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    java.write_text(f"#!/bin/sh\ntouch {home}/started\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(home))
     return home
 
 
-@pytest.fixture
-def no_jvm(tmp_path: Path, sound_java: Path) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def no_jvm(sound_java: Path) -> Iterator[None]:
     yield
-    assert not (tmp_path / "started").exists(), "a JVM was started"
+    assert not (sound_java / "started").exists(), "a JVM was started"
 
 
-@pytest.mark.usefixtures("no_jvm")
 def test_all_is_well(cli: Cli, sound_java: Path) -> None:
     cli.good("capture")
     ran = cli.good("doctor", "--every", "1d")
-    assert set(levels(ran).values()) == {"ok"}
+    assert {result["level"] for result in ran.results} == {"ok"}
     assert f"Java 21 at {sound_java}/bin/java (JAVA_HOME)" == found(ran, "java")["message"]
     assert "10 rows in 1 file" in found(ran, "readable")["message"]
     assert "1 query" in found(ran, "checksums")["message"]
     assert ran.document["error"] is None
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_before_the_first_capture_nothing_is_created(cli: Cli, tmp_path: Path) -> None:
+def test_before_the_first_capture_nothing_is_created(cli: Cli) -> None:
     ran = cli.good("doctor")
     assert "No store yet" in found(ran, "store_opens")["message"]
-    assert not (tmp_path / ".impctl").exists()
+    assert not (cli.folder / ".impctl").exists()
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_misspelt_variable_is_told_and_the_others_are_listed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misspelt_variables_are_told_and_others_listed(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
     assert found(cli.good("doctor"), "variables")["message"] == "No impctl variable is set"
     monkeypatch.setenv("IMPCTL_LOCK_TIMEOUT", "7")
     monkeypatch.setenv("IMPCTL_STORE", "")  # as if it was not set
     monkeypatch.setenv("IMPCTL_" + "LOCK_TIMOUT", "9")
-    monkeypatch.setenv("IMPCTL_" + "REGION", "of the workload file")
+    for name, value in (("LOCK_TIMOUT", "9"), ("REGION", "of the workload file")):
+        monkeypatch.setenv("IMPCTL_" + name, value)
     ran = cli.good("doctor")
     held, wrong = [result for result in ran.results if result["check"] == "variables"]
-    assert (
-        held["message"]
-        == "Variables that are set: `IMPCTL_LOCK_TIMEOUT` (seconds to wait for another writer)"
-    )
+    set_ones = "Variables that are set: `IMPCTL_LOCK_TIMEOUT` (seconds to wait for another writer)"
+    assert held["message"] == set_ones
     assert (wrong["level"], wrong["fix"]) == ("warning", "did you mean `IMPCTL_LOCK_TIMEOUT`?")
     assert "_LOCK_TIMOUT`" in wrong["message"]
 
 
 @pytest.fixture
-def no_other_java(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_java(monkeypatch: MonkeyPatch) -> None:
     """Neither on PATH nor as a package."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("impctl.spark.session.find_spec", lambda name: None)
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_an_old_java_is_a_problem_of_configuration(
-    cli: Cli, sound_java: Path, no_other_java: None
-) -> None:
+def test_an_old_java_is_a_problem(cli: Cli, sound_java: Path, no_other_java: None) -> None:
     (sound_java / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
     ran = cli("doctor")
     java = found(ran, "java")
@@ -121,18 +108,14 @@ def test_an_old_java_is_a_problem_of_configuration(
     assert ran.error["hint"] == java["fix"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_java_that_does_not_state_its_version(
-    cli: Cli, sound_java: Path, no_other_java: None
-) -> None:
+def test_a_java_without_a_stated_version(cli: Cli, sound_java: Path, no_other_java: None) -> None:
     (sound_java / "release").unlink()
     java = found(cli.good("doctor"), "java")
     assert java["level"] == "warning"
     assert "--spark" in java["fix"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME")
     ran = cli("doctor")
     assert ran.code == 2
@@ -140,21 +123,16 @@ def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: pytest.Monke
     assert "JAVA_HOME" in found(ran, "java")["fix"]
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.parametrize(
     ("version", "wanted", "within"),
     [
-        ("4.1", ">=4.1,<5", True),
-        ("4.1.0", ">=4.1,<5", True),
-        ("4.1.0rc1", ">=4.1,<5", False),
-        ("5.0.0", ">=4.1,<5", False),
+        *((version, ">=4.1,<5", True) for version in ("4.1", "4.1.0")),
+        *((version, ">=4.1,<5", False) for version in ("4.1.0rc1", "5.0.0")),
         ("10.2", ">=9.9", True),
-        ("0.26.0", ">=0.16,!=0.26.0", False),
-        ("0.26.1", ">=0.16,!=0.26.0", True),
+        *((version, ">=0.16,!=0.26.0", version[-1] == "1") for version in ("0.26.0", "0.26.1")),
         ("3.11.7", ">=3.11,<3.14", True),
         ("1.6.6+local", "==1.6.6", True),
-        ("2.4", "~=2.2", True),
-        ("3.0", "~=2.2", False),
+        *((version, "~=2.2", version == "2.4") for version in ("2.4", "3.0")),
         ("7", "", True),
     ],
 )
@@ -162,7 +140,6 @@ def test_ranges_of_versions(version: str, wanted: str, within: bool) -> None:
     assert is_within(version, wanted) is within
 
 
-@pytest.mark.usefixtures("no_jvm")
 def test_requirements_are_those_of_the_package() -> None:
     names = {one.name: one for one in doctor.installed()}
     # Built metadata may name the bounds in either order.
@@ -171,10 +148,7 @@ def test_requirements_are_those_of_the_package() -> None:
     assert "duckdb" not in names
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_package_out_of_range_names_the_command_that_mends_it(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_out_of_range_names_its_fix(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     packages = (Installed("python", ">=3.11", "3.11.7"), Installed("deltalake", ">=1.6,<2", "1.5"))
     monkeypatch.setattr("impctl.service.doctor.installed", lambda: packages)
     ran = cli("doctor")
@@ -183,27 +157,28 @@ def test_a_package_out_of_range_names_the_command_that_mends_it(
     assert old["fix"] == 'run `pip install "deltalake>=1.6,<2"`'
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_missing_table_hides_no_other_finding(cli: Cli, tmp_path: Path) -> None:
+def test_a_missing_table_hides_no_other_finding(cli: Cli) -> None:
     cli.edit("  t: {path: t}", "  t: {path: t}\n  u: {path: gone}")
     ran = cli("doctor")
-    assert ran.code == 3
-    by_subject = {(r["subject"], r["check"]): r["level"] for r in ran.results}
-    assert by_subject["u", "readable"] == "problem"
-    assert by_subject["t", "readable"] == "ok"
+    readable = {r["subject"]: r["level"] for r in ran.results if r["check"] == "readable"}
+    assert (ran.code, readable) == (3, {"t": "ok", "u": "problem"})
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_reader_feature_is_named(cli: Cli, tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path / "f", "a.parquet", pa.table({"id": [1]}))
-    fields = [handmade.field("id", "long")]
-    handmade.commit(
-        tmp_path / "f",
-        0,
-        handmade.protocol("fooBar"),
-        handmade.metadata(fields),
-        handmade.add(name, 1),
-    )
+@pytest.fixture
+def one_file(tmp_path: Path) -> Callable[..., None]:
+    """Write a table of one file by hand."""
+
+    def write(folder: str, rows: pa.Table, *features: str, **words: Any) -> None:
+        name = handmade.write_file(tmp_path / folder, "a.parquet", rows)
+        metadata = handmade.metadata([handmade.field("id", "long")])
+        added = handmade.add(name, len(rows), **words)
+        handmade.commit(tmp_path / folder, 0, handmade.protocol(*features), metadata, added)
+
+    return write
+
+
+def test_a_reader_feature_is_named(cli: Cli, one_file: Callable[..., None]) -> None:
+    one_file("f", pa.table({"id": [1]}), "fooBar")
     cli.edit("  t: {path: t}", "  t: {path: t}\n  f: {path: f}")
     ran = cli("doctor")
     (problem,) = [result for result in ran.results if result["level"] == "problem"]
@@ -211,21 +186,18 @@ def test_a_reader_feature_is_named(cli: Cli, tmp_path: Path) -> None:
     assert "`fooBar`" in problem["message"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_the_change_feed_is_off(cli: Cli, tmp_path: Path) -> None:
-    write_deltalake(tmp_path / "plain", ROWS)
+def test_the_change_feed_is_off(cli: Cli) -> None:
+    write_deltalake(cli.folder / "plain", ROWS)
     cli.edit("{path: t}", "{path: plain}")
     feed = found(cli.good("doctor"), "change_feed")
     assert feed["level"] == "warning"
     assert "delta.enableChangeDataFeed" in feed["fix"]
-    path = str(tmp_path / "plain")
-    assert f"delta.`{path}` SET TBLPROPERTIES" in feed["fix"]
+    assert f"delta.`{cli.path('plain')}` SET TBLPROPERTIES" in feed["fix"]
     call = feed["fix"].split("with deltalake ")[1]
     eval(call, {"DeltaTable": DeltaTable})  # noqa: S307 - the call as it is told
     assert found(cli.good("doctor"), "change_feed")["level"] == "ok"
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.parametrize(
     ("every", "level", "code"), [("1d", "ok", 0), ("5d", "warning", 0), ("8d", "problem", 2)]
 )
@@ -238,97 +210,86 @@ def test_retention_against_the_schedule(cli: Cli, every: str, level: str, code: 
     assert (schedule["fix"] is None) is (level == "ok")
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_pending_change_as_old_as_the_retention(cli: Cli, table: str) -> None:
+def test_a_pending_change_as_old_as_the_retention(cli: Cli) -> None:
     cli.good("capture")
-    DeltaTable(table).alter.set_table_properties(
-        {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
-    )
-    ran = cli.good("doctor")
-    schedule = found(ran, "schedule")
+    properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    cli.table("t").alter.set_table_properties(properties)
+    schedule = found(cli.good("doctor"), "schedule")
     assert schedule["level"] == "warning"
     assert "may be removed at any time" in schedule["message"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_history_that_is_gone(cli: Cli, table: str) -> None:
-    cli.good("capture")
-    write_deltalake(table, ROWS.slice(0, 2), mode="append")
-    write_deltalake(table, ROWS.slice(2, 2), mode="append")
-    DeltaTable(table).create_checkpoint()
-    for version in (0, 1):
-        os.remove(os.path.join(table, "_delta_log", f"{version:020}.json"))
+def refused_history(cli: Cli, said: str) -> None:
+    """What doctor says of history is what maintaining does."""
     ran = cli("doctor")
     history = found(ran, "history")
     assert (ran.code, history["level"], history["exit_code"]) == (7, "problem", 7)
-    assert "sketch of `q`" in history["message"]
-    # What doctor says is what maintaining does.
+    assert said in history["message"]
     assert cli("maintain").code == 7
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_vacuumed_file_is_history_gone_too(cli: Cli, table: str) -> None:
-    DeltaTable(table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
+def test_history_that_is_gone(cli: Cli) -> None:
     cli.good("capture")
-    write_deltalake(table, ROWS.slice(0, 3), mode="overwrite")
-    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    ran = cli("doctor")
-    assert ran.code == 7
-    assert "vacuumed" in found(ran, "history")["message"]
-    assert cli("maintain").code == 7
+    cli.append("t", ROWS.slice(0, 2))
+    cli.append("t", ROWS.slice(2, 2))
+    cli.table("t").create_checkpoint()
+    for version in (0, 1):
+        log_entry(cli.path("t"), version).unlink()
+    refused_history(cli, "sketch of `q`")
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_truncated_state_file(cli: Cli, tmp_path: Path) -> None:
+def test_a_vacuumed_file_is_history_gone_too(cli: Cli) -> None:
+    cli.table("t").alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
     cli.good("capture")
-    catalog = tmp_path / ".impctl" / "catalog.sqlite"
-    with sqlite3.connect(catalog) as connection:
+    write_deltalake(cli.path("t"), ROWS.slice(0, 3), mode="overwrite")
+    cli.table("t").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    refused_history(cli, "vacuumed")
+
+
+def test_a_truncated_state_file(cli: Cli) -> None:
+    cli.good("capture")
+    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as connection:
         connection.execute("UPDATE run SET content = substr(content, 1, 40)")
-    connection.close()
+        connection.commit()
     ran = cli("doctor")
     checks = found(ran, "checksums")
     assert (ran.code, checks["level"], checks["subject"]) == (7, "problem", "q")
     assert "impctl capture" in checks["fix"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_catalog_that_is_none(cli: Cli, tmp_path: Path) -> None:
+def test_a_catalog_that_is_none(cli: Cli) -> None:
     cli.good("capture")
-    (tmp_path / ".impctl" / "catalog.sqlite").write_bytes(b"not a database at all" * 200)
-    for name in ("catalog.sqlite-wal", "catalog.sqlite-shm"):
-        (tmp_path / ".impctl" / name).unlink(missing_ok=True)
+    catalog = cli.folder / ".impctl" / "catalog.sqlite"
+    catalog.write_bytes(b"not a database at all" * 200)
+    for ending in ("-wal", "-shm"):
+        catalog.with_name(catalog.name + ending).unlink(missing_ok=True)
     ran = cli("doctor")
-    assert found(ran, "store_opens")["level"] == "problem"
-    assert found(ran, "disk_space")["level"] == "ok"
-    assert ran.code == 7
+    levels = {check: found(ran, check)["level"] for check in ("store_opens", "disk_space")}
+    assert (ran.code, levels) == (7, {"store_opens": "problem", "disk_space": "ok"})
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_others_may_write_the_store(cli: Cli, tmp_path: Path) -> None:
+def test_others_may_write_the_store(cli: Cli) -> None:
     cli.good("capture")
-    (tmp_path / ".impctl" / "catalog.sqlite").chmod(0o666)
+    (cli.folder / ".impctl" / "catalog.sqlite").chmod(0o666)
     ran = cli("doctor")
-    assert (ran.code, found(ran, "permissions")["level"]) == (2, "problem")
-    assert "chmod -R go-w" in found(ran, "permissions")["fix"]
+    permissions = found(ran, "permissions")
+    assert (ran.code, permissions["level"]) == (2, "problem")
+    assert "chmod -R go-w" in permissions["fix"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_store_in_a_folder_with_too_many_files(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_in_a_folder_with_too_many_files(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     assert "store_folder" not in {one["check"] for one in cli.good("doctor").results}
-    monkeypatch.setattr(health, "MOST_FILES", 10)
+    monkeypatch.setattr(doctor, "MOST_FILES", 10)
     for number in range(30):
-        (tmp_path / ".impctl" / f"other-{number}").touch()
+        (cli.folder / ".impctl" / f"other-{number}").touch()
     left = found(cli.good("doctor"), "store_folder")
     assert (left["level"], left["fix"]) == ("warning", "set `store` to a separate folder")
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_leftovers_of_a_killed_run(cli: Cli, tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_run(cli: Cli) -> None:
     cli.good("capture")
-    state = tmp_path / ".impctl" / "state"
+    state = cli.folder / ".impctl" / "state"
     state.mkdir(exist_ok=True)
     (state / "0123.arrow").write_bytes(b"x" * 100)
     left = found(cli.good("doctor"), "leftovers")
@@ -336,19 +297,16 @@ def test_leftovers_of_a_killed_run(cli: Cli, tmp_path: Path) -> None:
     assert (state / "0123.arrow").exists()
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_the_lock_and_its_holder(cli: Cli, tmp_path: Path, is_dead: bool) -> None:
+def test_the_lock_and_its_holder(cli: Cli, is_dead: bool) -> None:
     cli.good("capture")
     code = (
         "import sys\nfrom pathlib import Path\nfrom impctl.store.store import Store\n"
-        f"store = Store.open(Path({str(tmp_path / '.impctl')!r}))\n"
+        f"store = Store.open(Path({str(cli.folder / '.impctl')!r}))\n"
         "with store.lock(1, 'maintain'):\n  print('held', flush=True)\n  sys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
+    words, pipe = [sys.executable, "-P", "-c", code], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout.readline() == b"held\n"
         if is_dead:
             holder.kill()
@@ -362,16 +320,14 @@ def test_the_lock_and_its_holder(cli: Cli, tmp_path: Path, is_dead: bool) -> Non
     assert ("interrupted run" in lock["message"]) is is_dead
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     usage = type("usage", (), {"free": 1000})()
-    monkeypatch.setattr("impctl.store.health.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("impctl.service.doctor.shutil.disk_usage", lambda path: usage)
     ran = cli("doctor")
     assert (ran.code, found(ran, "disk_space")["level"]) == (6, "problem")
 
 
-@pytest.mark.usefixtures("no_jvm")
 def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
     cli.workload.write_text("version: 1\ntabels: {}\n")
     ran = cli("doctor")
@@ -379,26 +335,21 @@ def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
     assert found(ran, "java")["level"] == "ok"
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    cli.edit(
-        'spark: {master: "local[2]"}',
-        "spark: {conf: {spark.jars.packages: 'https://me:hunter2@host/delta-spark.jar'}}",
-    )
+def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: Capsys) -> None:
+    jars = "spark: {conf: {spark.jars.packages: 'https://me:hunter2@host/delta-spark.jar'}}"
+    cli.edit('spark: {master: "local[2]"}', jars)
     cli.edit("{path: t}", "{path: t, storage_options: {k: hunter2}}")
     ran = cli.good("doctor")
     assert "`spark.jars.packages`" in found(ran, "delta_jar")["message"]
     assert "hunter2" not in json.dumps(ran.document)
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.parametrize("text", ["", "soon", "-1d", "0d", "1", "1 fortnight"])
 def test_times_between_runs_that_are_none(text: str) -> None:
     with pytest.raises(UsageError):
         schedule_of(text)
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.parametrize(
     ("text", "hours"), [("90m", 1.5), ("6h", 6), ("1d", 24), ("2 weeks", 336), ("1d 12h", 36)]
 )
@@ -406,10 +357,7 @@ def test_times_between_runs(text: str, hours: float) -> None:
     assert schedule_of(text).total_seconds() == hours * 3600
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_text_fits_80_columns_and_quiet_shows_what_is_wrong_only(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_fits_and_quiet_is_short(cli: Cli, monkeypatch: MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     cli.good("capture")
     capsys.readouterr()
@@ -418,7 +366,7 @@ def test_text_fits_80_columns_and_quiet_shows_what_is_wrong_only(
     assert run(build_app(), ["doctor", str(cli.workload), "--every", "8d", "-q"]) == 2
     quiet = capsys.readouterr()
     long = [line for line in loud.out.splitlines() if len(line) > 80]
-    assert all(str(tmp_path) in line for line in long)
+    assert all(str(cli.folder) in line for line in long)
     assert "\n  ok       " in loud.out
     assert "  ok       " not in quiet.out
     assert "  problem  History is kept for 7 days" in quiet.out
@@ -426,9 +374,8 @@ def test_text_fits_80_columns_and_quiet_shows_what_is_wrong_only(
     assert loud.err.startswith("error: Found a problem with table `t` [problems_found]\nhint: ")
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.spark
-def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: MonkeyPatch) -> None:
     session = found(cli.good("doctor", "--spark"), "spark_session")
     assert session["level"] == "ok"
     assert "started and answered" in session["message"]
@@ -442,20 +389,18 @@ def commit_times(cli: Cli) -> list[str]:
     return [one["message"] for one in results if one["check"] == "commit_times"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli) -> None:
+    cli.append("t", ROWS.slice(0, 1))
+    cli.append("t", ROWS.slice(0, 1))
     assert commit_times(cli) == []
-    set_time(table, 2, time.time() + 10_800)
+    set_time(cli.path("t"), 2, time.time() + 10_800)
     (message,) = commit_times(cli)
     assert "version 2" in message
     assert "3 h ahead" in message
-    set_time(table, 1, 10_000.0)
-    set_time(table, 2, 10_000.0)
-    messages = commit_times(cli)
-    assert len(messages) == 1, "equal times are none to tell of"
-    assert "version 1 has the time 1970-01-01 02:46:40Z" in messages[0]
+    for version in (1, 2):
+        set_time(cli.path("t"), version, 10_000.0)
+    (message,) = commit_times(cli)  # Equal times are none to tell of.
+    assert "version 1 has the time 1970-01-01 02:46:40Z" in message
 
 
 def add_tables(cli: Cli, tmp_path: Path) -> None:
@@ -464,27 +409,24 @@ def add_tables(cli: Cli, tmp_path: Path) -> None:
     (data,) = (tmp_path / "odd").glob("*.parquet")
     data.write_bytes(b"no Parquet at all")
     write_deltalake(str(tmp_path / "bare"), pa.table({"x": pa.array([], pa.int64())}))
-    text = cli.workload.read_text()
-    more = "  odd: {path: odd}\n  bare: {path: bare}\n"
-    cli.workload.write_text(text.replace("tables:\n", f"tables:\n{more}", 1))
+    more = "tables:\n  odd: {path: odd}\n  bare: {path: bare}\n"
+    cli.edit("tables:\n", more, 1)
 
 
-@pytest.mark.usefixtures("no_jvm")
 @pytest.mark.spark
-def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, tmp_path: Path, spark: Any) -> None:
-    add_tables(cli, tmp_path)
+def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, spark: Any) -> None:
+    add_tables(cli, cli.folder)
     ran = cli("doctor", "--spark")
     told = {r["subject"]: r for r in ran.results if r["check"] == "spark_reads"}
     levels = {name: entry["level"] for name, entry in told.items()}
     assert levels == {"odd": "problem", "bare": "ok", "t": "ok"}
     assert told["odd"]["fix"]
-    assert told["bare"]["message"] == "the table has no file for Spark to read"
-    assert told["t"]["message"] == "Spark read a file of 10 rows"
+    messages = [told[name]["message"] for name in ("bare", "t")]
+    assert messages == ["the table has no file for Spark to read", "Spark read a file of 10 rows"]
 
 
-@pytest.mark.usefixtures("no_jvm")
-def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path: Path) -> None:
-    add_tables(cli, tmp_path)
+def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli) -> None:
+    add_tables(cli, cli.folder)
 
     def rows_read(snapshot: Snapshot) -> int | None:
         if snapshot.table == "odd":
@@ -504,16 +446,13 @@ Init = Callable[..., tuple[int, dict[str, Any]]]
 
 
 @pytest.fixture
-def impctl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Init:
+def impctl(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capsys) -> Init:
     """Any command in an empty folder: its exit code and document."""
     monkeypatch.chdir(tmp_path)
 
     def call(*words: str) -> tuple[int, dict[str, Any]]:
         capsys.readouterr()
-        code = run(build_app(), [*words, "--json"])
-        return code, json.loads(capsys.readouterr().out)
+        return run(build_app(), [*words, "--json"]), json.loads(capsys.readouterr().out)
 
     return call
 
@@ -549,12 +488,8 @@ def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
         assert impctl(*words)[0] == 0, command
     (stored,) = impctl("status", "impctl.yaml")[1]["results"]
     assert not stored["stale"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".impctl",
-        "impctl.schema.json",
-        "impctl.yaml",
-        "visits",
-    ]
+    written = [".impctl", "impctl.schema.json", "impctl.yaml", "visits"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
 
 
 @pytest.mark.slow
@@ -566,26 +501,22 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
             "a `b` ${HOME} é: #": pa.array([f"x{at // 2}" for at in range(9)]),
         }
     )
-    for folder in ('we ird $sal"es', "select", "123", "Select"):
-        create_table(str(tmp_path / folder), rows)
-    create_table(str(tmp_path / "sub" / "select"), rows)
     folders = ('we ird $sal"es', "select", "123", "sub/select", "Select")
+    for folder in folders:
+        create_table(str(tmp_path / folder), rows)
     code, document = impctl("init", *folders, "--out", "x/w.yaml")
     assert code == 0, document
-    (result,) = document["results"]
     tables = ["we_ird_sal_es", "select", "t_123", "select_2", "Select_3"]
-    assert result["tables"] == tables
+    assert document["results"][0]["tables"] == tables
     code, document = impctl("check", "x/w.yaml")
-    assert code == 0
-    assert [entry["supported"] for entry in document["results"]] == [True] * 5
+    supported = [entry["supported"] for entry in document["results"]]
+    assert (code, supported) == (0, [True] * 5)
     assert impctl("capture", "x/w.yaml")[0] == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["visits", "--out", "my files/w.yaml"], ["--demo", "a $demo"]])
-def test_printed_commands_can_be_pasted_whatever_the_folder(
-    impctl: Init, tmp_path: Path, words: list[str]
-) -> None:
+def test_printed_commands_can_be_pasted(impctl: Init, tmp_path: Path, words: list[str]) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     code, document = impctl("init", *words)
     (result,) = document["results"]
@@ -653,15 +584,10 @@ def test_a_table_without_a_column_for_ranges(impctl: Init, tmp_path: Path) -> No
     assert not (tmp_path / "impctl.yaml").exists()
 
 
-def test_mapped_names_and_tables_without_statistics(impctl: Init, tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path / "h", "a.parquet", pa.table({"id": [1, 2, 3]}))
-    handmade.commit(
-        tmp_path / "h",
-        0,
-        handmade.protocol(),
-        handmade.metadata([handmade.field("id", "long")]),
-        handmade.add(name, 3, stats=None),
-    )
+def test_mapped_names_and_tables_without_statistics(
+    impctl: Init, tmp_path: Path, one_file: Callable[..., None]
+) -> None:
+    one_file("h", pa.table({"id": [1, 2, 3]}), stats=None)
     assert impctl("init", "h")[0] == 0
     assert "unknown rows in 1 file" in (tmp_path / "impctl.yaml").read_text()
 
@@ -677,10 +603,9 @@ def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> Non
     for words in commands:
         code, answers[words[0]] = impctl(*words)
         assert code == 0, words
-    expected = [
-        next(entry["expected"]["files"] for entry in one["attributes"] if entry["chosen"])
-        for one in answers["explain"]["results"]
-    ]
+    attributes = [one["attributes"] for one in answers["explain"]["results"]]
+    chosen = [next(entry for entry in each if entry["chosen"]) for each in attributes]
+    expected = [entry["expected"]["files"] for entry in chosen]
     assert [one["left"][0]["files"] for one in answers["capture"]["results"]] == expected
     assert len(answers["query"]["results"][0]["rows"]) == 12
     assert answers["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
@@ -716,15 +641,13 @@ def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> 
     create_table(str(tmp_path / "visits"), VISITS)
     assert impctl("init", "visits", "--out", "a.yaml")[0] == 0
     text = (tmp_path / "a.yaml").read_text()
-    (tmp_path / "b.yml").write_text(text)
-    (tmp_path / "c.yaml").write_text(text.replace("store: ", "store: other"))
+    for name, store in (("b.yml", "store: "), ("c.yaml", "store: other")):
+        (tmp_path / name).write_text(text.replace("store: ", store))
     (tmp_path / "broken.yaml").write_text("version: [")
     told = _checks(impctl("doctor", "a.yaml")[1])["shared_store"]
     (query,) = impctl("check", "a.yaml")[1]["results"]
-    assert (told["level"], told["fix"]) == (
-        "warning",
-        "give each file a separate `store`, as `impctl init` does",
-    )
+    fix = "give each file a separate `store`, as `impctl init` does"
+    assert (told["level"], told["fix"]) == ("warning", fix)
     assert told["message"] == (
         f"Other files use this store too: b.yml; of `{query['query']}` only the file captured "
         "last has a sketch"

@@ -7,7 +7,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,7 +25,7 @@ from impctl.service.pinned import PinnedTables
 from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli, CliOf
+from tests.support.run_cli import Cli, CliOf, MonkeyPatch
 
 QUERIES = {
     "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
@@ -52,41 +52,36 @@ def rows(rng: random.Random, start: int, count: int) -> pa.Table:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
+def cli(cli_of: CliOf) -> Cli:
     rng = random.Random(5)
-    for table in ("r", "s"):
-        write_deltalake(str(tmp_path / table), rows(rng, 0, 40))
-    DeltaTable(str(tmp_path / "s")).alter.add_constraint({"never_negative": "b >= 0"})
-    queries: dict[str, Any] = {
-        f"{name}_{way}": {
-            "sql": sql,
-            "join": way,
-            "policy": "incremental",
-            "sketch": {"r": "id"} if "s." not in sql else {"r": "id", "s": "id"},
-        }
-        for name, sql in QUERIES.items()
-        for way in ("tree", "index")
-    }
-    for way in ("tree", "index"):
-        queries[f"without_{way}"]["sketch"] = {"r": "id"}
-    return cli_of(
-        json.dumps(
-            {
-                "version": 1,
-                "store": "store",
-                "tables": {name: {"path": name} for name in "rs"},
-                "partitions": {name: {"id": {"ranges": 20}} for name in "rs"},
-                "queries": queries,
-            }
-        )
-    )
+    tables = {table: rows(rng, 0, 40) for table in "rs"}
+    queries: dict[str, Any] = {}
+    for name, sql in QUERIES.items():
+        of_one = "s." not in sql or name == "without"
+        sketch = {"r": "id"} if of_one else {"r": "id", "s": "id"}
+        for way in WAYS:
+            said = {"join": way, "policy": "incremental", "sketch": sketch}
+            queries[f"{name}_{way}"] = {"sql": sql, **said}
+    partitions = {name: {"id": {"ranges": 20}} for name in tables}
+    cli = cli_of({"partitions": partitions, "queries": queries}, **tables)
+    cli.table("s").alter.add_constraint({"never_negative": "b >= 0"})
+    return cli
 
 
-BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index"))
+@contextmanager
+def altered(cli: Cli) -> Iterator[dict[str, Any]]:
+    """The queries of the workload, to be changed in the block."""
+    document = json.loads(cli.workload.read_text())
+    yield document["queries"]
+    cli.workload.write_text(json.dumps(document))
+
+
+WAYS = ("tree", "index")
+BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in WAYS)
 
 
 def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
-    held = {name: stored(cli.workload.parent, name, "store").sketches for name in names}
+    held = {name: stored(cli.folder, name).sketches for name in names}
     return {n: {s.access: tuple(s.ranges.ids) for s in one} for n, one in held.items()}
 
 
@@ -104,25 +99,23 @@ def changed(folder: Path, rng: random.Random, step: int) -> None:
 def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, steps: int) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
     rng, several = random.Random(6), set()
-    for step in range(steps):
+    for step in range(steps + 1):
         held = sketches(cli)
         for name in QUERIES:
             assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
-            several.add(tuple(map(len, held[f"{name}_tree"].values())))
-        changed(cli.workload.parent, rng, step)
-        assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
-    held = sketches(cli)
-    for name in QUERIES:
-        assert held[f"{name}_tree"] == held[f"{name}_index"], name
+        if step < steps:
+            several |= {tuple(map(len, held[f"{name}_tree"].values())) for name in QUERIES}
+            changed(cli.folder, rng, step)
+            assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     assert len(several) > 2 * steps
 
 
 def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
-    document = json.loads(cli.workload.read_text())
     sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT s.b) > 1"
-    one = {"sql": sql, "sketch": {"r": "id"}}
-    document["queries"] = {"tree": {**one, "join": "tree"}, "index": {**one, "join": "index"}}
-    cli.workload.write_text(json.dumps(document))
+    with altered(cli) as queries:
+        queries.clear()
+        for way in WAYS:
+            queries[way] = {"sql": sql, "sketch": {"r": "id"}, "join": way}
     ran = cli("capture")
     assert ran.refusal == (3, "no_join_tree")
     assert [result["mode"] for result in ran.results] == ["exact"]
@@ -130,7 +123,7 @@ def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
-    results = {result["query"]: result for result in cli.good("explain").results}
+    results = cli.by_query("explain")
     (tree,) = results["path_tree"]["trees"]
     assert tree["used"]
     assert tree["mode"] == "ring"
@@ -144,25 +137,23 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
 
 
 @pytest.mark.slow
-def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     """As a release would write it that hangs the same tables together otherwise."""
     with monkeypatch.context() as patched:
         patched.setattr("impctl.service.capture.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
-    changed(cli.workload.parent, random.Random(7), 0)
+    changed(cli.folder, random.Random(7), 0)
     assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
 
 
 def with_answers(cli: Cli, **more: str) -> None:
     """Keep the answers of all queries that join, and of those named with this SQL."""
-    document = json.loads(cli.workload.read_text())
-    queries = document["queries"]
-    for name, sql in more.items():
-        for way in ("tree", "index"):
-            queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
-    for query in queries.values():
-        query["answer"] = True
-    cli.workload.write_text(json.dumps(document))
+    with altered(cli) as queries:
+        for name, sql in more.items():
+            for way in WAYS:
+                queries[f"{name}_{way}"] = {**queries[f"without_{way}"], "sql": sql}
+        for query in queries.values():
+            query["answer"] = True
 
 
 def answer(cli: Cli, name: str) -> list[str]:
@@ -178,8 +169,8 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
     }
     with_answers(cli, **more)
     names, rng, several = ["top", "rows", *more], random.Random(6), set()
-    asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
-    results = cli.good("capture", *asked).results
+    both = [f"{name}_{way}" for name in names for way in WAYS]
+    results = cli.good("capture", *(f"--query={name}" for name in both)).results
     assert {result["mode"] for result in results} == {"exact"}
     for step in range(steps):
         for name in names:
@@ -187,13 +178,11 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
             assert match == answer(cli, f"{name}_index"), (step, name)
             assert match or step, name
             several.add((name, *match))
-        changed(cli.workload.parent, rng, step)
-        told = {}
-        for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
-            (told[name],) = cli.good("changes", "--query", name).results
-            assert told[name]["by"] == "state", name
+        changed(cli.folder, rng, step)
+        told = {name: cli.one("changes", "--query", name) for name in both}
+        assert {one["by"] for one in told.values()} == {"state"}
         for name in names:
-            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
+            mine, theirs = (told[f"{name}_{way}"]["rows"] for way in WAYS)
             assert mine == theirs, (step, name)
         assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= 4
     assert len(several) > 5 * steps // 2
@@ -209,18 +198,14 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     assert not result["answer"]["kept"]
     assert "COUNT" in result["answer"]["reason"]
     assert result["trees"][0]["used"]
-    ran = cli.good("capture", "--query", "counted_tree")
-    assert any("COUNT" in warning for warning in ran.document["warnings"])
+    assert any("COUNT" in text for text in cli.warnings("capture", "--query", "counted_tree"))
     assert cli.one("explain", "--query", "counted_index")["answer"]["kept"]
 
 
-def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tree_with_the_answer_needs_no_other_circuit(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     with_answers(cli)
-    monkeypatch.setattr(
-        maintenance_plan, "plan_maintenance", lambda *_, **__: pytest.fail("it was built")
-    )
+    unused = Mock(side_effect=AssertionError("it was built"))
+    monkeypatch.setattr(maintenance_plan, "plan_maintenance", unused)
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 
@@ -229,15 +214,14 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     with_answers(cli)
     name = "rows_tree"
     cli.good("capture", "--query", name)
-    result = cli.one("explain", "--query", name)
-    assert result["answer"]["kept"]
-    assert result["answer"]["row_bytes"] == result["answer"]["state_bytes"] == 0
-    with Store.open(cli.workload.parent / "store") as store:
+    kept = cli.one("explain", "--query", name)["answer"]
+    assert (kept["kept"], kept["row_bytes"], kept["state_bytes"]) == (True, 0, 0)
+    with Store.open(cli.folder / ".impctl") as store:
         assert not store.load_runs(name, "answer")
         assert store.load_runs(name, "tree")
     whole = answer(cli, name)
-    asked = cli.good("query", "--query", name, "--by", "state", "--where", "b = 8").results
-    assert [repr(row) for row in asked[0]["rows"]] == [row for row in whole if row.endswith("8]")]
+    asked = cli.one("query", "--query", name, "--by", "state", "--where", "b = 8")
+    assert [repr(row) for row in asked["rows"]] == [row for row in whole if row.endswith("8]")]
     told = cli.one("changes", "--query", name, "--all")
     assert sum(row[1] for row in told["rows"]) == len(whole) > 0
 
@@ -247,14 +231,11 @@ def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> No
     with_answers(cli)
     cli.good("capture", "--query", "rows_tree")
     whole = answer(cli, "rows_tree")
-    with sqlite3.connect(cli.workload.parent / "store" / "catalog.sqlite") as connection:
-        connection.execute(
-            "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
-        )
-    connection.close()
+    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:
+        catalog.execute("UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'")
     assert cli("query", "--query", "rows_tree", "--by", "state").refusal == (7, "state_corrupt")
-    ran = cli.good("query", "--query", "rows_tree", "--by", "engine")
-    assert sorted(map(repr, ran.results[0]["rows"])) == whole
+    ran = cli.one("query", "--query", "rows_tree", "--by", "engine")
+    assert sorted(map(repr, ran["rows"])) == whole
 
 
 PAIRS = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
@@ -272,46 +253,28 @@ def choosing(tmp_path: Path, cli_of: CliOf) -> Cli:
     """`many` has twenty rows a key, `one` has one."""
     for table, keys, each in (("many", 10, 20), ("other", 10, 20), ("one", 200, 1)):
         write_deltalake(str(tmp_path / table), keyed_rows(keys, each))
-    document: dict[str, Any] = {
-        "version": 1,
-        "store": "store",
-        "tables": {name: {"path": name} for name in ("many", "other", "one")},
-        "partitions": {"many": {"id": {"ranges": 20}}},
-        "queries": {
-            "pairs": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN other s")},
-            "keyed": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN one s")},
-        },
-    }
-    for query in document["queries"].values():
-        query |= {"sketch": {"many": "id"}, "policy": "incremental"}
-    return cli_of(json.dumps(document))
-
-
-@contextmanager
-def altered(choosing: Cli) -> Iterator[dict[str, Any]]:
-    """The queries of the workload, to be changed in the block."""
-    document = json.loads(choosing.workload.read_text())
-    yield document["queries"]
-    choosing.workload.write_text(json.dumps(document))
+    queries = {}
+    for name, table in (("pairs", "other"), ("keyed", "one")):
+        sql = PAIRS.replace("FROM r JOIN s", f"FROM many r JOIN {table} s")
+        queries[name] = {"sql": sql, "sketch": {"many": "id"}, "policy": "incremental"}
+    partitions = {"many": {"id": {"ranges": 20}}}
+    tables = ("many", "other", "one")
+    return cli_of({"tables": tables, "partitions": partitions, "queries": queries})
 
 
 def trees(choosing: Cli) -> dict[str, Any]:
     """What is stored of the trees of each query."""
-    result = {}
-    for name in ("pairs", "keyed"):
-        meta = stored(choosing.workload.parent, name, "store").state_meta
-        result[name] = (meta.get("trees", ""), meta.get("estimate"))
-    return result
+    metas = {name: stored(choosing.folder, name).state_meta for name in ("pairs", "keyed")}
+    return {name: (meta.get("trees", ""), meta.get("estimate")) for name, meta in metas.items()}
 
 
 def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
-    held = stored(choosing.workload.parent, name, "store")
-    return tuple(held.sketches[0].ranges.ids)
+    return tuple(stored(choosing.folder, name).sketches[0].ranges.ids)
 
 
 @pytest.mark.slow
 def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
-    results = {one["query"]: one for one in choosing.good("explain").results}
+    results = choosing.by_query("explain")
     (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
     assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
     assert pairs["reason"].startswith("chosen: a changed row joins about 20 rows")
@@ -332,7 +295,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
             limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
             sql = queries["pairs"]["sql"].replace("GROUP BY", limited)
             queries[name] = {**queries["pairs"], "sql": sql}
-    results = {one["query"]: one for one in choosing.good("explain").results}
+    results = choosing.by_query("explain")
     (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
     assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
     assert few["index_ms"] < few["tree_ms"]
@@ -349,10 +312,10 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
 @pytest.mark.slow
 def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(choosing: Cli) -> None:
     choosing.good("capture")
-    before, folder = trees(choosing), choosing.workload.parent
+    before = trees(choosing)
     for each in range(3):
-        write_deltalake(str(folder / "one"), keyed_rows(10, 20, 200 + 200 * each), mode="append")
-        write_deltalake(str(folder / "other"), keyed_rows(10, 2, 200 + 20 * each), mode="append")
+        choosing.append("one", keyed_rows(10, 20, 200 + 200 * each))
+        choosing.append("other", keyed_rows(10, 2, 200 + 20 * each))
         done = choosing.good("maintain").results
         assert {one["action"] for one in done} == {"exact"}
         assert trees(choosing) == before
@@ -378,15 +341,15 @@ def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -
         for query in queries.values():
             moving = "WHERE s.b < year(current_date) GROUP BY"
             query["sql"] = query["sql"].replace("GROUP BY", moving)
-    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    (entry,) = choosing.one("explain", "--query", "pairs")["trees"]
     assert not entry["used"]
     assert "time-dependent" in entry["reason"]
 
 
-def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(PinnedTables, "key_counts", Mock(side_effect=TableError("a file is gone")))
     assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
-    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    (entry,) = choosing.one("explain", "--query", "pairs")["trees"]
     assert (entry["used"], entry["joined"]) == (False, None)
     assert "fan-out is unknown: a file is gone" in entry["reason"]
 
@@ -395,20 +358,19 @@ def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPa
 def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) -> None:
     """The rows of a key are one tuple of `many`, and its group another."""
     choosing.good("capture")
-    (tree,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    (tree,) = choosing.one("explain", "--query", "pairs")["trees"]
     assert all(node["bytes"] > 0 for node in tree["nodes"])
     for run in range(3):
-        more = keyed_rows(10, 5, 200 + 50 * run)
-        write_deltalake(str(choosing.workload.parent / "many"), more, mode="append")
-        done = choosing.good("maintain", "--query", "pairs").results[0]
-        assert done["tree"]["touched"] == 20, "ten keys and their groups"
-        assert done["tree"]["pairs"] == 0, "each key had rows in their range"
+        choosing.append("many", keyed_rows(10, 5, 200 + 50 * run))
+        done = choosing.good("maintain", "--query", "pairs").results[0]["tree"]
+        assert done["touched"] == 20, "ten keys and their groups"
+        assert done["pairs"] == 0, "each key had rows in their range"
     status = choosing.one("status", "--query", "pairs")
     assert status["tree"]["touched"] == 60
     assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
     assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
-    result = {(one["subject"], one["check"]): one for one in choosing("doctor").results}
-    assert result["pairs", "tree_touches_more"]["level"] == "ok"
+    levels = {(one["subject"], one["check"]): one["level"] for one in choosing("doctor").results}
+    assert levels["pairs", "tree_touches_more"] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -419,31 +381,26 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
 ) -> None:
     """Two tuples per changed row are expected: twenty are not yet too many."""
     choosing.good("capture")
-    held = stored(choosing.workload.parent, "pairs", "store")
+    held = stored(choosing.folder, "pairs")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
     result = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
     assert [one.level for one in result] == ([] if level is None else [level])
 
 
 def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> None:
-    document = json.loads(choosing.workload.read_text())
-    pairs = document["queries"]["pairs"]
-    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n")
-    document["queries"] = {
-        "pairs": {**pairs, "answer": True},
-        "keyed": {**pairs, "answer": True, "sql": counted},
-    }
-    choosing.workload.write_text(json.dumps(document))
-    results = {one["query"]: one for one in choosing.good("explain").results}
+    more = "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n"
+    with altered(choosing) as queries:
+        pairs = queries["pairs"] = {**queries["pairs"], "answer": True}
+        queries["keyed"] = {**pairs, "sql": pairs["sql"].replace("AS t", more)}
+    results = choosing.by_query("explain")
     for name, is_used in (("pairs", True), ("keyed", False)):
         (tree,) = results[name]["trees"]
-        assert tree["used"] == is_used
-        assert results[name]["answer"]["kept"]
+        assert (tree["used"], bool(results[name]["answer"]["kept"])) == (is_used, True)
     assert "COUNT" in results["keyed"]["trees"][0]["reason"]
     choosing.good("capture")
     kept = trees(choosing)
     assert (bool(kept["pairs"][0]), bool(kept["keyed"][0])) == (True, False)
-    write_deltalake(str(choosing.workload.parent / "many"), keyed_rows(10, 1, 900), mode="append")
+    choosing.append("many", keyed_rows(10, 1, 900))
     for name in ("pairs", "keyed"):
         told = choosing.one("changes", "--query", name)
         assert told["by"] == "state"
@@ -461,26 +418,23 @@ FEW = ("groups_tree", "groups_index", "top_index", "one_index")
     ],
 )
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-def test_any_byte_is_found_or_not_used(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, count: int | None
-) -> None:
+def test_an_altered_byte_is_found(cli: Cli, monkeypatch: MonkeyPatch, count: int | None) -> None:
     """By hand all of them (`count` is None), one after the other."""
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     monkeypatch.setattr(pages, "PAGE", 64)
-    folder, names = cli.workload.parent, [f"--query={name}" for name in FEW]
+    folder, names = cli.folder, [f"--query={name}" for name in FEW]
     cli.good("capture", *names)
     rng = random.Random(3)
     changed(folder, rng, 1)
-    shutil.copytree(folder / "store", folder / "aside")
+    shutil.copytree(folder / ".impctl", folder / "aside")
     before = sketches(cli, FEW)
     cli.good("maintain", *names)
     wanted = sketches(cli, FEW)
     assert wanted != before
-    files = sorted(path.name for path in (folder / "aside" / "state").iterdir())
     every = [
-        (name, place)
-        for name in files
-        for place in range((folder / "aside" / "state" / name).stat().st_size)
+        (file.name, place)
+        for file in sorted((folder / "aside" / "state").iterdir())
+        for place in range(file.stat().st_size)
     ]
     result = 0
     for name, place in every if count is None else rng.sample(every, count):
@@ -501,9 +455,9 @@ def test_any_byte_is_found_or_not_used(
 
 def alter_a_bit(folder: Path, name: str, place: int, bit: int) -> None:
     """The store as it was, but for one bit."""
-    shutil.rmtree(folder / "store")
-    shutil.copytree(folder / "aside", folder / "store")
-    file = folder / "store" / "state" / name
+    shutil.rmtree(folder / ".impctl")
+    shutil.copytree(folder / "aside", folder / ".impctl")
+    file = folder / ".impctl" / "state" / name
     whole = bytearray(file.read_bytes())
     whole[place] ^= bit
     file.write_bytes(whole)

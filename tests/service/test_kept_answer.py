@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,16 @@ from impctl.store import ledger as ledgers
 from impctl.store.ledger import Ledger, Uses
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
-from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import run_record
 from tests.support.kept_workload import stored as stored_query
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli, CliOf, CliOnce, Ran
+from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, Words, write_files
 
 WORKLOAD = """\
 version: 1
-tables:
-  t: {path: t}
+tables: {t: {path: t}}
 partitions:
-  t:
-    g: {boundaries: [2, 4, 6]}
-    day: {boundaries: [2026-11-10, 2026-11-20]}
+  t: {g: {boundaries: [2, 4, 6]}, day: {boundaries: [2026-11-10, 2026-11-20]}}
 queries:
   kept:
     sql: &text >-
@@ -75,43 +73,28 @@ def rows_of(*rows: tuple[Any, ...]) -> pa.Table:
 
 
 ROWS = rows_of(
-    (0, 5, 0.5, 1),
-    (0, 15, 1.5, 2),
-    (1, 25, None, 3),
-    (3, 5, -2.0, 4),
-    (3, 15, 2.0, 5),
-    (3, 15, 2.0, 5),
-    (5, None, 9.0, 6),
-    (None, 15, 1.0, 7),
-    (None, 15, 1.0, 8),
+    *((0, 5, 0.5, 1), (0, 15, 1.5, 2), (1, 25, None, 3)),
+    *((3, 5, -2.0, 4), (3, 15, 2.0, 5), (3, 15, 2.0, 5)),
+    *((5, None, 9.0, 6), (None, 15, 1.0, 7), (None, 15, 1.0, 8)),
 )
 MORE = rows_of((5, 7, 1.0, 9), (1, 11, 3.0, 9), (0, -20, -0.0, 10))
 NOW = "2025-11-12T08:00:00"
 KEPT = ["kept", "top", "rows", "window"]
+CHOSEN = [f"--query={name}" for name in KEPT]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
-    create_table(str(tmp_path / "t"), ROWS)
-    return cli_of(WORKLOAD)
+    return cli_of(WORKLOAD, t=ROWS)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def held(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """The same with all of `KEPT` captured."""
     monkeypatch.setenv("IMPCTL_NOW", NOW)
-
-    def write(folder: Path) -> None:
-        create_table(str(folder / "t"), ROWS)
-        (folder / "w.yaml").write_text(WORKLOAD)
-
-    return cli_once("kept answers", write, captured)
-
-
-def captured(cli: Cli, *more: str) -> None:
-    chosen = [f"--query={name}" for name in KEPT]
-    cli.good("capture", *chosen, *more)
+    write = partial(write_files, workload=WORKLOAD, t=ROWS)
+    return cli_once("kept answers", write, lambda cli: cli.captured(*CHOSEN))
 
 
 def asked(cli: Cli, query: str, by: str) -> list[Any]:
@@ -123,10 +106,9 @@ def asked(cli: Cli, query: str, by: str) -> list[Any]:
 
 def changed(cli: Cli) -> None:
     """Rows come, and go, and one comes again."""
-    path = str(cli.workload.parent / "t")
-    write_deltalake(path, MORE, mode="append")
-    DeltaTable(path).delete("g = 3 AND x = 15")
-    write_deltalake(path, rows_of((3, 15, 2.0, 5)), mode="append")
+    cli.append("t", MORE)
+    cli.table("t").delete("g = 3 AND x = 15")
+    cli.append("t", rows_of((3, 15, 2.0, 5)))
 
 
 @pytest.mark.slow
@@ -152,20 +134,17 @@ def test_other_constants_and_versions_are_not_in_the_state(held: Cli) -> None:
     changed(held)
     sql = "SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t GROUP BY g"
     other = held.one("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g")
-    assert other["by"] == "engine"
     old = held.one("query", "--query", "kept", "--at", "0")
-    assert old["by"] == "engine"
+    assert (other["by"], old["by"]) == ("engine", "engine")
     assert old["rows"][-1] == [0, 2, 20, 1.0] or len(old["rows"]) == 3
 
 
 def test_an_answer_that_cannot_be_kept_leaves_the_sketch(cli: Cli) -> None:
-    ran = cli.good("capture", "--query", "lacking")
-    (warning,) = ran.document["warnings"]
+    (warning,) = cli.warnings("capture", "--query", "lacking")
     assert "not materialized" in warning
     assert "mode" in warning.lower()
     told = cli.one("explain", "--query", "lacking")
-    assert told["answer"]["kept"] is False
-    assert told["mode"] == "exact"
+    assert (told["answer"]["kept"], told["mode"]) == (False, "exact")
     changed(cli)
     assert cli.one("maintain", "--query", "lacking")["action"] == "exact"
     assert cli("query", "--query", "lacking", "--by", "engine").error["code"] == "engine_cannot"
@@ -210,7 +189,7 @@ def test_conditions_on_the_answer(held: Cli) -> None:
             assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted, where
 
 
-def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: MonkeyPatch) -> None:
     read: list[int] = []
     whole = KeptRows.whole
 
@@ -225,24 +204,23 @@ def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: pytest.Monk
     assert read == [1, 3]
 
 
+BY_STATE, BY_ENGINE = ("--by", "state"), ("--by", "engine")
+
+
 def test_conditions_that_are_none_and_those_that_only_spark_finds_the_truth_of(held: Cli) -> None:
     """Each of the others lost rows, had too many or ended in a trace when it was evaluated."""
-    for where in ("nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1"):
-        ran = held("query", "--query", "kept", "--where", where)
-        assert ran.refusal == (2, "where_unread"), where
-    for where in (
+    others = (
         *("s = '30'", "s >= '30'", "s IN ('30', 1)", "a = NULL", "s = TRUE", "s LIKE NULL"),
         *("s BETWEEN '1' AND '9'", "CAST(a AS FLOAT) = CAST(0.5 AS FLOAT)", "s", "1"),
-    ):
-        for by in ("state", "engine"):
-            ran = held("query", "--query", "kept", "--by", by, "--where", where)
-            assert ran.refusal == (2, "where_unread"), where
-            assert "the result" in ran.error["message"]
+    )
+    none = ("nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1")
+    for where, by in [*((w, ()) for w in none), *product(others, (BY_STATE, BY_ENGINE))]:
+        ran = held("query", "--query", "kept", *by, "--where", where)
+        assert ran.refusal == (2, "where_unread"), where
+        assert not by or "the result" in ran.error["message"]
 
 
-def test_rows_of_a_later_commit_are_told_with_its_versions(
-    held: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_later_commit_have_its_versions(held: Cli, monkeypatch: MonkeyPatch) -> None:
     """Another process maintains the query when its rows are about to be read."""
     read = Store.load_runs
 
@@ -261,12 +239,8 @@ def test_rows_of_a_later_commit_are_told_with_its_versions(
 @pytest.mark.parametrize("by", ["state", "engine"])
 def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, by: str) -> None:
     """In another order of additions it may be finite: nothing is known of its value."""
-    captured(cli, "--policy", "incremental")
-    write_deltalake(
-        str(cli.workload.parent / "t"),
-        rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)),
-        mode="append",
-    )
+    cli.good("capture", *CHOSEN, "--policy", "incremental")
+    cli.append("t", rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)))
     for query in ("kept", "top"):
         ran = cli("query", "--query", query, "--by", by, "--policy", "incremental")
         assert ran.code != 0
@@ -276,18 +250,16 @@ def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, 
 
 def damage(cli: Cli, query: str, arrangement: str = "answer.rows") -> None:
     """One bit of what is kept of the query under this name."""
-    own = "(SELECT id FROM query WHERE name = ?)"
-    chosen = f"WHERE arrangement = ? AND query_id = {own}"
-    with sqlite3.connect(cli.workload.parent / ".impctl" / "catalog.sqlite") as connection:
+    chosen = "WHERE arrangement = ? AND query_id = (SELECT id FROM query WHERE name = ?)"
+    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:
         sql = f"SELECT sequence, content FROM run {chosen}"
-        result = connection.execute(sql, (arrangement, query)).fetchall()
+        result = catalog.execute(sql, (arrangement, query)).fetchall()
         assert result
         for sequence, content in result:
             spoiled = bytearray(content)
             spoiled[len(spoiled) // 2] ^= 1
             sql = f"UPDATE run SET content = ? {chosen} AND sequence = ?"
-            connection.execute(sql, (spoiled, arrangement, query, sequence))
-    connection.close()
+            catalog.execute(sql, (spoiled, arrangement, query, sequence))
 
 
 def query(cli: Cli, name: str, *words: str) -> Ran:
@@ -315,7 +287,7 @@ def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy:
 
 
 @pytest.mark.parametrize("words", [(), ("--where", "`key` = 3"), ("--where", "n > 0")])
-def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: tuple[str, ...]) -> None:
+def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: Words) -> None:
     damage(held, "kept")
     ran = query(held, "kept", "--by", "state", *words)
     assert ran.refusal == (7, "state_corrupt")
@@ -358,30 +330,31 @@ def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     """What maintaining needs is not read to answer; the next change finds it out."""
     cli.good("capture", "--query", "kept")
     wanted = asked(cli, "kept", "state")
-    catalog = cli.workload.parent / ".impctl" / "catalog.sqlite"
-    with sqlite3.connect(catalog) as connection:
-        sql = "SELECT DISTINCT arrangement FROM run"
-        others = {name for (name,) in connection.execute(sql)} - {"answer.rows"}
-    connection.close()
+    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog:
+        names = catalog.execute("SELECT DISTINCT arrangement FROM run")
+        others = {name for (name,) in names} - {"answer.rows"}
     for name in others:
         damage(cli, "kept", name)
     assert others
     assert asked(cli, "kept", "state") == wanted
     changed(cli)
     (result,) = query(cli, "kept", "--by", "state").results
-    assert result["action"] == "recapture"
-    assert result["rows"] == asked(cli, "kept", "engine")
+    assert (result["action"], result["rows"]) == ("recapture", asked(cli, "kept", "engine"))
 
 
 @pytest.mark.slow
 def test_what_gc_collects_is_no_part_of_an_answer(held: Cli) -> None:
     for _ in range(2):
         changed(held)
-        held.good("maintain", *(f"--query={name}" for name in KEPT))
+        held.good("maintain", *CHOSEN)
     held.good("gc", "--keep", "1")
-    changed(held)
+    agree_after_changes(held)
+
+
+def agree_after_changes(cli: Cli) -> None:
+    changed(cli)
     for name in KEPT:
-        assert asked(held, name, "state") == asked(held, name, "engine") != []
+        assert asked(cli, name, "state") == asked(cli, name, "engine") != []
 
 
 @pytest.mark.slow
@@ -391,9 +364,8 @@ def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
     _forget_answers(cli, "plain")
     changed(cli)
     assert cli.one("maintain", "--query", "plain")["action"] == "exact"
-    (result,) = query(cli, "plain").results
+    result, older = (query(cli, "plain", *at).results[0] for at in ((), ("--at", "0")))
     assert result["by"] == "engine"
-    (older,) = query(cli, "plain", "--at", "0").results
     assert older["rows"] != result["rows"]
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
 
@@ -403,45 +375,39 @@ def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
     """So it is in a store of before, and what was kept goes where it is no longer asked for."""
     cli.good("capture", "--query", "plain")
     _forget_answers(cli, "plain")
-    file = cli.workload
-    without = file.read_text()
-    file.write_text(without.replace("sql: *text", "sql: *text\n    answer: true"))
+    cli.edit("sql: *text", "sql: *text\n    answer: true")
     changed(cli)
     (result,) = query(cli, "plain", "--by", "state").results
     assert (result["by"], result["action"]) == ("state", "recapture")
     assert sorted(result["rows"], key=repr) == asked(cli, "plain", "engine")
-    file.write_text(without)
+    cli.edit("sql: *text\n    answer: true", "sql: *text")
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
-    with Store.open(file.parent / ".impctl", create=False) as store:
+    with Store.open(cli.folder / ".impctl", create=False) as store:
         assert "answer.rows" not in store.load_runs("plain")
 
 
 def _forget_answers(cli: Cli, name: str) -> None:
     """The stored description as it was before there were answers."""
-    held = stored_query(cli.workload.parent, name)
+    held = stored_query(cli.folder, name)
     meta = dict(held.state_meta)
     assert meta.pop("answer") is False
     record = run_record("exact", versions=held.versions)
     commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
-    with Store.open(cli.workload.parent / ".impctl") as store, store.lock(10, "a test"):
+    with Store.open(cli.folder / ".impctl") as store, store.lock(10, "a test"):
         store.commit_maintain(commit)
 
 
 @pytest.mark.slow
 def test_new_ranges_take_answers_along(cli: Cli) -> None:
-    file = cli.workload
-    file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {ranges: 3}"))
-    captured(cli)
-    more = rows_of(*((group, 11, 1.0, 9) for group in range(10, 90) for _ in range(2)))
-    write_deltalake(str(file.parent / "t"), more, mode="append")
-    cli.good("maintain", *(f"--query={name}" for name in KEPT))
+    cli.edit("g: {boundaries: [2, 4, 6]}", "g: {ranges: 3}")
+    cli.good("capture", *CHOSEN)
+    cli.append("t", rows_of(*((group, 11, 1.0, 9) for group in range(10, 90) for _ in range(2))))
+    cli.good("maintain", *CHOSEN)
     before = {name: asked(cli, name, "state") for name in KEPT}
-    done = cli.good("capture", "--rebalance", *(f"--query={name}" for name in KEPT)).results
+    done = cli.good("capture", "--rebalance", *CHOSEN).results
     assert "rebalance" in {result["action"] for result in done}
     assert {name: asked(cli, name, "state") for name in KEPT} == before
-    changed(cli)
-    for name in KEPT:
-        assert asked(cli, name, "state") == asked(cli, name, "engine") != []
+    agree_after_changes(cli)
 
 
 Read = list[str]
@@ -456,20 +422,16 @@ LATE = """\
 
 
 @pytest.fixture
-def cli_at_once(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def ready(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
-
-    def write(folder: Path) -> None:
-        create_table(str(folder / "t"), ROWS)
-        (folder / "w.yaml").write_text(WORKLOAD.replace("store:", f"{LATE}store:"))
-
-    names = [f"--query={name}" for name in (*KEPT, "late")]
-    return cli_once("at once", write, lambda cli: cli.captured(*names))
+    workload = WORKLOAD.replace("store:", f"{LATE}store:")
+    write = partial(write_files, workload=workload, t=ROWS)
+    return cli_once("at once", write, lambda cli: cli.captured(*CHOSEN, "--query=late"))
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Read:
+def read(monkeypatch: MonkeyPatch) -> Read:
     """The queries whose SQL was read since."""
     names: Read = []
     bind = prepare.bind
@@ -489,85 +451,73 @@ def answer(cli: Cli, query: str, *more: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", KEPT)
-def test_it_is_what_is_told_of_a_query_that_is_read(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
+def test_it_is_what_reading_says(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     column = "`key`" if query == "kept" else "g"
     asked = [(), ("--where", f"{column} = 3"), ("--where", f"{column} IS NULL"), ("--limit", "1")]
-    at_once = [answer(cli_at_once, query, *more) for more in asked]
+    at_once = [answer(ready, query, *more) for more in asked]
     assert read == []
     assert {one["by"] for one in at_once} == {"state"}
     another_program(monkeypatch)
-    assert at_once == [answer(cli_at_once, query, *more) for more in asked]
+    assert at_once == [answer(ready, query, *more) for more in asked]
     assert set(read) == {query}
 
 
-def test_a_condition_that_is_none_is_refused_as_ever(cli_at_once: Cli) -> None:
-    assert cli_at_once("query", "--query", "kept", "--where", "nothing = 1").refusal == (
-        2,
-        "where_unread",
-    )
+def test_a_condition_that_is_none_is_refused_as_ever(ready: Cli) -> None:
+    ran = ready("query", "--query", "kept", "--where", "nothing = 1")
+    assert ran.refusal == (2, "where_unread")
 
 
 @pytest.mark.slow
-def test_rows_that_came_are_maintained_first(cli_at_once: Cli, read: Read) -> None:
-    write_deltalake(str(cli_at_once.workload.parent / "t"), MORE, mode="append")
-    assert answer(cli_at_once, "kept")["action"] == "exact"
+def test_rows_that_came_are_maintained_first(ready: Cli, read: Read) -> None:
+    ready.append("t", MORE)
+    assert answer(ready, "kept")["action"] == "exact"
     assert read != []
     read.clear()
-    after = answer(cli_at_once, "kept")
+    after = answer(ready, "kept")
     assert read == []
-    assert after["rows"] == answer(cli_at_once, "kept", "--by", "engine")["rows"]
+    assert after["rows"] == answer(ready, "kept", "--by", "engine")["rows"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["window", "late"])
-def test_the_clock_that_moved_is_followed_first(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
+def test_a_moved_clock_is_first(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, query: str
 ) -> None:
     """Forth, which rows leave, and back, which they come again by."""
     for day in ("2025-11-17", "2025-11-08"):
-        before = answer(cli_at_once, query)["rows"]
+        before = answer(ready, query)["rows"]
         monkeypatch.setenv("IMPCTL_NOW", f"{day}T09:00:00")
         read.clear()
-        first = answer(cli_at_once, query)
+        first = answer(ready, query)
         assert read != []
         read.clear()
-        at_once = answer(cli_at_once, query)
+        at_once = answer(ready, query)
         assert read == []
         assert at_once["rows"] == first["rows"] != before
         assert at_once["moments"] == first["moments"] == {"current_date": day}
-        by_engine = answer(cli_at_once, query, "--by", "engine")["rows"]
+        by_engine = answer(ready, query, "--by", "engine")["rows"]
         assert sorted(at_once["rows"], key=repr) == sorted(by_engine, key=repr)
 
 
-def another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def another_program(monkeypatch: MonkeyPatch, mark: str = "another") -> None:
     for module in (context, stored):
-        monkeypatch.setattr(module, "build_mark", lambda: "another")
-
-
-def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (context, stored):
-        monkeypatch.setattr(module, "build_mark", lambda: "")
+        monkeypatch.setattr(module, "build_mark", lambda: mark)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [another_program, no_files])
-def test_another_program_reads_the_query(
-    cli_at_once: Cli,
-    read: Read,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Callable[[pytest.MonkeyPatch], None],
+@pytest.mark.parametrize("mark", ["another", ""], ids=["another program", "no files"])
+def test_another_program_reads_it(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, mark: str
 ) -> None:
-    before = answer(cli_at_once, "kept")
-    program(monkeypatch)
-    assert answer(cli_at_once, "kept") == before
+    before = answer(ready, "kept")
+    another_program(monkeypatch, mark)
+    assert answer(ready, "kept") == before
     assert read != []
 
 
-def test_a_store_without_it_is_read(
-    cli_at_once: Cli, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_without_it_is_read(ready: Cli, read: Read, monkeypatch: MonkeyPatch) -> None:
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
@@ -576,28 +526,28 @@ def test_a_store_without_it_is_read(
             result.state_meta.pop("ending", None)
         return result
 
-    before = answer(cli_at_once, "kept")
+    before = answer(ready, "kept")
     monkeypatch.setattr(Store, "load", older)
-    assert answer(cli_at_once, "kept") == before
+    assert answer(ready, "kept") == before
     assert read != []
 
 
-def test_a_definition_that_changed_is_not_told(cli_at_once: Cli, read: Read) -> None:
-    cli_at_once.edit("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g")
-    ran = cli_at_once("query", "--query", "kept", "--policy", "strict", "--require-sketch")
+def test_a_definition_that_changed_is_not_told(ready: Cli, read: Read) -> None:
+    ready.edit("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g")
+    ran = ready("query", "--query", "kept", "--policy", "strict", "--require-sketch")
     assert ran.code != 0
-    assert len(answer(cli_at_once, "kept")["rows"]) == 5
+    assert len(answer(ready, "kept")["rows"]) == 5
     assert read != []
 
 
-def test_without_the_logs_entry_the_query_is_read(cli_at_once: Cli, read: Read) -> None:
+def test_without_the_logs_entry_the_query_is_read(ready: Cli, read: Read) -> None:
     """The files are the same then, but they do not tell what their columns are called."""
-    table = cli_at_once.workload.parent / "t"
-    before = answer(cli_at_once, "kept")
+    table = ready.folder / "t"
+    before = answer(ready, "kept")
     assert read == []
     DeltaTable(table).create_checkpoint()
     (table / "_delta_log" / f"{0:020d}.json").unlink()
-    after = answer(cli_at_once, "kept")
+    after = answer(ready, "kept")
     assert read != []
     assert after["rows"] == before["rows"]
 
@@ -609,26 +559,29 @@ class Clock:
         return self.now
 
 
+def answers(folder: Path, *names: str) -> tuple[int, ...]:
+    return tuple(Ledger(folder).sums(name).answers for name in names)
+
+
 def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     clock = Clock()
-    told, ledger = AnswerCounter(clock), Ledger(tmp_path)
+    told = AnswerCounter(clock)
     assert told.add(tmp_path, "q")
-    assert ledger.sums("q").answers == 1, "a program that asks once need not close anything"
+    assert answers(tmp_path, "q") == (1,), "a program that asks once need not close anything"
     for _ in range(5):
         assert told.add(tmp_path, "q")
-    assert ledger.sums("q").answers == 1
+    assert answers(tmp_path, "q") == (1,)
     clock.now += 1.0
     assert told.add(tmp_path, "r")
-    assert (ledger.sums("q").answers, ledger.sums("r").answers) == (6, 1)
+    assert answers(tmp_path, "q", "r") == (6, 1)
     assert told.add(tmp_path, "r")
-    assert told.write()
-    assert told.write()
-    assert (ledger.sums("q").answers, ledger.sums("r").answers) == (6, 2)
+    assert all([told.write(), told.write()])
+    assert answers(tmp_path, "q", "r") == (6, 2)
 
 
-def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     clock = Clock()
-    told, ledger = AnswerCounter(clock), Ledger(tmp_path)
+    told = AnswerCounter(clock)
     assert told.add(tmp_path, "q")
     monkeypatch.setattr(ledgers, "_PATIENCE", 0.05)
     holder = sqlite3.connect(tmp_path / "ledger.sqlite", isolation_level=None)
@@ -639,18 +592,17 @@ def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.M
     holder.close()
     clock.now += 1.0
     assert told.add(tmp_path, "q")
-    assert ledger.sums("q").answers == 4  # noqa: PLR2004
+    assert answers(tmp_path, "q") == (4,)
 
 
 def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
-    told = AnswerCounter(Clock())
-    for store in ("one", "two"):
-        (tmp_path / store).mkdir()
-        assert told.add(tmp_path / store, "q")
-        assert told.add(tmp_path / store, "q")
+    told, folders = AnswerCounter(Clock()), [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+        assert told.add(folder, "q")
+        assert told.add(folder, "q")
     assert told.write()
-    assert Ledger(tmp_path / "one").sums("q").answers == 2  # noqa: PLR2004
-    assert Ledger(tmp_path / "two").sums("q").answers == 2  # noqa: PLR2004
+    assert [answers(folder, "q") for folder in folders] == [(2,), (2,)]
 
 
 LOW, HIGH = 30, 70
@@ -658,14 +610,12 @@ SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) >
 
 
 @pytest.fixture
-def cli_of_gains(cli_once: CliOnce) -> Cli:
+def gains(cli_once: CliOnce) -> Cli:
     def write(folder: Path) -> None:
         for number in range(8):
             append(folder, number)
-        (folder / "w.yaml").write_text(
-            "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {ranges: 25}}}\n"
-            f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
-        )
+        partitions = {"t": {"g": {"ranges": 25}}}
+        write_files(folder, {"tables": "t", "partitions": partitions, "queries": {"q": SQL}})
 
     return cli_once("gain", write)
 
@@ -683,8 +633,7 @@ def append(folder: Path, seed: int) -> None:
 def told_by_the_log(folder: Path, ranges: list[tuple[float, float]]) -> dict[str, int]:
     """Files, rows and bytes by the add actions alone: all by `h`, and those in the ranges."""
     actions = DeltaTable(str(folder / "t")).get_add_actions(flatten=True)
-    table = pa.table(actions).to_pylist()
-    plain = [file for file in table if file["min.h"] < HIGH]
+    plain = [file for file in pa.table(actions).to_pylist() if file["min.h"] < HIGH]
     left = [
         file
         for file in plain
@@ -716,25 +665,23 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
 
 @pytest.mark.slow
 @random_cases(fast=10, check=25, total=200, all_when_long=True)
-def test_the_ledger_equals_the_logs(cli_of_gains: Cli, cases: range) -> None:
+def test_the_ledger_equals_the_logs(gains: Cli, cases: range) -> None:
     uses = len(cases)
-    rng, folder = random.Random(5), cli_of_gains.workload.parent
-    cli_of_gains.good("capture")
+    rng, folder = random.Random(5), gains.folder
+    gains.good("capture")
     expected = dict.fromkeys(told_by_the_log(folder, []), 0)
     for number in cases:
         if rng.random() < 0.2:
             append(folder, 100 + number)
-        used = cli_of_gains.good("rewrite").results[0]
+        used = gains.one("rewrite")
         for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
             expected[name] += value
-    result = cli_of_gains.one("gain")
-    assert result["uses"] == result["used"] == uses
+    result, status = gains.one("gain"), gains.one("status")
+    assert result["uses"] == result["used"] == status["uses"] == uses
     assert {name: result[name] for name in expected} == expected
     assert result["upkeep_runs"] > 1
-    status = cli_of_gains.one("status")
-    assert status["uses"] == uses
     assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
-    assert cli_of_gains.good("gain", "--since", "1d").results[0]["uses"] == uses
+    assert gains.one("gain", "--since", "1d")["uses"] == uses
 
 
 def families(path: Path) -> dict[str, dict[str, float]]:
@@ -746,79 +693,72 @@ def families(path: Path) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_metrics_are_what_prometheus_reads(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    cli_of_gains.good("rewrite")
-    out = cli_of_gains.workload.parent / "metrics" / "impctl.prom"
-    append(cli_of_gains.workload.parent, 77)
-    cli_of_gains.good("maintain", "--metrics", str(out))
+def test_metrics_are_what_prometheus_reads(gains: Cli) -> None:
+    gains.good("capture")
+    gains.good("rewrite")
+    out = gains.folder / "metrics" / "impctl.prom"
+    append(gains.folder, 77)
+    gains.good("maintain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 1.0}
     assert result["impctl_maintain_failures"] == {"": 0.0}
-    cli_of_gains.good("gain", "--metrics", str(out))
+    gains.good("gain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_uses"] == {"q": 1.0}
     assert set(result["impctl_left_out_bytes"]) == {"q"}
     assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
 
 
-def test_metrics_of_a_run_that_fails(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    out = cli_of_gains.workload.parent / "impctl.prom"
-    path = str(cli_of_gains.workload.parent / "t")
+def test_metrics_of_a_run_that_fails(gains: Cli) -> None:
+    gains.good("capture")
+    out, path = gains.folder / "impctl.prom", gains.path("t")
     write_deltalake(path, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
-    ran = cli_of_gains("maintain", "--metrics", str(out))
-    assert ran.code != 0
+    assert gains("maintain", "--metrics", str(out)).code != 0
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 0.0}
     assert result["impctl_maintain_failures"] == {"": 1.0}
 
 
-def test_metrics_that_cannot_be_written_are_a_failure(cli_of_gains: Cli) -> None:
-    cli_of_gains.good("capture")
-    (cli_of_gains.workload.parent / "file").write_text("")
-    ran = cli_of_gains(
-        "gain", "--metrics", str(cli_of_gains.workload.parent / "file" / "impctl.prom")
-    )
+def test_metrics_that_cannot_be_written_are_a_failure(gains: Cli) -> None:
+    file = gains.captured().folder / "file"
+    file.write_text("")
+    ran = gains("gain", "--metrics", str(file / "impctl.prom"))
     assert ran.error["code"] == "metrics_not_written"
     assert ran.results[0]["query"] == "q", "what was found is told all the same"
-    assert cli_of_gains.good("gain", "--metrics", "/dev/null").results
+    assert gains.good("gain", "--metrics", "/dev/null").results
 
 
-def test_a_query_that_was_never_used(cli_of_gains: Cli) -> None:
-    result = cli_of_gains.one("gain")
+def test_a_query_that_was_never_used(gains: Cli) -> None:
+    result = gains.one("gain")
     assert (result["uses"], result["verdict"], result["last_use"]) == (0, "not_used", None)
-    cli_of_gains.good("capture")
-    assert cli_of_gains.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
-    append(cli_of_gains.workload.parent, 77)
-    cli_of_gains.good("maintain")
-    assert "stop maintaining the query" in cli_of_gains.good("gain").results[0]["hint"]
+    gains.good("capture")
+    assert gains.one("gain")["hint"] == "", "nobody had the time to use it"
+    append(gains.folder, 77)
+    gains.good("maintain")
+    assert "stop maintaining the query" in gains.one("gain")["hint"]
 
 
-def test_answers_from_kept_rows_are_told_and_are_no_uses(
-    cli_of_gains: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_from_kept_rows_are_told_as_no_uses(gains: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
-    text = cli_of_gains.workload.read_text().replace(f'"{SQL}"', f'"{SQL}", answer: true')
-    cli_of_gains.workload.write_text(text)
-    cli_of_gains.good("capture")
-    append(cli_of_gains.workload.parent, 77)
-    asked = [cli_of_gains.good("query").results[0]["by"] for _ in range(3)]
+    gains.edit(f'"{SQL}"', f'"{SQL}", "answer": true')
+    gains.good("capture")
+    append(gains.folder, 77)
+    asked = [gains.one("query")["by"] for _ in range(3)]
     assert asked == ["state"] * 3, "the first reads the query and maintains, the others do not"
-    result = cli_of_gains.one("gain")
+    result = gains.one("gain")
     assert (result["kept_answers"], result["uses"], result["verdict"]) == (3, 0, "answers")
     assert result["last_use"] is not None
-    table = DeltaTable(str(cli_of_gains.workload.parent / "t"))
-    size = sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
+    actions = gains.table("t").get_add_actions(flatten=True)
+    size = sum(pa.table(actions)["size_bytes"].to_pylist())
     assert result["answers_bytes"] == 3 * size
-    assert "3 answers from the materialized result" in cli_of_gains.text("gain")
-    assert "3 answers from the materialized result; last use" in cli_of_gains.text("status")
-    assert ", result materialized" in cli_of_gains.text("status")
-    status = cli_of_gains.one("status")
+    assert "3 answers from the materialized result" in gains.text("gain")
+    shown, status = gains.text("status"), gains.one("status")
+    assert "3 answers from the materialized result; last use" in shown
+    assert ", result materialized" in shown
     assert status["keeps_answer"]
     assert (status["kept_answers"], status["last_use"]) == (3, result["last_use"])
-    out = cli_of_gains.workload.parent / "impctl.prom"
-    cli_of_gains.good("gain", "--metrics", str(out))
+    out = gains.folder / "impctl.prom"
+    gains.good("gain", "--metrics", str(out))
     assert families(out)["impctl_kept_answers"] == {"q": 3.0}
 
 
@@ -830,12 +770,11 @@ def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: s
     assert said in _hint(COSTS_MORE, result, runs, lambda: "")
 
 
-def test_several_queries_are_summed_up(cli_of_gains: Cli) -> None:
-    text = cli_of_gains.workload.read_text()
-    more = f'"{SQL}"}}, kept: {{sql: "{SQL}", answer: true}}'
-    cli_of_gains.workload.write_text(text.replace(f'"{SQL}"}}', more))
-    cli_of_gains.good("capture")
+def test_several_queries_are_summed_up(gains: Cli) -> None:
+    more = f'"{SQL}"}}, "kept": {{"sql": "{SQL}", "answer": true}}'
+    gains.edit(f'"{SQL}"}}', more)
+    gains.good("capture")
     for name in ("q", "kept", "kept"):
-        cli_of_gains.good("query", "--query", name, "--sketch", "auto")
-    shown = cli_of_gains.text("gain")
+        gains.good("query", "--query", name, "--sketch", "auto")
+    shown = gains.text("gain")
     assert "2 queries: 1 use of sketches, 2 answers from materialized results skipped" in shown

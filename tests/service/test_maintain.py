@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,12 +26,23 @@ from impctl.service.maintain import maintain
 from impctl.service.results import MaintainResult, Outcome
 from impctl.service.settings import Settings
 from impctl.service.state_cache import StateCache
+from impctl.service.step import Maintainer
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.crash.processes import VERSIONS, WANTED, rows, versions, write_batches
 from tests.support.kept_workload import stored
-from tests.support.run_cli import ROWS, Cli, CliOf, interruptible
+from tests.support.run_cli import (
+    ROWS,
+    Capsys,
+    Cli,
+    CliOf,
+    MonkeyPatch,
+    Ran,
+    interruptible,
+    spied,
+    write_files,
+)
 
 FILE = """
 version: 1
@@ -56,9 +68,7 @@ def rows_of_groups(x: int, *groups: int) -> pa.Table:
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
-    create_table(str(tmp_path / "t"), rows_of_groups(10, 0, 0, 0, 3, 3, 5))
-    file = tmp_path / "w.yaml"
-    file.write_text(FILE)
+    file = write_files(tmp_path, FILE, t=rows_of_groups(10, 0, 0, 0, 3, 3, 5))
     with open_context(Settings(workload=file)) as ctx:
         assert not capture(ctx, None).failures
     return file
@@ -68,19 +78,20 @@ def append(workload: Path, x: int, *groups: int) -> None:
     write_deltalake(str(workload.parent / "t"), rows_of_groups(x, *groups), mode="append")
 
 
-def maintained(workload: Path, kept: StateCache | None = None) -> Outcome:
+def maintained(workload: Path, kept: StateCache | None = None, *failed: str) -> Outcome:
+    """What a run comes to in which these queries fail."""
     with open_context(Settings(workload=workload)) as ctx:
-        return maintain(ctx, None, 1, kept)
+        outcome = maintain(ctx, None, 1, kept)
+    assert tuple(failure.query for failure in outcome.failures) == failed
+    return outcome
 
 
 def stored_versions(workload: Path) -> list[int]:
-    with Store.open(workload.parent / ".impctl") as store:
-        result = [store.load(query) for query in ("many", "sums", "each")]
-        return [stored.versions["t"] for stored in result if stored is not None]
+    return [stored(workload.parent, query).versions["t"] for query in ("many", "sums", "each")]
 
 
 @pytest.fixture
-def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def commits(monkeypatch: MonkeyPatch) -> list[bool]:
     """A True per commit that waits for the disk; with `[False]` in it all are refused.
 
     That one took long is not told, which on a busy disk would be another.
@@ -105,7 +116,6 @@ def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None
     append(workload, 10, 5)
     append(workload, 10, 3)
     outcome = maintained(workload)
-    assert not outcome.failures
     assert commits == [True]
     assert stored_versions(workload) == [2, 2, 2]
     results = [r for r in outcome.results if isinstance(r, MaintainResult)]
@@ -115,67 +125,50 @@ def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None
 @pytest.mark.slow
 def test_a_query_that_fails_is_alone(workload: Path) -> None:
     append(workload, 0, 5)
-    outcome = maintained(workload)
-    assert [failure.query for failure in outcome.failures] == ["sums"]
+    maintained(workload, None, "sums")
     assert stored_versions(workload) == [1, 0, 1]
 
 
-def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
-    workload: Path, commits: list[bool]
-) -> None:
+def test_a_failed_commit_tells_and_keeps_nothing(workload: Path, commits: list[bool]) -> None:
     kept = StateCache()
     append(workload, 10, 5)
     commits.append(False)
-    outcome = maintained(workload, kept)
-    assert outcome.results == ()
-    assert [failure.query for failure in outcome.failures] == ["many", "sums", "each"]
+    assert maintained(workload, kept, "many", "sums", "each").results == ()
     commits.clear()
     assert stored_versions(workload) == [0, 0, 0]
-    outcome = maintained(workload, kept)
-    assert not outcome.failures
+    maintained(workload, kept)
     assert stored_versions(workload) == [1, 1, 1]
 
 
 @pytest.mark.slow
-def test_state_that_was_kept_is_not_read_again(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_state_that_was_kept_is_not_read_again(workload: Path, monkeypatch: MonkeyPatch) -> None:
     kept = StateCache()
     append(workload, 10, 5)
-    assert not maintained(workload, kept).failures
-    read: list[str] = []
-    real = Store.load_runs
-
-    def load_runs(self: Store, query: str, beginning: str = "") -> object:
-        read.append(query)
-        return real(self, query, beginning)
-
-    monkeypatch.setattr(Store, "load_runs", load_runs)
+    maintained(workload, kept)
+    read = spied(monkeypatch, Store, "load_runs")
     append(workload, 10, 5)
-    assert not maintained(workload, kept).failures
+    maintained(workload, kept)
     assert read == []
     assert stored_versions(workload) == [2, 2, 2]
     # What another process did in between is no state of ours.
     append(workload, 10, 5)
-    assert not maintained(workload).failures
+    maintained(workload)
     read.clear()
     append(workload, 10, 5)
-    assert not maintained(workload, kept).failures
-    assert sorted(read) == ["each", "many", "sums"]
+    maintained(workload, kept)
+    assert sorted(query for _, query, *_ in read) == ["each", "many", "sums"]
 
 
-def test_of_states_kept_the_latest_ones_that_fit_stay(
-    workload: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_latest_states_that_fit_stay(workload: Path, monkeypatch: MonkeyPatch) -> None:
     append(workload, 10, 5)
     whole = StateCache()
-    assert not maintained(workload, whole).failures
+    maintained(workload, whole)
     # Sizes of states grow with the tables, so they are taken as equally large.
     monkeypatch.setattr(MaintainedQuery, "state_bytes", lambda self: 10)
     for limit, left in ((30, ["many", "sums", "each"]), (29, ["sums", "each"]), (9, [])):
         kept = StateCache(limit)
         append(workload, 10, 5)
-        assert not maintained(workload, kept).failures
+        maintained(workload, kept)
         assert list(kept._states) == left
     assert all(held.bytes > 0 for held in whole._states.values())
 
@@ -191,19 +184,15 @@ queries:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
-    create_table(str(tmp_path / "t"), pa.table({"g": [1, 2, 3], "x": [10, -20, 30]}))
-    cli = cli_of(WORKLOAD)
+def cli(cli_of: CliOf) -> Cli:
+    cli = cli_of(WORKLOAD, t=pa.table({"g": [1, 2, 3], "x": [10, -20, 30]}))
     assert cli("capture").refusal == (3, "sketch_unsafe")
     return cli
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--due",), ("--query", "refused")])
-def test_a_query_that_can_have_no_sketch_fails_only_strict_runs(
-    cli: Cli, options: tuple[str, ...]
-) -> None:
-    told = {result["query"]: result for result in cli.good("maintain", *options).results}
-    assert told["refused"]["reason_code"] == "sketch_unsafe"
+def test_without_a_safe_sketch_only_strict_runs_fail(cli: Cli, options: tuple[str, ...]) -> None:
+    assert cli.by_query("maintain", *options)["refused"]["reason_code"] == "sketch_unsafe"
     assert "refused: without a sketch, " in cli.text("maintain", *options)
     assert cli("maintain", "--strict", *options).refusal == (3, "sketch_unsafe")
 
@@ -228,7 +217,7 @@ FAILED = {"divides", "corrupt", "gone"}
 
 
 @pytest.fixture
-def many(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+def many(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
     create_table(str(tmp_path / "u"), ROWS)
     file = tmp_path / "many.yaml"
     file.write_text(TWO_TABLES)
@@ -237,17 +226,9 @@ def many(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def spoil_state(root: Path, query: str) -> None:
     """Alter the query's state where it is stored."""
-    with Store.open(root) as store:
-        assert store.run_refs(query)
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    changed = connection.execute(
-        "UPDATE run SET checksum = checksum + 1 WHERE query_id ="
-        " (SELECT id FROM query WHERE name = ?)",
-        (query,),
-    ).rowcount
-    connection.commit()
-    connection.close()
-    assert changed > 0
+    with closing(sqlite3.connect(root / "catalog.sqlite")) as catalog, catalog:
+        sql = "UPDATE run SET checksum = checksum + 1 WHERE query_id = (SELECT id FROM query WHERE"
+        assert catalog.execute(f"{sql} name = ?)", (query,)).rowcount > 0
 
 
 @pytest.fixture
@@ -256,17 +237,19 @@ def spoiled(many: Cli, table: str, tmp_path: Path) -> Cli:
     many.good("capture")
     spoil_state(tmp_path / ".impctl", "corrupt")
     write_deltalake(table, pa.table({"g": [0], "x": [0], "note": ["z"]}), mode="append")
-    other = str(tmp_path / "u")
-    held = set(DeltaTable(other).file_uris())
-    write_deltalake(other, ROWS, mode="append")
-    (added,) = set(DeltaTable(other).file_uris()) - held
+    held = set(many.table("u").file_uris())
+    many.append("u", ROWS)
+    (added,) = set(many.table("u").file_uris()) - held
     Path(added.removeprefix("file://")).unlink()
     return many
 
 
-def failures(document: dict[str, Any]) -> dict[str, str]:
-    error = document["error"]
-    return {f["query"]: f["code"] for f in error.get("failures", [error])}
+def failures(ran: Ran) -> dict[str, str]:
+    return {f["query"]: f["code"] for f in ran.error.get("failures", [ran.error])}
+
+
+def actions(ran: Ran) -> list[tuple[str, str]]:
+    return [(result["query"], result["action"]) for result in ran.results]
 
 
 @pytest.mark.slow
@@ -276,7 +259,7 @@ def test_capture_goes_on(many: Cli) -> None:
     for _ in range(2):
         ran = many("capture")
         assert ran.code == 3
-        assert failures(ran.document) == {"divides": "column_unknown", "gone": "table_missing"}
+        assert failures(ran) == {"divides": "column_unknown", "gone": "table_missing"}
         assert [r["query"] for r in ran.results] == ["corrupt", "good"]
     many.workload.write_text(TWO_TABLES)
     assert many("plan", "--detailed-exitcode").code == 2
@@ -285,25 +268,21 @@ def test_capture_goes_on(many: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_maintain_goes_on_and_converges(
-    spoiled: Cli, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_maintain_goes_on_and_converges(spoiled: Cli, capsys: Capsys) -> None:
     ran = spoiled("maintain", "--policy", "incremental")
-    assert failures(ran.document).keys() == FAILED
-    assert ran.code == 3
-    assert [(r["query"], r["action"]) for r in ran.results] == [("good", "exact")]
+    assert failures(ran).keys() == FAILED
+    assert (ran.code, actions(ran)) == (3, [("good", "exact")])
     # The same again: what is done stays done, what failed fails alike.
     again = spoiled("maintain", "--policy", "incremental")
-    assert failures(again.document) == failures(ran.document)
-    assert [(r["query"], r["action"]) for r in again.results] == [("good", "none")]
+    assert failures(again) == failures(ran)
+    assert actions(again) == [("good", "none")]
     assert run(build_app(), ["maintain", str(spoiled.workload), "--policy", "incremental"]) == 3
-    lines = capsys.readouterr().err.splitlines()
-    head, _, names = lines[-1].partition(": ")
+    head, _, names = capsys.readouterr().err.splitlines()[-1].partition(": ")
     assert head == "3 of 4 queries failed"
     assert set(names.split(", ")) == {f"`{name}`" for name in FAILED}
     # Mended from outside, the same command brings everything up to date.
-    DeltaTable(table).delete("x = 0")
-    DeltaTable(str(tmp_path / "u")).restore(0)
+    spoiled.table("t").delete("x = 0")
+    spoiled.table("u").restore(0)
     spoiled.good("capture", "--query", "divides", "--query", "gone", "--query", "corrupt")
     spoiled.good("maintain")
     assert spoiled("plan", "--detailed-exitcode").code == 0
@@ -319,23 +298,14 @@ def test_auto_recaptures_a_corrupt_state(spoiled: Cli) -> None:
 @pytest.mark.slow
 def test_plan_goes_on(spoiled: Cli) -> None:
     ran = spoiled("plan", "--policy", "incremental")
-    assert failures(ran.document).keys() == {"corrupt", "gone"}
-    assert ran.code == 7
+    assert failures(ran).keys() == {"corrupt", "gone"}
     # What a query divides by is only found out by computing.
-    assert [(r["query"], r["action"]) for r in ran.results] == [
-        ("divides", "exact"),
-        ("good", "exact"),
-    ]
+    assert (ran.code, actions(ran)) == (7, [("divides", "exact"), ("good", "exact")])
 
 
 @pytest.mark.slow
-def test_an_unexpected_error_is_one_querys_own(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from impctl.service.step import Maintainer
-
-    many.good("capture")
-    write_deltalake(table, ROWS, mode="append")
+def test_an_unexpected_error_is_one_querys_own(many: Cli, monkeypatch: MonkeyPatch) -> None:
+    many.captured().append("t", ROWS)
     step = Maintainer.step
 
     def stumbles(self: Maintainer, *args: Any, **kwargs: Any) -> Any:
@@ -347,76 +317,63 @@ def test_an_unexpected_error_is_one_querys_own(
     ran = many("maintain")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "corrupt")
     assert "KeyError" in ran.error["message"]
-    assert {r["query"]: r["action"] for r in ran.results} == {
-        "divides": "exact",
-        "gone": "none",
-        "good": "exact",
-    }
+    assert dict(actions(ran)) == {"divides": "exact", "gone": "none", "good": "exact"}
     monkeypatch.setattr(Maintainer, "step", step)
-    assert [r["query"] for r in many.good("maintain").results if r["action"] == "exact"] == [
-        "corrupt"
-    ]
+    again = actions(many.good("maintain"))
+    assert [query for query, action in again if action == "exact"] == ["corrupt"]
 
 
-def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_goes_on(many: Cli, monkeypatch: MonkeyPatch) -> None:
     """Spark is pretended: what is recaptured is what is stored, but for one query."""
-    many.good("capture")
-    stored_fragments = {}
-    for name in ("divides", "gone", "good"):
-        sketches = stored(many.workload.parent, name).sketches
-        stored_fragments[name] = {s.access: s.ranges for s in sketches}
+    folder = many.captured().folder
 
     def needed(ctx: Context, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":
             raise RuntimeError("Spark stumbled")
-        return stored_fragments[prepared.spec.name]
+        return {s.access: s.ranges for s in stored(folder, prepared.spec.name).sketches}
 
     monkeypatch.setattr(Context, "spark", lambda _: None)
     monkeypatch.setattr(verify_module, "needed", needed)
     ran = many("verify")
     assert (ran.code, ran.error["query"]) == (1, "corrupt")
-    assert {r["query"]: r["covers"] for r in ran.results} == {
-        "divides": True,
-        "gone": True,
-        "good": True,
-    }
+    covers = {r["query"]: r["covers"] for r in ran.results}
+    assert covers == {"divides": True, "gone": True, "good": True}
 
 
 NAMES = ["first", "file", "grow", "twice", "gone", "same"]
 
 
 @pytest.fixture
-def cli_of_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def batches(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_batches(tmp_path))
 
 
-def table_rows(folder: Path) -> dict[str, list[tuple[int, int]]]:
-    return {name: rows(folder / name) for name in WANTED}
+def all_rows(batches: Cli) -> dict[str, list[tuple[int, int]]]:
+    return {name: rows(batches.folder / name) for name in WANTED}
+
+
+def applied(ran: Ran) -> list[tuple[str, int]]:
+    return [(result["name"], result["version"]) for result in ran.results]
 
 
 @pytest.mark.slow
-def test_a_repeat_says_where_the_batches_are(cli_of_batches: Cli, tmp_path: Path) -> None:
-    done = cli_of_batches.good("apply", "--all").results
-    assert [r["already_applied"] for r in done] == [False] * 6
-    foreseen = cli_of_batches.good("apply", "--all", "--dry-run").results
-    again = cli_of_batches.good("apply", "--all").results
-    assert foreseen == again
-    assert [(r["name"], r["version"]) for r in again] == [(r["name"], r["version"]) for r in done]
-    assert all(r["already_applied"] and not r["inserted"] + r["updated"] for r in again)
-    assert table_rows(tmp_path) == WANTED
-    repeated = cli_of_batches.one("apply", "same", "--again")
+def test_a_repeat_says_where_the_batches_are(batches: Cli) -> None:
+    done = batches.good("apply", "--all")
+    assert [r["already_applied"] for r in done.results] == [False] * 6
+    foreseen, again = batches.good("apply", "--all", "--dry-run"), batches.good("apply", "--all")
+    assert foreseen.results == again.results
+    assert applied(again) == applied(done)
+    assert all(r["already_applied"] and not r["inserted"] + r["updated"] for r in again.results)
+    assert all_rows(batches) == WANTED
+    repeated = batches.one("apply", "same", "--again")
     assert (repeated["version"], repeated["inserted"]) == (5, 2)
 
 
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("names", [["--all"], ["first"]])
+@pytest.mark.parametrize("name", ["--all", "first"])
 def test_a_signal_during_a_commit_is_told_with_what_is_in(
-    cli_of_batches: Cli,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: signal.Signals,
-    names: list[str],
+    batches: Cli, monkeypatch: MonkeyPatch, number: signal.Signals, name: str
 ) -> None:
     def write_and_be_shot(*given: Any, **options: Any) -> None:
         os.kill(os.getpid(), number)
@@ -424,39 +381,38 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
 
     with monkeypatch.context() as patch, interruptible():
         patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_be_shot)
-        shot = cli_of_batches("apply", *names)
+        shot = batches("apply", name)
     assert shot.refusal == (130, "interrupted")
-    assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]
+    assert applied(shot) == [("first", 1)]
     assert "`first` (version 1 of `t`)" in shot.error["message"]
     assert "it skips batches that are already applied" in shot.error["hint"]
-    assert versions(tmp_path) == {"t": 1, "u": 0}
-    rest = cli_of_batches.good("apply", "--all").results
+    assert versions(batches.folder) == {"t": 1, "u": 0}
+    rest = batches.good("apply", "--all").results
     assert [r["name"] for r in rest if not r["already_applied"]] == NAMES[1:]
-    assert (table_rows(tmp_path), versions(tmp_path)) == (WANTED, VERSIONS)
+    assert (all_rows(batches), versions(batches.folder)) == (WANTED, VERSIONS)
 
 
-def test_what_is_in_is_told_beside_an_unexpected_error(
-    cli_of_batches: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DeltaTable, "update", Mock(side_effect=ZeroDivisionError))
-    ran = cli_of_batches("apply", "--all")
+def test_applied_batches_are_told_beside_an_error(batches: Cli, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(DeltaTable, "merge", Mock(side_effect=ZeroDivisionError))
+    ran = batches("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
-    assert [(r["name"], r["version"]) for r in ran.results] == [("first", 1), ("file", 1)]
+    assert applied(ran) == [("first", 1), ("file", 1)]
 
 
-def test_what_is_wrong_with_a_value_is_told_where_it_stands(tmp_path: Path, cli_of: CliOf) -> None:
-    table = pa.table({"id": [1], "town": ["Rome"]})
-    create_table(str(tmp_path / "t"), table)
-    error = cli_of(
-        "version: 1\n"
-        "tables: {t: {path: t}}\n"
-        "queries: {q: {sql: SELECT id FROM t}}\n"
-        "updates:\n"
-        "  - name: move\n"
-        "    update:\n"
-        "      table: t\n"
-        "      set: {id: id + 1, town: New York}\n"
-    )("apply", "move").error
+MOVE = """\
+version: 1
+tables: {t: {path: t}}
+queries: {q: {sql: SELECT id FROM t}}
+updates:
+  - name: move
+    update:
+      table: t
+      set: {id: id + 1, town: New York}
+"""
+
+
+def test_what_is_wrong_with_a_value_is_told_where_it_stands(cli_of: CliOf) -> None:
+    error = cli_of(MOVE, t=pa.table({"id": [1], "town": ["Rome"]}))("apply", "move").error
     place = (error["location"]["line"], error["location"]["column"])
     assert (error["code"], error["query"], place) == ("column_unknown", "move", (8, 31))
     assert "`set` of `t.town`" in error["message"]

@@ -39,18 +39,17 @@ from impctl.service.parameters import parsed
 from impctl.service.partitions import candidates, is_partitionable, partition_of
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store
-from impctl.tables.write.maintenance import create_table
 from impctl.types import ParameterValue
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from tests.store.builders import sketches_at
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli, CliOf, refused
+from tests.support.run_cli import Capsys, Cli, CliOf, refused
 
 PLACE = Location("w.yaml", 7, 5)
 
 
-def bench_of(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> Any:
+def run_over(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> Any:
     """As much of a run as a partition is made from."""
     schema = Schema((Column("a", kind), Column("other", LONG)))
     spec = PartitionSpec("t", column, boundaries or None, None if boundaries else 4, PLACE)
@@ -59,7 +58,7 @@ def bench_of(kind: SqlType, *boundaries: BoundaryLiteral, column: str = "a") -> 
 
 
 def partition(kind: SqlType, *boundaries: BoundaryLiteral) -> RangePartition:
-    return partition_of(bench_of(kind, *boundaries), "t", "a")
+    return partition_of(run_over(kind, *boundaries), "t", "a")
 
 
 EAST = timezone(timedelta(hours=2))
@@ -71,30 +70,15 @@ DIGITS = "1234567890123456789012345678901234567.8"
 @pytest.mark.parametrize(
     ("kind", "value", "canonical"),
     [
-        (BYTE, -128, -128),
-        (SHORT, 32767, 32767),
-        (INTEGER, 5, 5),
-        (INTEGER, 5.0, 5),
-        (INTEGER, "-7", -7),
-        (LONG, 2**63 - 1, 2**63 - 1),
-        (LONG, 1e3, 1000),
-        (FLOAT, 0.5, 0.5),
-        (DOUBLE, 1, 1.0),
-        (DOUBLE, 0.1, 0.1),
-        (DOUBLE, -1e308, -1e308),
-        (decimal(10, 2), 5, 500),
-        (decimal(10, 2), 1.25, 125),
-        (decimal(10, 2), "1.20", 120),
+        *((BYTE, -128, -128), (SHORT, 32767, 32767), (INTEGER, 5, 5), (INTEGER, 5.0, 5)),
+        *((INTEGER, "-7", -7), (LONG, 2**63 - 1, 2**63 - 1), (LONG, 1e3, 1000), (FLOAT, 0.5, 0.5)),
+        *((DOUBLE, 1, 1.0), (DOUBLE, 0.1, 0.1), (DOUBLE, -1e308, -1e308), (decimal(10, 2), 5, 500)),
+        *((decimal(10, 2), 1.25, 125), (decimal(10, 2), "1.20", 120)),
         (decimal(10, 2), "-0.010", -1),
         (decimal(38, 1), DIGITS, int(DIGITS.replace(".", ""))),
-        (decimal(38, 0), 10**38 - 1, 10**38 - 1),
-        (STRING, "é😀", "é😀"),
-        (STRING, "", ""),
-        (STRING, "1", "1"),
-        (DATE, date(1970, 1, 1), 0),
-        (DATE, date(1969, 12, 31), -1),
-        (DATE, "2022-01-17", 19009),
-        (TIMESTAMP, NOON, MICROS),
+        *((decimal(38, 0), 10**38 - 1, 10**38 - 1), (STRING, "é😀", "é😀"), (STRING, "", "")),
+        *((STRING, "1", "1"), (DATE, date(1970, 1, 1), 0), (DATE, date(1969, 12, 31), -1)),
+        *((DATE, "2022-01-17", 19009), (TIMESTAMP, NOON, MICROS)),
         (TIMESTAMP, NOON.replace(tzinfo=UTC), MICROS),
         (TIMESTAMP, NOON.replace(tzinfo=EAST), MICROS - 7_200_000_000),
         (TIMESTAMP, "2022-01-17 12:00:00", MICROS),
@@ -118,26 +102,14 @@ def test_a_boundary_in_canonical_form(
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (INTEGER, 1.5),
-        (INTEGER, "one"),
-        (INTEGER, ""),
-        (LONG, date(2022, 1, 17)),
-        (LONG, NOON),
-        (LONG, "NaN"),
-        (DOUBLE, "x"),
-        (DOUBLE, date(2022, 1, 17)),
-        (decimal(10, 2), 1.255),
-        (decimal(10, 2), "0.001"),
+        *((INTEGER, value) for value in (1.5, "one", "")),
+        *((LONG, value) for value in (date(2022, 1, 17), NOON, "NaN")),
+        *((DOUBLE, value) for value in ("x", date(2022, 1, 17))),
+        *((decimal(10, 2), value) for value in (1.255, "0.001")),
         (decimal(10, 0), "1e-1"),
-        (STRING, 5),
-        (STRING, 0.5),
-        (STRING, date(2022, 1, 17)),
-        (DATE, 19009),
-        (DATE, NOON),
-        (DATE, "17.1.2022"),
-        (DATE, "2022-02-30"),
-        (TIMESTAMP, 1_642_420_800),
-        (TIMESTAMP, "noon"),
+        *((STRING, value) for value in (5, 0.5, date(2022, 1, 17))),
+        *((DATE, value) for value in (19009, NOON, "17.1.2022", "2022-02-30")),
+        *((TIMESTAMP, value) for value in (1_642_420_800, "noon")),
         (TIMESTAMP_NTZ, 0.5),
     ],
 )
@@ -172,57 +144,43 @@ PARTITIONABLE += [TIMESTAMP, TIMESTAMP_NTZ]
 @pytest.mark.parametrize("kind", PARTITIONABLE, ids=str)
 def test_columns_that_ranges_can_be_made_of(kind: SqlType) -> None:
     assert is_partitionable(Column("a", kind))
-    assert candidates(bench_of(kind, column="A"), "t") == ("a",)
+    assert candidates(run_over(kind, column="A"), "t") == ("a",)
 
 
 @pytest.mark.parametrize("kind", [BOOLEAN, BINARY, other("array<int>")], ids=str)
 def test_columns_that_they_cannot(kind: SqlType) -> None:
     assert not is_partitionable(Column("a", kind))
     with refused(UsageError, "column_not_partitionable") as caught:
-        candidates(bench_of(kind), "t")
+        candidates(run_over(kind), "t")
     assert caught.value.location == PLACE
 
 
 def test_a_column_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match="no column `ohter`") as caught:
-        candidates(bench_of(LONG, column="ohter"), "t")
-    assert (caught.value.code, caught.value.location) == ("column_unknown", PLACE)
-    assert caught.value.hint == "did you mean `other`?"
+    with refused(UsageError, "column_unknown", "no column `ohter`") as caught:
+        candidates(run_over(LONG, column="ohter"), "t")
+    assert (caught.value.location, caught.value.hint) == (PLACE, "did you mean `other`?")
 
 
 def test_candidates_of_other_tables_are_left_alone() -> None:
-    assert candidates(bench_of(LONG, column="nowhere"), "u") == ()
+    assert candidates(run_over(LONG, column="nowhere"), "u") == ()
 
 
-GIVEN_NOON = datetime(2024, 1, 31, 12)
+GIVEN_NOON, WEST = datetime(2024, 1, 31, 12), timezone(timedelta(hours=-18))
 
 
 @pytest.mark.parametrize(
     ("written", "like", "expected"),
     [
-        ("7000", 1, 7000),
-        ("-1", 1, -1),
-        ("+1", 1, 1),
-        (str(2**63 - 1), 1, 2**63 - 1),
-        ("0.75", Decimal(1), Decimal("0.75")),
-        ("2", Decimal(1), Decimal(2)),
-        ("-.5", Decimal(1), Decimal("-0.5")),
-        ("50", 1.0, 50.0),
-        ("2.5e3", 1.0, 2500.0),
-        ("TRUE", False, True),
-        ("false", True, False),
-        ("' OR 1=1", "x", "' OR 1=1"),
-        ("", "x", ""),
-        ("7", "x", "7"),
+        *(("7000", 1, 7000), ("-1", 1, -1), ("+1", 1, 1), (str(2**63 - 1), 1, 2**63 - 1)),
+        *(("0.75", Decimal(1), Decimal("0.75")), ("2", Decimal(1), Decimal(2))),
+        *(("-.5", Decimal(1), Decimal("-0.5")), ("50", 1.0, 50.0), ("2.5e3", 1.0, 2500.0)),
+        *(("TRUE", False, True), ("false", True, False), ("' OR 1=1", "x", "' OR 1=1")),
+        *(("", "x", ""), ("7", "x", "7")),
         ("2024-02-29", date(2024, 1, 1), date(2024, 2, 29)),
         ("2024-01-31 12:00:00", GIVEN_NOON, GIVEN_NOON),
         ("2024-01-31T12:00:00Z", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=UTC)),
         ("2024-01-31 12:00:00.5", GIVEN_NOON, GIVEN_NOON.replace(microsecond=500_000)),
-        (
-            "2024-01-31 12:00:00-18:00",
-            GIVEN_NOON,
-            GIVEN_NOON.replace(tzinfo=timezone(timedelta(hours=-18))),
-        ),
+        ("2024-01-31 12:00:00-18:00", GIVEN_NOON, GIVEN_NOON.replace(tzinfo=WEST)),
     ],
 )
 def test_a_value_of_the_type(written: str, like: ParameterValue, expected: ParameterValue) -> None:
@@ -262,65 +220,51 @@ SKETCHED = {"doubles": "d"}
 
 def rows(rng: random.Random, count: int, low: int, high: int) -> pa.Table:
     doubles = [None, math.nan, -0.0, 0.0, math.inf, *(v / 8 for v in range(low, high))]
-    return pa.table(
-        {
-            "x": pa.array(rng.choices([None, *range(low, high)], k=count), pa.int64()),
-            "d": pa.array(rng.choices(doubles, k=count), pa.float64()),
-            "g": pa.array(rng.choices(range(12), k=count), pa.int32()),
-            "v": pa.array(rng.choices(range(10), k=count), pa.int64()),
-        }
-    )
+    columns = {
+        "x": pa.array(rng.choices([None, *range(low, high)], k=count), pa.int64()),
+        "d": pa.array(rng.choices(doubles, k=count), pa.float64()),
+        "g": pa.array(rng.choices(range(12), k=count), pa.int32()),
+        "v": pa.array(rng.choices(range(10), k=count), pa.int64()),
+    }
+    return pa.table(columns)
 
 
 @pytest.fixture
-def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
-    rng = random.Random(3)
-    create_table(str(tmp_path / "t"), rows(rng, 300, 0, 60))
-    create_table(str(tmp_path / "u"), pa.table({"g": pa.array(range(4), pa.int32())}))
-    lines = [
-        "version: 1",
-        "tables: {t: {path: t}, u: {path: u}}",
-        "partitions: {t: {x: {ranges: 12}, d: {ranges: 12}}}",
-        "queries:",
-        *(
-            f'  {name}: {{sql: "{sql}", sketch: {{t: {SKETCHED.get(name, "x")}}}}}'
+def cli(cli_of: CliOf) -> Cli:
+    workload = {
+        "partitions": {"t": {"x": {"ranges": 12}, "d": {"ranges": 12}}},
+        "queries": {
+            name: {"sql": sql, "sketch": {"t": SKETCHED.get(name, "x")}}
             for name, sql in QUERIES.items()
-        ),
-        "store: .impctl",
-    ]
-    return cli_of("\n".join(lines) + "\n")
-
-
-def verified(cli: Cli) -> None:
-    for result in cli.good("verify", "--results").results:
-        assert result["covers"], result
-        assert result["results_equal"] is True, result
-        assert result["slack"] == 0 or result["query"] == "touched", result
+        },
+    }
+    u = pa.table({"g": pa.array(range(4), pa.int32())})
+    return cli_of(workload, t=rows(random.Random(3), 300, 0, 60), u=u)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, spark: Any) -> None:
+def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, spark: Any) -> None:
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
     assert modes == {**dict.fromkeys(QUERIES, "exact"), "touched": "touch"}
     rng = random.Random(4)
     for turn in range(2):
         low = 60 + 90 * turn
-        write_deltalake(str(tmp_path / "t"), rows(rng, 400, low, low + 90), mode="append")
-        DeltaTable(str(tmp_path / "t")).delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
+        cli.append("t", rows(rng, 400, low, low + 90))
+        cli.table("t").delete(f"x > {10 * turn} AND x < {10 * turn + 25}")
         results = cli.good("maintain", "--imbalance", "2").results
         assert {r["action"] for r in results} == {"exact", "touch"}
         assert {r["query"] for r in results if r["ranges"]["drifted"]} >= {"grouped", "touched"}
-        mended = {r["query"]: r for r in cli.good("capture", "--rebalance").results}
+        mended = cli.by_query("capture", "--rebalance")
         assert {r["action"] for r in mended.values()} == {"rebalance"}
         assert "derived" in mended["grouped"]["reason"]
         assert "rows of split" not in mended["keyed"]["reason"]
         assert "recaptured" in mended["joined"]["reason"]
-        verified(cli)
-        write_deltalake(str(tmp_path / "t"), rows(rng, 20, 0, low + 90), mode="append")
+        cli.verified(may_slack="touched")
+        cli.append("t", rows(rng, 20, 0, low + 90))
         assert {r["action"] for r in cli.good("maintain").results} == {"exact", "touch"}
-        verified(cli)
+        cli.verified(may_slack="touched")
 
 
 WORKLOAD = """\
@@ -349,9 +293,7 @@ def largest(folder: Path) -> int:
 
 @pytest.mark.slow
 @random_cases(1, 2, 20)
-def test_the_largest_range_is_never_larger(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
-) -> None:
+def test_the_largest_range_is_never_larger(tmp_path: Path, capsys: Capsys, cases: range) -> None:
     evened = 0
     for seed in cases:
         rng, folder = np.random.default_rng(seed), tmp_path / str(seed)
@@ -392,121 +334,110 @@ store: .impctl
 
 def table(low: int, high: int) -> pa.Table:
     values = [None, *range(low, high)]
-    return pa.table(
-        {
-            "x": pa.array(values, pa.int64()),
-            "g": pa.array([i % 7 for i in range(len(values))], pa.int32()),
-            "v": pa.array([i % 10 for i in range(len(values))], pa.int64()),
-        }
-    )
+    columns = {
+        "x": pa.array(values, pa.int64()),
+        "g": pa.array([i % 7 for i in range(len(values))], pa.int32()),
+        "v": pa.array([i % 10 for i in range(len(values))], pa.int64()),
+    }
+    return pa.table(columns)
 
 
 @pytest.fixture
-def drifting(tmp_path: Path, cli_of: CliOf) -> Cli:
-    create_table(str(tmp_path / "t"), table(0, 100))
-    create_table(str(tmp_path / "e"), table(0, 0))
-    return cli_of(FILE).captured()
+def drifting(cli_of: CliOf) -> Cli:
+    return cli_of(FILE, t=table(0, 100), e=table(0, 0)).captured()
 
 
-def drift(drifting: Cli, tmp_path: Path) -> dict[str, dict[str, Any]]:
+def drift(drifting: Cli) -> dict[str, dict[str, Any]]:
     """All new rows beyond the last boundary."""
-    write_deltalake(str(tmp_path / "t"), table(100, 600), mode="append")
-    return {r["query"]: r for r in drifting.good("maintain").results}
+    drifting.append("t", table(100, 600))
+    return drifting.by_query("maintain")
 
 
 @pytest.mark.slow
-def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> None:
-    match = drift(drifting, tmp_path)
-    assert match["big"]["ranges"]["drifted"]
-    assert match["big"]["ranges"]["imbalance"] > 4 * match["big"]["ranges"]["at_capture"]
-    assert match["big"]["ranges"]["hint"] == "run `impctl capture --rebalance`"
-    again = {r["query"]: r for r in drifting.good("maintain").results}
-    assert again["big"]["action"] == "none"
-    assert again["big"]["ranges"] == match["big"]["ranges"]
+def test_maintain_tells_and_rebalance_mends(drifting: Cli) -> None:
+    big = drift(drifting)["big"]["ranges"]
+    assert big["drifted"]
+    assert big["imbalance"] > 4 * big["at_capture"]
+    assert big["hint"] == "run `impctl capture --rebalance`"
+    again = drifting.by_query("maintain")["big"]
+    assert (again["action"], again["ranges"]) == ("none", big)
 
-    mended = {r["query"]: r for r in drifting.good("capture", "--rebalance").results}
+    mended = drifting.by_query("capture", "--rebalance")
     assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"
     assert "state derived from the stored one and" in mended["big"]["reason"]
     assert mended["fixed"]["action"] == "none"
     assert "the workload file sets the `boundaries` of `t.g`" in mended["fixed"]["reason"]
     for result in drifting.good("maintain").results:
-        assert result["action"] == "none"
-        assert not result["ranges"]["drifted"], result
-    big = drifting.one("status", "--query", "big")
-    (ranges,) = big["ranges"]
+        assert (result["action"], bool(result["ranges"]["drifted"])) == ("none", False), result
+    status = drifting.one("status", "--query", "big")
+    (ranges,) = status["ranges"]
     assert (ranges["table"], ranges["attribute"], ranges["ranges"]) == ("t", "x", 8)
     assert (ranges["rows"], ranges["hint"]) == (600, None)
     assert ranges["imbalance"] < 2
-    assert big["last_action"] == "rebalance"
+    assert status["last_action"] == "rebalance"
 
 
 @pytest.mark.slow
-def test_rebalanced_twice_is_rebalanced_once(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_rebalanced_twice_is_rebalanced_once(drifting: Cli) -> None:
+    drift(drifting)
     drifting.good("capture", "--rebalance", "--query", "big")
     again = drifting.one("capture", "--rebalance", "--query", "big")
     assert again["action"] == "none"
     assert again["reason"] == "splitting or merging ranges would not help"
 
 
-def test_a_stale_sketch_is_maintained_first(drifting: Cli, tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path / "t"), table(100, 600), mode="append")
+def test_a_stale_sketch_is_maintained_first(drifting: Cli) -> None:
+    drifting.append("t", table(100, 600))
     big = drifting.one("capture", "--rebalance", "--query", "big")
     assert (big["action"], big["versions"]) == ("rebalance", {"t": 1})
 
 
 @pytest.mark.slow
-def test_earlier_versions_keep_their_ranges(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
-    before = stored(tmp_path, "big")
-    with Store.open(tmp_path / ".impctl") as store:
-        first = sketches_at(store, {"t": 0}, "big")
+def test_earlier_versions_keep_their_ranges(drifting: Cli) -> None:
+    def first() -> Any:
+        with Store.open(drifting.folder / ".impctl") as store:
+            return sketches_at(store, {"t": 0}, "big")
+
+    drift(drifting)
+    before, then = stored(drifting.folder, "big").sketches[0], first()
     drifting.good("capture", "--rebalance", "--query", "big")
-    after = stored(tmp_path, "big")
-    with Store.open(tmp_path / ".impctl") as store:
-        assert sketches_at(store, {"t": 0}, "big") == first
-    assert after.sketches[0].partition != before.sketches[0].partition
-    assert first is not None
-    then = drifting.one("rewrite", "--query", "big", "--at", "0")
-    assert then["sketches"][0]["ranges"] == list(first[0].ranges.ids)
-    assert then["sketches"][0]["total"] == first[0].partition.ranges
-    now = drifting.one("rewrite", "--query", "big", "--at", "1")
-    assert now["sketches"][0]["ranges"] == list(after.sketches[0].ranges.ids)
+    after = stored(drifting.folder, "big").sketches[0]
+    assert first() == then is not None
+    assert after.partition != before.partition
+    old, now = (drifting.one("rewrite", "--query", "big", "--at", at) for at in "01")
+    assert old["sketches"][0]["ranges"] == list(then[0].ranges.ids)
+    assert old["sketches"][0]["total"] == then[0].partition.ranges
+    assert now["sketches"][0]["ranges"] == list(after.ranges.ids)
 
 
-def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_a_dry_run_writes_nothing(drifting: Cli) -> None:
+    drift(drifting)
     before = drifting.good("status").results
     big = drifting.one("capture", "--rebalance", "--dry-run", "--query", "big")
-    assert (big["action"], big["reason"]) == (
-        "none",
-        "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total",
-    )
+    said = "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total"
+    assert (big["action"], big["reason"]) == ("none", said)
     assert drifting.good("status").results == before
 
 
 @pytest.mark.slow
-def test_the_threshold_is_a_setting(drifting: Cli, tmp_path: Path) -> None:
-    drift(drifting, tmp_path)
+def test_the_threshold_is_a_setting(drifting: Cli) -> None:
+    drift(drifting)
     big = drifting.one("status", "--query", "big", "--imbalance", "100")
     assert not big["ranges"][0]["drifted"]
 
 
 @pytest.mark.slow
-def test_ranges_of_a_table_that_was_empty(drifting: Cli, tmp_path: Path) -> None:
+def test_ranges_of_a_table_that_was_empty(drifting: Cli) -> None:
     """One range holds everything from then on, until it is split."""
-    DeltaTable(str(tmp_path / "e")).delete()
-    write_deltalake(str(tmp_path / "e"), table(0, 80), mode="append")
+    drifting.table("e").delete()
+    drifting.append("e", table(0, 80))
     assert drifting.one("maintain", "--query", "empty")["ranges"]["drifted"]
     mended = drifting.one("capture", "--rebalance", "--query", "empty")
-    assert mended["action"] == "rebalance"
-    assert mended["sketches"][0]["total"] == 8
+    assert (mended["action"], mended["sketches"][0]["total"]) == ("rebalance", 8)
 
 
-def test_a_query_that_was_never_captured_is_named(drifting: Cli, tmp_path: Path) -> None:
-    drifting.workload.write_text(
-        FILE.replace("  empty:", '  new: {sql: "SELECT x FROM t WHERE v > 3"}\n  empty:')
-    )
+def test_a_query_that_was_never_captured_is_named(drifting: Cli) -> None:
+    drifting.edit("  empty:", '  new: {sql: "SELECT x FROM t WHERE v > 3"}\n  empty:')
     ran = drifting("capture", "--rebalance", "--query", "new", "--query", "big")
     assert ran.refusal == (7, "not_captured")
     assert [r["query"] for r in ran.results] == ["big"]

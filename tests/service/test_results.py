@@ -9,7 +9,7 @@ import io
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -21,20 +21,10 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import asdict, replace
 
-from impctl.errors import (
-    EvaluationError,
-    ImpctlError,
-    Location,
-    StateCorruptError,
-    StorageError,
-    TableError,
-    UnsupportedError,
-    UsageError,
-    unexpected,
-)
+from impctl import errors
 from impctl.service import formats as writing
 from impctl.service.cost_model import RunEstimates, reason_text
-from impctl.service.doctor import _room
+from impctl.service.doctor import Folder, _room
 from impctl.service.formats import (
     check_goal,
     csv_text,
@@ -51,56 +41,46 @@ from impctl.service.outcome import for_report
 from impctl.service.output import write_whole
 from impctl.service.results import Area, Failure, Outcome, QueryResult, Subject
 from impctl.service.text import RowsFormat, duration_text, named_before, number_text, size_text
-from impctl.store.health import Folder
-from tests.support.run_cli import refused
+from tests.support.run_cli import MonkeyPatch, refused
 
 SECOND, HOUR = 1000.0, 3_600_000.0
 
 
+TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
+    "duration": (
+        duration_text,
+        [
+            *((0.0, "0 ms"), (0.1234, "0.123 ms"), (0.00001234, "0.0000123 ms")),
+            *((999.4, "999 ms"), (999.9, "1 s"), (1234, "1.23 s")),
+            *((99.9 * SECOND, "99.9 s"), (600 * SECOND, "10 min")),
+            *((16.65 * HOUR, "999 min"), (16.66 * HOUR, "16.7 h"), (2345.6 * HOUR, "2,346 h")),
+        ],
+    ),
+    "size": (
+        size_text,
+        [
+            *((0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (999_499, "999 kB"), (999_700, "1 MB")),
+            *((2_000_000, "2 MB"), (999_700_000, "1 GB"), (1_800_000_000_000, "1.8 TB")),
+            (1_234_500_000_000_000, "1,234 TB"),
+        ],
+    ),
+    "number": (
+        number_text,
+        [(0.5, "0.5"), (386.7, "387"), (999.6, "1,000"), (2000, "2,000"), (2345.6, "2,346")],
+    ),
+}
+
+
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("written", "value", "text"),
     [
-        (0.0, "0 ms"),
-        (0.1234, "0.123 ms"),
-        (0.00001234, "0.0000123 ms"),
-        (999.4, "999 ms"),
-        (999.9, "1 s"),
-        (1234, "1.23 s"),
-        (99.9 * SECOND, "99.9 s"),
-        (600 * SECOND, "10 min"),
-        (16.65 * HOUR, "999 min"),
-        (16.66 * HOUR, "16.7 h"),
-        (2345.6 * HOUR, "2,346 h"),
+        pytest.param(written, value, text, id=f"{kind} {text}")
+        for kind, (written, cases) in TEXTS.items()
+        for value, text in cases
     ],
 )
-def test_durations(value: float, text: str) -> None:
-    assert duration_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1500, "1.5 kB"),
-        (999_499, "999 kB"),
-        (999_700, "1 MB"),
-        (2_000_000, "2 MB"),
-        (999_700_000, "1 GB"),
-        (1_800_000_000_000, "1.8 TB"),
-        (1_234_500_000_000_000, "1,234 TB"),
-    ],
-)
-def test_sizes(value: int, text: str) -> None:
-    assert size_text(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.5, "0.5"), (386.7, "387"), (999.6, "1,000"), (2000, "2,000"), (2345.6, "2,346")],
-)
-def test_numbers(value: float, text: str) -> None:
-    assert number_text(value) == text
+def test_amounts(written: Callable[[Any], str], value: float, text: str) -> None:
+    assert written(value) == text
 
 
 def test_room_on_a_large_disk(tmp_path: Path) -> None:
@@ -111,22 +91,20 @@ def test_room_on_a_large_disk(tmp_path: Path) -> None:
 
 def test_long_estimates() -> None:
     said = reason_text(RunEstimates(2_000_000.0, 3, 999_900.0, 1))
-    assert said == (
-        "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
-    )
+    wanted = "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
+    assert said == wanted
+
+
+SAFE = "A sketch of `t.a` is not safe for "
 
 
 @pytest.mark.parametrize(
     ("message", "told"),
     [
         ("Query `q` uses UNPIVOT", "it uses UNPIVOT"),
-        ("Query `q.r` uses UNPIVOT", "Query `q.r` uses UNPIVOT"),
-        ("Query `qr` uses UNPIVOT", "Query `qr` uses UNPIVOT"),
         ("The SQL of query `q` cannot be read", "its SQL cannot be read"),
-        (
-            "A sketch of `t.a` is not safe for query `q`: x",
-            "A sketch of `t.a` is not safe for the query: x",
-        ),
+        (f"{SAFE}query `q`: x", f"{SAFE}the query: x"),
+        *((text, text) for text in ("Query `q.r` uses UNPIVOT", "Query `qr` uses UNPIVOT")),
         ("Table `q` is gone", "Table `q` is gone"),
     ],
 )
@@ -138,15 +116,13 @@ TABLE = pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"])
 
 
 def result(table: pa.Table = TABLE) -> QueryResult:
-    return QueryResult(
-        query="q", answer=table, versions={"t": 0}, files_kept=1, files_total=1, elapsed_ms=1.0
-    )
+    words = {"versions": {"t": 0}, "files_kept": 1, "files_total": 1, "elapsed_ms": 1.0}
+    return QueryResult(query="q", answer=table, **words)
 
 
 def test_columns_and_rows_with_one_name_twice() -> None:
     match = result()
-    assert match.columns == ("n", "s", "n")
-    assert match.rows == ((1, "a", 0.5), (2, None, 1.5))
+    assert (match.columns, match.rows) == (("n", "s", "n"), ((1, "a", 0.5), (2, None, 1.5)))
     assert match.row_count == 2
     assert match.to_arrow() is TABLE
     assert match == result(pa.table([[1, 2], ["a", None], [0.5, 1.5]], ["n", "s", "n"]))
@@ -188,14 +164,14 @@ def test_pandas_is_given_it() -> None:
     assert frame.iloc[:, 0].tolist() == [1, 2]
 
 
-def test_pandas_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pandas_is_named_where_it_is_missing(monkeypatch: MonkeyPatch) -> None:
     find = importlib.util.find_spec
 
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
     monkeypatch.setattr("impctl.service.answer.find_spec", missing)
-    with refused(UsageError, "pandas_missing", "pandas") as caught:
+    with refused(errors.UsageError, "pandas_missing", "pandas") as caught:
         result().to_pandas()
     assert "pip install pandas" in str(caught.value.hint)
 
@@ -205,13 +181,13 @@ def test_a_year_that_python_lacks(kind: pa.DataType) -> None:
     number = 3_672_178 if kind == pa.date32() else 317_276_222_400_000_000
     days = pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
     match = result(pa.table({"d": days}))
-    with refused(EvaluationError, "beyond_python"):
+    with refused(errors.EvaluationError, "beyond_python"):
         _ = match.rows
     assert match.to_arrow().column("d").to_pylist is not None
     assert match.row_count == 1
 
 
-def _caused(error: ImpctlError, cause: BaseException) -> ImpctlError:
+def _caused(error: errors.ImpctlError, cause: BaseException) -> errors.ImpctlError:
     error.__cause__ = cause
     return error
 
@@ -223,18 +199,18 @@ KEPT = "kept"
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (unexpected(EMFILE), "too_many_open_files"),
-        (unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
-        (unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
-        (_caused(TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
-        (TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
-        (_caused(StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
-        (TableError("t", code=KEPT), KEPT),
+        (errors.unexpected(EMFILE), "too_many_open_files"),
+        (errors.unexpected(OSError(errno.ENFILE, "Too many")), "too_many_open_files"),
+        (errors.unexpected(RuntimeError('Os { code: 24, message: "Too many open files" }')), None),
+        (_caused(errors.TableError("t", code=KEPT), EMFILE), "too_many_open_files"),
+        (errors.TableError("Unable to open: Too many open files (os error 24)", code=KEPT), None),
+        (_caused(errors.StateCorruptError("s", code=KEPT), OSError(errno.EIO, "no")), KEPT),
+        (errors.TableError("t", code=KEPT), KEPT),
     ],
     ids=str,
 )
-def test_the_limit_on_open_files_is_reported_as_such(error: ImpctlError, code: str | None) -> None:
-    place = Location("w.yaml", 1, 2)
+def test_the_limit_on_open_files_is_reported(error: errors.ImpctlError, code: str | None) -> None:
+    place = errors.Location("w.yaml", 1, 2)
     (failure,) = for_report(Outcome(failures=(Failure("q", error.at(place)),))).failures
     assert failure.error.code == (code or "too_many_open_files")
     assert (failure.query, failure.error.location) == ("q", place)
@@ -249,83 +225,71 @@ MICROS_IN_YEAR_12024 = 317_276_222_400_000_000
 FAR_DAY = 3_672_178
 
 
-def every_type() -> pa.Table:
-    """Three rows; the last one is NULL throughout."""
-    columns = {
-        "n": pa.array([1, -(2**63), None], pa.int64()),
-        "x": pa.array([0.1, float("nan"), None], pa.float64()),
-        "f": pa.array([0.1, float("-inf"), None], pa.float32()),
-        "dec": pa.array([Decimal("0E-18"), Decimal("12345678901234567890.5"), None]).cast(
+EVERY: dict[str, tuple[pa.Array, Any, Any]] = {
+    "n": (pa.array([1, -(2**63), None], pa.int64()), 1, -(2**63)),
+    "x": (pa.array([0.1, float("nan"), None], pa.float64()), 0.1, "NaN"),
+    "f": (pa.array([0.1, float("-inf"), None], pa.float32()), 0.10000000149011612, "-Infinity"),
+    "dec": (
+        pa.array([Decimal("0E-18"), Decimal("12345678901234567890.5"), None]).cast(
             pa.decimal128(38, 18)
         ),
-        "s": pa.array(["", 'a,"b\nc', None]),
-        "t": pa.array([True, False, None]),
-        "d": pa.array([date(2024, 1, 31), date(1, 1, 1), None], pa.date32()),
-        "far": pa.array([0, FAR_DAY, None], pa.int32()).cast(pa.date32()),
-        "at": pa.array([NOON, NOON.replace(microsecond=0), None], pa.timestamp("us", "UTC")),
-        "far_at": pa.array([0, MICROS_IN_YEAR_12024, None]).cast(pa.timestamp("us", "UTC")),
-        "local": pa.array([datetime(2024, 1, 31, 12), datetime(1, 1, 1), None], pa.timestamp("us")),
-        "clock": pa.array([time(1, 2, 3), time(1, 2, 3, 4), None], pa.time64("us")),
-        "took": pa.array(
+        *("0.000000000000000000", "12345678901234567890.500000000000000000"),
+    ),
+    "s": (pa.array(["", 'a,"b\nc', None]), "", 'a,"b\nc'),
+    "t": (pa.array([True, False, None]), True, False),
+    "d": (
+        pa.array([date(2024, 1, 31), date(1, 1, 1), None], pa.date32()),
+        *("2024-01-31", "0001-01-01"),
+    ),
+    "far": (
+        pa.array([0, FAR_DAY, None], pa.int32()).cast(pa.date32()),
+        *("1970-01-01", "+12024-01-31"),
+    ),
+    "at": (
+        pa.array([NOON, NOON.replace(microsecond=0), None], pa.timestamp("us", "UTC")),
+        *("2024-01-31T12:00:00.500000+00:00", "2024-01-31T12:00:00+00:00"),
+    ),
+    "far_at": (
+        pa.array([0, MICROS_IN_YEAR_12024, None]).cast(pa.timestamp("us", "UTC")),
+        *("1970-01-01T00:00:00+00:00", "+12024-01-31T12:00:00+00:00"),
+    ),
+    "local": (
+        pa.array([datetime(2024, 1, 31, 12), datetime(1, 1, 1), None], pa.timestamp("us")),
+        *("2024-01-31T12:00:00", "0001-01-01T00:00:00"),
+    ),
+    "clock": (
+        pa.array([time(1, 2, 3), time(1, 2, 3, 4), None], pa.time64("us")),
+        *("01:02:03", "01:02:03.000004"),
+    ),
+    "took": (
+        pa.array(
             [timedelta(days=1, seconds=7384, microseconds=500_000), timedelta(seconds=-1), None],
             pa.duration("us"),
         ),
-        "bin": pa.array([b"", b"\x00\xff", None], pa.binary()),
-        "list": pa.array([[1.5, None], [float("inf")], None], pa.list_(pa.float64())),
-        "struct": pa.array(
+        *("P1DT7384.5S", "-P0DT1S"),
+    ),
+    "bin": (pa.array([b"", b"\x00\xff", None], pa.binary()), "", "00ff"),
+    "list": (
+        pa.array([[1.5, None], [float("inf")], None], pa.list_(pa.float64())),
+        *([1.5, None], ["Infinity"]),
+    ),
+    "struct": (
+        pa.array(
             [{"k": Decimal("1.50"), "v": [b"x"]}, {"k": None, "v": None}, None],
             pa.struct([("k", pa.decimal128(5, 2)), ("v", pa.list_(pa.binary()))]),
         ),
-        "map": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
-        "nothing": pa.nulls(3),
-    }
-    return pa.table(columns)
+        *({"k": "1.50", "v": ["78"]}, {"k": None, "v": None}),
+    ),
+    "map": (pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())), [["a", 1]], []),
+    "nothing": (pa.nulls(3), None, None),
+}
+"""Three rows, the last one NULL throughout, and the first two as JSON has them."""
+ROWS = [{name: column[at] for name, column in EVERY.items()} for at in (1, 2)]
+ROWS.append(dict.fromkeys(EVERY))
 
 
-ROWS = [
-    {
-        "n": 1,
-        "x": 0.1,
-        "f": 0.10000000149011612,
-        "dec": "0.000000000000000000",
-        "s": "",
-        "t": True,
-        "d": "2024-01-31",
-        "far": "1970-01-01",
-        "at": "2024-01-31T12:00:00.500000+00:00",
-        "far_at": "1970-01-01T00:00:00+00:00",
-        "local": "2024-01-31T12:00:00",
-        "clock": "01:02:03",
-        "took": "P1DT7384.5S",
-        "bin": "",
-        "list": [1.5, None],
-        "struct": {"k": "1.50", "v": ["78"]},
-        "map": [["a", 1]],
-        "nothing": None,
-    },
-    {
-        "n": -(2**63),
-        "x": "NaN",
-        "f": "-Infinity",
-        "dec": "12345678901234567890.500000000000000000",
-        "s": 'a,"b\nc',
-        "t": False,
-        "d": "0001-01-01",
-        "far": "+12024-01-31",
-        "at": "2024-01-31T12:00:00+00:00",
-        "far_at": "+12024-01-31T12:00:00+00:00",
-        "local": "0001-01-01T00:00:00",
-        "clock": "01:02:03.000004",
-        "took": "-P0DT1S",
-        "bin": "00ff",
-        "list": ["Infinity"],
-        "struct": {"k": None, "v": None},
-        "map": [],
-        "nothing": None,
-    },
-    dict.fromkeys(every_type().column_names),
-]
-"""The same rows as JSON has them."""
+def every_type() -> pa.Table:
+    return pa.table({name: column[0] for name, column in EVERY.items()})
 
 
 TEXT = [one for one in RowsFormat if one is not RowsFormat.TABLE]
@@ -357,7 +321,7 @@ def test_a_slice_is_read_as_its_own_rows() -> None:
         assert json_column(pa.chunked_array([batched])) == [row[name] for row in ROWS[1:]]
 
 
-def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_make_one_whole(monkeypatch: MonkeyPatch) -> None:
     whole = {one: "".join(text_of(every_type(), one)) for one in TEXT}
     monkeypatch.setattr("impctl.service.formats._ROWS", 1)
     for one in TEXT:
@@ -382,16 +346,12 @@ def test_csv_says_every_value_as_json_does() -> None:
 
 
 def test_csv_tells_null_from_an_empty_text_and_quotes_what_must_be() -> None:
-    table = pa.table(
-        [
-            ["", None, "NULL", " x", "a;b", "it's", "\r", "ü"],
-            [b"", None, b"x", b"", b"", b"", b"", b""],
-        ],
-        ["x", "a,b"],
-    )
-    assert "".join(csv_text(table)) == (
-        'x,"a,b"\n"",""\n,\nNULL,78\n" x",""\na;b,""\nit\'s,""\n"\r",""\nü,""\n'
-    )
+    columns = {
+        "x": ["", None, "NULL", " x", "a;b", "it's", "\r", "ü"],
+        "a,b": [b"", None, b"x", *[b""] * 5],
+    }
+    expected = 'x,"a,b"\n"",""\n,\nNULL,78\n" x",""\na;b,""\nit\'s,""\n"\r",""\nü,""\n'
+    assert "".join(csv_text(pa.table(columns))) == expected
 
 
 def test_two_columns_of_one_name() -> None:
@@ -411,15 +371,14 @@ def test_no_rows(one: RowsFormat) -> None:
         RowsFormat.MARKDOWN: "| a | b |\n| ---: | --- |\n",
     }
     table = pa.table({"a": pa.array([], pa.int32()), "b": pa.array([], pa.string())})
-    assert "".join(text_of(table, one)) == expected[one]
-    assert "".join(text_of(table.schema.empty_table(), one)) == expected[one]
+    for empty in (table, table.schema.empty_table()):
+        assert "".join(text_of(empty, one)) == expected[one]
 
 
 def test_markdown_keeps_a_value_in_its_cell() -> None:
     table = pa.table({"n": [1, None], "a|b": ["x|y\nz\\", None]})
-    assert "".join(markdown_text(table)) == (
-        "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
-    )
+    expected = "| n | a\\|b |\n| ---: | --- |\n| 1 | x\\|y<br>z\\\\ |\n| NULL | NULL |\n"
+    assert "".join(markdown_text(table)) == expected
 
 
 def test_markdown_drives_no_terminal_and_turns_no_text_around() -> None:
@@ -489,7 +448,7 @@ def test_parquet_has_each_name_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
 def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
-    with refused(UsageError, "answer_ending") as caught:
+    with refused(errors.UsageError, "answer_ending") as caught:
         check_goal(tmp_path / name, {})
     assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
 
@@ -497,32 +456,29 @@ def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: st
 def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path, about in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
-        with refused(StorageError, "answer_not_written", about):
+        with refused(errors.StorageError, "answer_not_written", about):
             check_goal(tmp_path / path, {})
     check_goal(tmp_path / "a.csv", {})
     assert not (tmp_path / "no").exists()
 
 
-def broken_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
-    yield "half"
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def stops_after_half(error: BaseException) -> Callable[..., Iterator[str]]:
+    def pieces(*_: object, **__: object) -> Iterator[str]:
+        yield "half"
+        raise error
+
+    return pieces
 
 
-def interrupted_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
-    yield "half"
-    raise KeyboardInterrupt
-
-
-def test_a_full_disk_leaves_what_stood_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_what_stood_there(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     goal = tmp_path / "a.csv"
     goal.write_text("old")
-    monkeypatch.setattr(writing, "text_of", broken_pieces)
-    with pytest.raises(StorageError, match="No space left") as caught:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(writing, "text_of", stops_after_half(full))
+    with pytest.raises(errors.StorageError, match="No space left") as caught:
         write_answer(every_type(), goal)
     assert caught.value.exit_code == 6
-    monkeypatch.setattr(writing, "text_of", interrupted_pieces)
+    monkeypatch.setattr(writing, "text_of", stops_after_half(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         write_answer(every_type(), goal)
     assert goal.read_text() == "old"
@@ -549,7 +505,7 @@ def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
 
 def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
     table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
-    with refused(UnsupportedError, "answer_type"):
+    with refused(errors.UnsupportedError, "answer_type"):
         write_answer(table, tmp_path / "a.parquet")
     assert os.listdir(tmp_path) == []
 

@@ -23,18 +23,16 @@ from impctl.service.filters import filters_of
 from impctl.service.maintain import maintain
 from impctl.service.query import query
 from impctl.service.resolve import is_for_others, resolved
-from impctl.service.results import QueryResult, RewriteResult
 from impctl.service.rewrite import dataframe, rewrite
 from impctl.service.settings import AnsweredBy, Settings
 from impctl.service.spark_answer import answer
 from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
-from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_bad_input import held_lock
 from tests.plan.catalogs import read_net
 from tests.support.random_cases import quarter_then_rest
-from tests.support.run_cli import Cli, CliOf, Ran
+from tests.support.run_cli import Cli, CliOf, Ran, write_files
 
 WORKLOAD = """\
 version: 1
@@ -69,26 +67,22 @@ SCHEMA = pa.schema([("g", pa.int64()), ("x", pa.int64()), ("note", pa.string())]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    create_table(str(tmp_path / "t"), pa.table(ROWS, schema=SCHEMA))
-    (tmp_path / "w.yaml").write_text(WORKLOAD)
-    return tmp_path
+def cli(cli_of: CliOf) -> Cli:
+    return cli_of(WORKLOAD, t=pa.table(ROWS, schema=SCHEMA))
 
 
-@pytest.fixture
-def cli(folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys, folder / "w.yaml")
+def _insert(cli: Cli, *rows: tuple[int, int, str]) -> None:
+    cli.append("t", pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA))
 
 
-def _insert(folder: Path, *rows: tuple[int, int, str]) -> None:
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    write_deltalake(DeltaTable(str(folder / "t")), pa.table(columns, schema=SCHEMA), mode="append")
+def wide(cli: Cli, *params: str, more: tuple[str, ...] = ()) -> Ran:
+    """Rewrite `wide` with these values."""
+    words = [word for value in params for word in ("--param", value)]
+    return cli.good("rewrite", "--query", "wide", *words, *more)
 
 
 def _reuse(ran: Ran) -> dict[str, Any]:
-    result = ran.results[0]["reuse"]
-    assert isinstance(result, dict)
-    return result
+    return ran.results[0]["reuse"]
 
 
 def _reasons(ran: Ran) -> dict[str, str]:
@@ -101,30 +95,28 @@ IMPLIED = "the query needs only rows that the sketch was captured for"
 @pytest.mark.slow
 def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
     cli.good("capture")
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
+    ran = wide(cli, "few=4", "low=6")
     assert _reuse(ran)["query"] == "narrow"
-    assert _reasons(ran) == {"wide": "also usable, but a smaller one was chosen", "narrow": IMPLIED}
+    other = "also usable, but a smaller one was chosen"
+    assert _reasons(ran) == {"wide": other, "narrow": IMPLIED}
     assert ran.results[0]["sql"] == (
         "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM (SELECT * FROM t WHERE `g` < 4L) AS t\n"
         "WHERE x >= 6 AND note <> 'none'\n"
         "GROUP BY g HAVING COUNT(*) >= 4\n"
     )
-    ran = cli.good("rewrite", "--query", "wide", "--param", "low=6")
+    ran = wide(cli, "low=6")
     assert _reuse(ran)["query"] == "wide"
     assert _reasons(ran)["narrow"].startswith("HAVING does not imply the condition")
 
 
 def test_the_values_of_the_file_use_the_querys_own_sketch(cli: Cli) -> None:
-    cli.good("capture")
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=2")
-    assert ran.results[0]["reuse"] is None
-    assert ran.results[0]["sketches"][0]["ranges"] == [0, 1, 2]
+    (result,) = wide(cli.captured(), "few=2").results
+    assert (result["reuse"], result["sketches"][0]["ranges"]) == (None, [0, 1, 2])
 
 
 @pytest.mark.slow
 def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
-    cli.good("capture")
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=1")
+    ran = wide(cli.captured(), "few=1")
     assert ran.results[0]["sketches"] == []
     assert "(SELECT" not in ran.results[0]["sql"]
     assert _reuse(ran)["query"] is None
@@ -132,19 +124,17 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
         "HAVING does not imply the condition the sketch was captured for: `COUNT(*) >= 2`, but "
         "the query says `COUNT(*) >= 1`"
     )
-    assert ran.document["warnings"] == [
-        "query `wide` runs without a sketch, because no stored sketch can be used"
-    ]
+    said = "query `wide` runs without a sketch, because no stored sketch can be used"
+    assert ran.document["warnings"] == [said]
     ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
     assert ran.refusal == (4, "no_sketch_to_reuse")
 
 
 def test_a_query_never_captured_is_told(cli: Cli) -> None:
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
-    assert _reasons(ran) == {"wide": "it has not been captured"}
+    never = {"wide": "it has not been captured"}
+    assert _reasons(wide(cli, "few=3")) == never
     cli.good("capture", "--query", "narrow")
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
-    assert _reasons(ran) == {"wide": "it has not been captured", "narrow": IMPLIED}
+    assert _reasons(wide(cli, "few=3")) == {**never, "narrow": IMPLIED}
 
 
 @pytest.mark.slow
@@ -158,64 +148,62 @@ def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
     ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MAX(x) > 20")
     assert (_reuse(ran)["query"], _reuse(ran)["reason"]) == ("other", IMPLIED)
     ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MIN(x) > 20")
-    assert _reuse(ran) == {
-        "query": None,
-        "reason": "no captured query has the same template",
-        "candidates": [],
-    }
+    reason = "no captured query has the same template"
+    assert _reuse(ran) == {"query": None, "reason": reason, "candidates": []}
 
 
 @pytest.mark.slow
-def test_a_stale_sketch_is_maintained_first(cli: Cli, folder: Path) -> None:
+def test_a_stale_sketch_is_maintained_first(cli: Cli) -> None:
     cli.good("capture")
-    _insert(folder, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
+    _insert(cli, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
+    ran = wide(cli, "few=3")
     assert _reuse(ran)["query"] == "narrow"
-    assert ran.results[0]["action"] == "exact"
-    assert ran.results[0]["versions"] == {"t": 1}
-    assert ran.results[0]["sketches"][0]["ranges"] == [0, 1, 3]
+    (result,) = ran.results
+    assert (result["action"], result["versions"]) == ("exact", {"t": 1})
+    assert result["sketches"][0]["ranges"] == [0, 1, 3]
     stale = {r["query"]: r["stale"] for r in cli.good("status").results}
     assert stale == {"wide": True, "narrow": False, "other": True}
 
 
-def test_another_writer_is_no_reason_to_stop(cli: Cli, folder: Path) -> None:
+def test_another_writer_is_no_reason_to_stop(cli: Cli) -> None:
     """Once the lock's error ended the run, although other sketches and the table were there."""
     cli.good("capture")
-    _insert(folder, (7, 15, "l"))
+    _insert(cli, (7, 15, "l"))
     cli.good("maintain", "--query", "wide")
-    asked = ("--query", "wide", "--param", "few=3", "--lock-timeout", "0.1")
-    with held_lock(folder / ".impctl"):
+    wait = ("--lock-timeout", "0.1")
+    with held_lock(cli.folder / ".impctl"):
         # `narrow` is stale, `wide` can be used as it stands.
-        ran = cli.good("rewrite", *asked)
+        ran = wide(cli, "few=3", more=wait)
         assert _reuse(ran)["query"] == "wide"
         assert _reasons(ran)["narrow"].startswith("it could not be maintained: ")
-        _insert(folder, (7, 15, "m"))
-        ran = cli.good("rewrite", *asked)
+        _insert(cli, (7, 15, "m"))
+        ran = wide(cli, "few=3", more=wait)
         assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
         assert ran.document["warnings"]
-        assert cli("rewrite", *asked, "--policy", "strict").refusal == (6, "lock_held")
-    assert _reuse(cli.good("rewrite", *asked))["query"] == "narrow"
+        strict = ("--query", "wide", "--param", "few=3", *wait, "--policy", "strict")
+        assert cli("rewrite", *strict).refusal == (6, "lock_held")
+    assert _reuse(wide(cli, "few=3", more=wait))["query"] == "narrow"
 
 
-def test_a_definition_that_changed_is_left_alone(cli: Cli, folder: Path) -> None:
+def test_a_definition_that_changed_is_left_alone(cli: Cli) -> None:
     cli.good("capture")
-    changed = WORKLOAD.replace("few: 2", "few: 3")
-    (folder / "w.yaml").write_text(changed)
-    ran = cli.good("rewrite", "--query", "wide", "--param", "few=4")
-    assert _reasons(ran) == {"wide": "it changed since the capture", "narrow": IMPLIED}
+    cli.edit("few: 2", "few: 3")
+    told = {"wide": "it changed since the capture", "narrow": IMPLIED}
+    assert _reasons(wide(cli, "few=4")) == told
 
 
-def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
-    text = WORKLOAD.replace(
-        "queries:\n",
-        "queries:\n"
-        "  sums:\n"
-        "    sql: SELECT g, SUM(x) AS s FROM t WHERE x > :low GROUP BY g HAVING SUM(x) > 20\n"
-        "    params: {low: 0}\n"
-        "    sketch: {t: x}\n",
-    )
-    (folder / "w.yaml").write_text(text)
-    _insert(folder, (0, -50, "neg"))
+SUMS = """\
+queries:
+  sums:
+    sql: SELECT g, SUM(x) AS s FROM t WHERE x > :low GROUP BY g HAVING SUM(x) > 20
+    params: {low: 0}
+    sketch: {t: x}
+"""
+
+
+def test_safety_is_judged_for_the_new_constants(cli: Cli) -> None:
+    cli.edit("queries:\n", SUMS)
+    _insert(cli, (0, -50, "neg"))
     cli.good("capture", "--query", "sums")
     ran = cli.good("rewrite", "--query", "sums", "--param", "low=1")
     assert _reuse(ran)["query"] == "sums"
@@ -229,10 +217,10 @@ def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
     [
         (("--query", "wide", "--param", "fw=1"), "parameter_unknown"),
         (("--query", "narrow", "--param", "few=1"), "parameter_unknown"),
-        (("--query", "wide", "--param", "few=1.5"), "parameter_type"),
-        (("--query", "wide", "--param", "few=1 OR 1=1"), "parameter_type"),
-        (("--query", "wide", "--param", "few="), "parameter_type"),
-        (("--query", "wide", "--param", f"few={2**63}"), "parameter_type"),
+        *(
+            (("--query", "wide", "--param", f"few={value}"), "parameter_type")
+            for value in ("1.5", "1 OR 1=1", "", str(2**63))
+        ),
         (("--query", "wide", "--param", "few=1", "--param", "few=2"), "parameter_syntax"),
         (("--sql", "SELECT 1", "--param", "few=1"), "sql_and_query"),
         (("--sql", "SELECT g FROM t WHERE x > :low"), "parameter_unknown"),
@@ -241,8 +229,7 @@ def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:
 )
 def test_wrong_wishes(cli: Cli, arguments: tuple[str, ...], code: str) -> None:
     ran = cli("rewrite", *arguments)
-    assert ran.code == 2
-    assert ran.error["code"] == code
+    assert ran.refusal == (2, code)
     assert ran.error["hint"]
 
 
@@ -254,9 +241,7 @@ def test_places_in_sql_given_on_the_command_line(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
-    cli.good("capture")
-    attack = "none' OR 1=1 --"
-    ran = cli.good("rewrite", "--query", "wide", "--param", f"skipped={attack}")
+    ran = wide(cli.captured(), "skipped=none' OR 1=1 --")
     assert _reuse(ran)["query"] is None
     assert "note <> 'none\\u0027 OR 1=1 --'\n" in ran.results[0]["sql"]
 
@@ -272,10 +257,8 @@ def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
         ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
     ],
 )
-def test_errors_in_the_file_have_their_place(
-    cli: Cli, folder: Path, old: str, new: str, message: str, line: int
-) -> None:
-    (folder / "w.yaml").write_text(WORKLOAD.replace(old, new, 1))
+def test_file_errors_have_a_place(cli: Cli, old: str, new: str, message: str, line: int) -> None:
+    cli.edit(old, new, 1)
     ran = cli("check", "--query", "wide")
     assert ran.code in (2, 3)
     assert message in ran.error["message"] + str(ran.error.get("problems", ""))
@@ -285,40 +268,32 @@ def test_errors_in_the_file_have_their_place(
         assert place["column"] == WORKLOAD.split("\n")[11].index("note") + 1
 
 
-def test_a_new_default_is_another_definition(cli: Cli, folder: Path) -> None:
+def test_a_new_default_is_another_definition(cli: Cli) -> None:
     cli.good("capture", "--query", "wide")
-    assert not cli.good("status", "--query", "wide").results[0]["stale"]
-    (folder / "w.yaml").write_text(WORKLOAD.replace("skipped: none", "skipped: '5'"))
-    ran = cli.good("status", "--query", "wide")
-    assert ran.results[0]["stale"]
-    ran = cli.good("maintain", "--query", "wide")
-    assert ran.results[0]["reason_code"] == "definition_changed"
+    assert not cli.one("status", "--query", "wide")["stale"]
+    cli.edit("skipped: none", "skipped: '5'")
+    assert cli.one("status", "--query", "wide")["stale"]
+    assert cli.one("maintain", "--query", "wide")["reason_code"] == "definition_changed"
 
 
 @pytest.mark.slow
-def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) -> None:
+def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli) -> None:
     own = "    sketch: {t: g}\n  narrow"
-    (folder / "w.yaml").write_text(WORKLOAD.replace(own, f"    answer: true\n{own}"))
+    cli.edit(own, f"    answer: true\n{own}")
     cli.good("capture")
     asked = ("query", "--sketch", "auto")
-    kept = cli.good(*asked, "--query", "wide").results[0]
+    kept = cli.one(*asked, "--query", "wide")
     assert (kept["by"], len(kept["rows"])) == ("state", 3)
-    ran = cli.good(*asked, "--query", "wide", "--param", "low=15").results[0]
-    assert ran["reuse"]["query"] == "wide"
-    assert ran["rows"] == [[0, 2, 40], [3, 2, 40]]
+    ran = cli.one(*asked, "--query", "wide", "--param", "low=15")
+    assert (ran["reuse"]["query"], ran["rows"]) == ("wide", [[0, 2, 40], [3, 2, 40]])
     text = "SELECT g FROM t WHERE note <> 'none' AND x >= 15 GROUP BY g HAVING COUNT(*) >= 2"
-    assert cli.good(*asked, "--sql", text).results[0]["rows"] == [[0], [3]]
+    assert cli.one(*asked, "--sql", text)["rows"] == [[0], [3]]
 
 
 SPARK_WORKLOAD = """\
 version: 1
-tables:
-  t: {path: t}
-partitions:
-  t:
-    g: {ranges: 16}
-    v: {ranges: 16}
-    day: {ranges: 8}
+tables: {t: {path: t}}
+partitions: {t: {g: {ranges: 16}, v: {ranges: 16}, day: {ranges: 8}}}
 queries:
   having:
     sql: |
@@ -369,15 +344,15 @@ ASKED: tuple[tuple[str, tuple[str, ...], str | None], ...] = (
     *(("named", (f"name={name}",), None) for name in NAMES[1:]),
 )
 SPARK_SCHEMA = pa.schema(
-    [
-        ("g", pa.int64()),
-        ("v", pa.int64()),
-        ("d", pa.float64()),
-        ("name", pa.string()),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("flag", pa.bool_()),
-    ]
+    {
+        "g": pa.int64(),
+        "v": pa.int64(),
+        "d": pa.float64(),
+        "name": pa.string(),
+        "day": pa.date32(),
+        "at": pa.timestamp("us", "UTC"),
+        "flag": pa.bool_(),
+    }
 )
 
 
@@ -403,11 +378,9 @@ def _rows(seed: int, count: int) -> pa.Table:
 @pytest.fixture(scope="module")
 def spark_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reuse")
-    create_table(str(folder / "t"), _rows(1, 2000))
-    (folder / "w.yaml").write_text(SPARK_WORKLOAD)
-    with open_context(Settings(folder / "w.yaml")) as ctx:
-        outcome = capture(ctx, None)
-        assert not outcome.failures
+    file = write_files(folder, SPARK_WORKLOAD, t=_rows(1, 2000))
+    with open_context(Settings(file)) as ctx:
+        assert not capture(ctx, None).failures
     return folder
 
 
@@ -425,13 +398,12 @@ def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | 
     without = answer(ctx, result.prepared, result.versions)
     assert same_rows(with_sketch.rows, without.rows), (query, params)
     assert without.rows
-    assert result.reuse is not None
     return result.reuse.query
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
-def test_with_the_sketch_as_without(
+def test_with_a_sketch_as_without(
     ctx: Context, query: str, params: tuple[str, ...], used: str | None
 ) -> None:
     assert _check(ctx, query, params, None) == used
@@ -439,8 +411,8 @@ def test_with_the_sketch_as_without(
 
 @pytest.mark.spark
 def test_a_text_given_for_a_parameter_is_compared_as_text(ctx: Context, spark_folder: Path) -> None:
-    names = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("name").to_pylist()
-    days = DeltaTable(str(spark_folder / "t")).to_pyarrow_table().column("day").to_pylist()
+    rows = DeltaTable(str(spark_folder / "t")).to_pyarrow_table()
+    names, days = (rows.column(name).to_pylist() for name in ("name", "day"))
     for name in NAMES[1:]:
         result = resolved(ctx, "named", (f"name={name}",), None)
         rows = answer(ctx, result.prepared, result.versions).rows
@@ -463,35 +435,19 @@ def test_after_a_change_the_sketch_is_maintained_first(ctx: Context, spark_folde
         assert _check(ctx, name, params, None) == used
 
 
-AGING = """\
-version: 1
-tables:
-  t: {path: t}
-  u: {path: u}
-partitions:
-  t:
-    g: {boundaries: [2, 4, 6, 8]}
-    x: {boundaries: [10, 20, 40]}
-queries:
-  grouped:
-    sql: SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 1 AND SUM(x) > 30
-    sketch: {t: g}
-    maintain: eager
-  touched:
-    sql: SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 12
-    sketch: {t: g}
-    maintain: eager
-  first:
-    sql: SELECT g, x FROM t WHERE x > 5 ORDER BY x DESC, g LIMIT 4
-    sketch: {t: x}
-    maintain: eager
-  joined:
-    sql: SELECT name, SUM(x) AS s FROM t JOIN u ON t.g = u.g GROUP BY name HAVING SUM(x) > 60
-    sketch: {t: g}
-    maintain: eager
-store: .impctl
-spark: {master: "local[2]"}
-"""
+AGING = {
+    "grouped": (
+        "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t"
+        " GROUP BY g HAVING COUNT(*) > 1 AND SUM(x) > 30",
+        "g",
+    ),
+    "touched": ("SELECT g, MEDIAN(x) AS m FROM t GROUP BY g HAVING MEDIAN(x) > 12", "g"),
+    "first": ("SELECT g, x FROM t WHERE x > 5 ORDER BY x DESC, g LIMIT 4", "x"),
+    "joined": (
+        "SELECT name, SUM(x) AS s FROM t JOIN u ON t.g = u.g GROUP BY name HAVING SUM(x) > 60",
+        "g",
+    ),
+}
 T = pa.table(
     {"g": pa.array([0, 0, 1, 3, 3, 5, 7, 9, None], pa.int64()),
      "x": pa.array([5, 35, 9, 15, 25, 8, 50, 3, 25], pa.int64())}
@@ -502,10 +458,13 @@ U = pa.table({"g": pa.array([0, 1, 3, 5, 7, 9], pa.int64()), "name": list("aabbc
 @pytest.fixture
 def aging(tmp_path: Path, spark: Any) -> Iterator[Context]:
     """Captured at version 0; then rows come, change and go, and a sketch is stored for each."""
-    create_table(str(tmp_path / "t"), T)
-    create_table(str(tmp_path / "u"), U)
-    (tmp_path / "w.yaml").write_text(AGING)
-    settings = Settings(tmp_path / "w.yaml")
+    queries = {
+        name: {"sql": sql, "sketch": {"t": column}, "maintain": "eager"}
+        for name, (sql, column) in AGING.items()
+    }
+    ranges = {"g": {"boundaries": [2, 4, 6, 8]}, "x": {"boundaries": [10, 20, 40]}}
+    workload = {"partitions": {"t": ranges}, "queries": queries, "spark": {"master": "local[2]"}}
+    settings = Settings(write_files(tmp_path, workload, t=T, u=U))
     with open_context(settings) as result:
         assert not capture(result, None).failures
     t = str(tmp_path / "t")
@@ -559,8 +518,6 @@ def test_every_version_answers_as_it_was(aging: Context, name: str) -> None:
             (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results
         with open_context(aging.settings) as run:
             (text,) = rewrite(run, name, at=versions).results
-        assert isinstance(got, QueryResult)
-        assert isinstance(text, RewriteResult)
         assert got.versions == text.versions == versions
         wanted = plainly(aging, sql, versions)
         assert same_rows(got.rows, wanted), versions
@@ -598,31 +555,22 @@ OTHERS = (
     "SELECT l.dst, COUNT(*) FROM q JOIN links l ON q.n = l.src GROUP BY l.dst HAVING COUNT(*) < 3",
     "SELECT a.n, b.n FROM q a JOIN q b ON a.n = b.n + 1",
 )
-RECURSIVE_WORKLOAD = f"""\
-version: 1
-tables: {{links: {{path: links}}, nodes: {{path: nodes}}}}
-partitions: {{links: {{src: {{boundaries: {list(range(0, 60, 4))}}}}}}}
-queries:
-  reach:
-    sql: "{REACH.format(r="r", cost=3)} SELECT n FROM r WHERE n > 3"
-    sketch: {{links: src}}
-  counted:
-    sql: "SELECT src FROM links GROUP BY src HAVING COUNT(*) > 1"
-    sketch: {{links: src}}
-  unread:
-    sql: "SELECT src FROM links WHERE dst > 1"
-store: .impctl
-"""
+RECURSIVE = {
+    "partitions": {"links": {"src": {"boundaries": list(range(0, 60, 4))}}},
+    "queries": {
+        "reach": {
+            "sql": f"{REACH.format(r='r', cost=3)} SELECT n FROM r WHERE n > 3",
+            "sketch": {"links": "src"},
+        },
+        "counted": {
+            "sql": "SELECT src FROM links GROUP BY src HAVING COUNT(*) > 1",
+            "sketch": {"links": "src"},
+        },
+        "unread": "SELECT src FROM links WHERE dst > 1",
+    },
+}
 LINKS = [(1, 7, 0), (7, 12, 1), (12, 7, 2), (12, 29, 2), (29, 40, 9), (40, 41, 0), (7, 13, 5)]
 NODES = [(n, n % 7) for n in range(50)]
-
-
-@pytest.fixture
-def recursive_folder(tmp_path: Path) -> Path:
-    create_table(str(tmp_path / "links"), _table(("src", "dst", "cost"), LINKS))
-    create_table(str(tmp_path / "nodes"), _table(("n", "w"), NODES))
-    (tmp_path / "w.yaml").write_text(RECURSIVE_WORKLOAD)
-    return tmp_path
 
 
 def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
@@ -631,13 +579,10 @@ def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
 
 
 @pytest.fixture
-def recursive_cli(
-    recursive_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
-) -> Cli:
+def recursive(cli_of: CliOf, monkeypatch: Any) -> Cli:
     monkeypatch.setenv("IMPCTL_BY", "engine")
-    cli = Cli(capsys, recursive_folder / "w.yaml")
-    cli.good("capture", "--query", "reach", "--query", "counted")
-    return cli
+    tables = {"links": _table(("src", "dst", "cost"), LINKS), "nodes": _table(("n", "w"), NODES)}
+    return cli_of(RECURSIVE, **tables).captured("--query", "reach", "--query", "counted")
 
 
 def _by_sqlite(
@@ -653,38 +598,31 @@ def _by_sqlite(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("above", OTHERS)
-def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
-    recursive_cli: Cli, recursive_folder: Path, above: str
-) -> None:
+def test_another_query_over_the_same_recursion_is_answered(recursive: Cli, above: str) -> None:
     sql = REACH.format(r="q", cost=3) + above
     links = list(LINKS)
     for more in ([], [(1, 50, 2)], [(50, 45, 1), (29, 3, 0)]):
         if more:
             links += more
-            table = DeltaTable(str(recursive_folder / "links"))
-            write_deltalake(table, _table(("src", "dst", "cost"), more), mode="append")
-        result = recursive_cli.good("query", "--sql", sql).results[0]
+            recursive.append("links", _table(("src", "dst", "cost"), more))
+        result = recursive.one("query", "--sql", sql)
         assert result["reuse"]["query"] == "reach"
         assert result["reuse"]["reason"] == "it holds all rows that the same recursion needs"
         # A query that shares no recursion is not spoken of.
         assert [entry["query"] for entry in result["reuse"]["candidates"]] == ["reach"]
         assert sorted(result["rows"], key=str) == _by_sqlite(sql, links)
         assert result["files_kept"] > 0
-        is_joined = "nodes" in above
-        assert set(result["versions"]) == ({"links", "nodes"} if is_joined else {"links"})
-    written = recursive_cli.good("rewrite", "--sql", sql).results[0]
+        assert set(result["versions"]) == {"links", *(["nodes"] if "nodes" in above else [])}
+    written = recursive.one("rewrite", "--sql", sql)
     assert "src" in written["sql"].split("UNION")[0].replace("src = 1", "")
     assert _by_sqlite(written["sql"], links) == _by_sqlite(sql, links)
 
 
-def test_other_constants_inside_are_told(recursive_cli: Cli) -> None:
-    sql = REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q"
-    result = recursive_cli.good("query", "--sql", sql).results[0]
-    assert result["reuse"]["query"] is None
-    told = {entry["query"]: entry["reason"] for entry in result["reuse"]["candidates"]}
-    assert told == {
-        "reach": "the constants inside WITH RECURSIVE differ, which changes what it derives"
-    }
+def test_other_constants_inside_are_told(recursive: Cli) -> None:
+    ran = recursive.good("query", "--sql", REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q")
+    assert _reuse(ran)["query"] is None
+    why = "the constants inside WITH RECURSIVE differ, which changes what it derives"
+    assert _reasons(ran) == {"reach": why}
 
 
 QUERIES = {
@@ -702,45 +640,38 @@ PAIRS = [(1, 2), (2, 3), (3, 1), (30, 31), (31, 32), (40, 41), (2, 5), (1, 7)]
 
 
 @pytest.fixture
-def with_rows(tmp_path: Path, cli_of: CliOf) -> Cli:
-    create_table(str(tmp_path / "links"), _table(ENDS, PAIRS))
-    queries = "".join(
-        f'  {name}: {{sql: "{sql}", sketch: {{links: src}}, policy: incremental}}\n'
-        for name, sql in QUERIES.items()
-    )
-    return cli_of(
-        "version: 1\ntables: {links: {path: links}}\n"
-        "partitions: {links: {src: {boundaries: [2, 10, 20, 31, 40]}}}\n"
-        f"queries:\n{queries}store: st\n"
-    )
+def with_rows(cli_of: CliOf) -> Cli:
+    said = {"sketch": {"links": "src"}, "policy": "incremental"}
+    queries = {name: {"sql": sql, **said} for name, sql in QUERIES.items()}
+    partitions = {"links": {"src": {"boundaries": [2, 10, 20, 31, 40]}}}
+    return cli_of({"partitions": partitions, "queries": queries}, links=_table(ENDS, PAIRS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
-def test_it_is_kept_as_others_are(with_rows: Cli, tmp_path: Path, query: str) -> None:
+def test_it_is_kept_as_others_are(with_rows: Cli, query: str) -> None:
     with_rows.good("capture", "--query", query)
     links = list(PAIRS)
     for came, gone in (([(32, 33), (2, 9)], None), ([], (2, 3)), ([(41, 1)], (1, 2))):
-        table = DeltaTable(str(tmp_path / "links"))
         if came:
-            write_deltalake(table, _table(ENDS, came), mode="append")
+            with_rows.append("links", _table(ENDS, came))
         if gone is not None:
-            DeltaTable(str(tmp_path / "links")).delete(f"src = {gone[0]} AND dst = {gone[1]}")
+            with_rows.table("links").delete(f"src = {gone[0]} AND dst = {gone[1]}")
         links = [link for link in links + came if link != gone]
-        assert with_rows.good("maintain", "--query", query).results[0]["action"] == "exact"
+        assert with_rows.one("maintain", "--query", query)["action"] == "exact"
+        wanted = _by_sqlite(QUERIES[query], links, ENDS)
         result = with_rows.one("query", "--query", query, "--by", "engine")
-        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[query], links, ENDS)
-        written = with_rows.good("rewrite", "--query", query).results[0]["sql"]
-        plain = re.sub(r"(\d)L\b", r"\1", written)
-        assert _by_sqlite(plain, links, ENDS) == _by_sqlite(QUERIES[query], links, ENDS)
+        assert sorted(result["rows"], key=str) == wanted
+        written = with_rows.one("rewrite", "--query", query)["sql"]
+        assert _by_sqlite(re.sub(r"(\d)L\b", r"\1", written), links, ENDS) == wanted
 
 
 @pytest.mark.spark
 def test_spark_reads_them_alike(with_rows: Cli, spark: Any) -> None:
     with_rows.good("capture")
-    for own_query in QUERIES:
-        result = with_rows.one("query", "--query", own_query, "--by", "spark")
-        assert sorted(result["rows"], key=str) == _by_sqlite(QUERIES[own_query], PAIRS, ENDS)
+    for name, sql in QUERIES.items():
+        result = with_rows.one("query", "--query", name, "--by", "spark")
+        assert sorted(result["rows"], key=str) == _by_sqlite(sql, PAIRS, ENDS)
     assert with_rows.good("verify", "--results").document["ok"]
 
 
@@ -779,10 +710,9 @@ class _StartedError(Exception):
 
 
 @pytest.fixture
-def refusing_cli(tmp_path: Path, cli_of: CliOf, monkeypatch: Any) -> Cli:
+def refusing_cli(cli_of: CliOf, monkeypatch: Any) -> Cli:
     monkeypatch.setattr(Context, "spark", Mock(side_effect=_StartedError))
-    create_table(str(tmp_path / "links"), pa.table({"src": [1, 2], "dst": [2, 3]}))
-    return cli_of(REFUSED_WORKLOAD)
+    return cli_of(REFUSED_WORKLOAD, links=pa.table({"src": [1, 2], "dst": [2, 3]}))
 
 
 @pytest.mark.slow
@@ -791,8 +721,7 @@ def refusing_cli(tmp_path: Path, cli_of: CliOf, monkeypatch: Any) -> Cli:
 def test_it_fails_as_check_does(refusing_cli: Cli, query: str, line: int, command: str) -> None:
     checked = refusing_cli("check", "--query", query)
     ran = refusing_cli(command, "--query", query)
-    assert checked.code == ran.code == 3
-    assert ran.error["code"] == "query_unsupported"
+    assert checked.refusal == ran.refusal == (3, "query_unsupported")
     assert ran.error["location"]["line"] == line
     for part in ("code", "message", "hint", "location"):
         assert ran.error[part] == checked.error[part]
@@ -826,13 +755,11 @@ UNUSED = {
 
 
 @pytest.fixture
-def unused(tmp_path: Path, cli_of: CliOf) -> Cli:
-    create_table(str(tmp_path / "t"), pa.table({"a": [1, 2, 3]}))
-    create_table(str(tmp_path / "links"), pa.table({"src": [1, 2, 3], "dst": [2, 3, 1]}))
-    queries = "".join(f'  q{n}: {{sql: "{sql}"}}\n' for n, sql in enumerate(UNUSED.values()))
-    tables = "tables: {t: {path: t}, links: {path: links}}"
-    sketched = f'  wished: {{sql: "{UNUSED["alone"]}", sketch: {{links: src}}}}\n'
-    return cli_of(f"version: 1\n{tables}\nqueries:\n{queries}{sketched}")
+def unused(cli_of: CliOf) -> Cli:
+    queries: dict[str, Any] = {f"q{n}": sql for n, sql in enumerate(UNUSED.values())}
+    queries["wished"] = {"sql": UNUSED["alone"], "sketch": {"links": "src"}}
+    links = pa.table({"src": [1, 2, 3], "dst": [2, 3, 1]})
+    return cli_of({"queries": queries}, t=pa.table({"a": [1, 2, 3]}), links=links)
 
 
 @pytest.mark.spark
@@ -864,19 +791,17 @@ def test_a_bag_that_nothing_uses_is_no_matter() -> None:
     assert not is_for_others(query)
 
 
-def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli, tmp_path: Path) -> None:
-    text = (
+def test_a_recursion_that_ends_by_its_best_rows_is_warned_of(unused: Cli) -> None:
+    best = (
         "WITH RECURSIVE r(n, k) AS (SELECT dst, 1 FROM links WHERE src = 1 UNION "
-        "SELECT l.dst, r.k + 1 FROM r JOIN links l ON r.n = l.src{}) "
+        "SELECT l.dst, r.k + 1 FROM r JOIN links l ON r.n = l.src) "
         "SELECT n, MIN(k) AS k FROM r GROUP BY n"
     )
-    sketched = "sketch: {links: src}"
-    queries = f'{{best: {{sql: "{text.format("")}", {sketched}}}, '
-    queries += f'plain: {{sql: "SELECT dst FROM links WHERE src > 1", {sketched}}}}}'
-    (tmp_path / "w.yaml").write_text(
-        f"version: 1\ntables: {{links: {{path: links}}}}\nqueries: {queries}\n"
-        "partitions: {links: {src: {boundaries: [2, 3]}}}\n"
-    )
+    texts = {"best": best, "plain": "SELECT dst FROM links WHERE src > 1"}
+    queries = {name: {"sql": sql, "sketch": {"links": "src"}} for name, sql in texts.items()}
+    partitions = {"links": {"src": {"boundaries": [2, 3]}}}
+    workload = {"tables": ["links"], "partitions": partitions, "queries": queries}
+    write_files(unused.folder, workload)
     unused.good("capture")
     told = {q: unused.good("rewrite", "--query", q).document["warnings"] for q in ("best", "plain")}
     assert "[best_rows_only]" in told["best"][-1]

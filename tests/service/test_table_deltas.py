@@ -29,11 +29,11 @@ from impctl.service.table_deltas import ChangeRequest, SharedChanges, VersionedC
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.spark.snapshots import guarded
 from impctl.tables.changes import Changes
-from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from impctl.tables.statistics import prune_to_values
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 from tests.tables import handmade
 
 
@@ -105,7 +105,7 @@ def need(*columns: str, since: int = 1, per_version: bool = False) -> ChangeRequ
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+def reads(monkeypatch: MonkeyPatch) -> list[tuple[Any, ...]]:
     result: list[tuple[Any, ...]] = []
 
     def commits(source: Any, since: int, until: int) -> str:
@@ -144,8 +144,8 @@ def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]
     assert reads == [("source of t", 1, 5, ("a",), "id", True)]
 
 
-def test_a_column_of_another_query_harms_no_one_else(
-    reads: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+def test_a_lost_column_harms_one_query(
+    reads: list[tuple[Any, ...]], monkeypatch: MonkeyPatch
 ) -> None:
     willing = shared_changes.read_changes
 
@@ -164,7 +164,7 @@ def test_a_column_of_another_query_harms_no_one_else(
     assert [columns for _, _, _, columns, _, _ in reads] == [("a",), ("c",)]
 
 
-def test_the_log_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_read_once(monkeypatch: MonkeyPatch) -> None:
     result: list[tuple[int, int]] = []
     monkeypatch.setattr(
         shared_changes, "read_commits", lambda source, since, until: result.append((since, until))
@@ -198,20 +198,17 @@ def some(rng: random.Random, count: int) -> pa.Table:
     def chosen(values: list[object]) -> list[object]:
         return [rng.choice(values) for _ in range(count)]
 
-    inf = float("inf")
-    return pa.table(
-        {
-            "g": pa.array(chosen([None, 0, 1, 2, 3, 4]), pa.int32()),
-            "x": pa.array(chosen([None, 0, 1, 2, 3, 5]), pa.int64()),
-            "f": pa.array(chosen([None, 0.0, -0.0, 0.1, 1e16, -1e16, 2.5, inf, float("nan")])),
-            "m": pa.array(chosen([None, 0, 1, 25, 333]), pa.decimal128(9, 0)).cast(
-                pa.decimal128(9, 0)
-            ),
-        }
-    )
+    real = [None, 0.0, -0.0, 0.1, 1e16, -1e16, 2.5, float("inf"), float("nan")]
+    columns = {
+        "g": pa.array(chosen([None, 0, 1, 2, 3, 4]), pa.int32()),
+        "x": pa.array(chosen([None, 0, 1, 2, 3, 5]), pa.int64()),
+        "f": pa.array(chosen(real)),
+        "m": pa.array(chosen([None, 0, 1, 25, 333]), pa.decimal128(9, 0)),
+    }
+    return pa.table(columns)
 
 
-def cli_with(folder: Path, store: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli_with(folder: Path, store: str, capsys: Capsys) -> Cli:
     queries = "".join(
         f'  {name}: {{sql: "{sql}", sketch: {{t: {"g" if name in KEYED else "x"}}}}}\n'
         for name, sql in QUERIES.items()
@@ -225,16 +222,18 @@ def cli_with(folder: Path, store: str, capsys: pytest.CaptureFixture[str]) -> Cl
     return Cli(capsys, file)
 
 
-def sketches(results: list[dict[str, Any]]) -> dict[str, Any]:
-    return {r["query"]: [s["ranges"] for s in r["sketches"]] for r in results}
+def sketches_of(cli: Cli) -> dict[str, object]:
+    status = cli.by_query("status")
+    return {name: [s["ranges"] for s in one["sketches"]] for name, one in status.items()}
+
+
+INCREMENTAL = ("--policy", "incremental")
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.long
-def test_grouped_by_spark_and_row_by_row(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_grouped_by_spark_and_row_by_row(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     rng = random.Random(4)
     table = str(tmp_path / "t")
     create_table(table, some(rng, 40))
@@ -255,33 +254,27 @@ def test_grouped_by_spark_and_row_by_row(
     for turn, commit in enumerate(commits):
         commit()
         limit = "1000" if turn == 2 else "0"
-        done = large.good("maintain", "--large-change", limit, "--policy", "incremental").results
-        codes = {r["query"]: r["reason_code"] for r in done}
-        if turn != 2:
-            assert {q for q, code in codes.items() if code == "grouped_by_spark"} == GROUPED
+        done = large.good("maintain", "--large-change", limit, *INCREMENTAL).results
+        grouped = {r["query"] for r in done if r["reason_code"] == "grouped_by_spark"}
+        assert turn == 2 or grouped == GROUPED
         for result in small.good("maintain").results:
             assert result["reason_code"] != "grouped_by_spark"
-        assert sketches(large.good("status").results) == sketches(small.good("status").results)
+        assert sketches_of(large) == sketches_of(small)
         if turn in (3, 5):
-            for result in large.good("verify", "--results").results:
-                assert result["covers"], result
-                assert result["results_equal"] is True, result
+            large.verified(is_exact=False)
 
 
 @pytest.mark.spark
-def test_a_broken_assumption_is_found_in_spark(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
-    rng = random.Random(5)
-    create_table(str(tmp_path / "t"), some(rng, 40))
-    cli = cli_with(tmp_path, "large", capsys)
-    cli.good("capture", "--query", "keyed")
-    write_deltalake(str(tmp_path / "t"), some(rng, 3), mode="append")
-    cli.good("maintain", "--query", "keyed", "--large-change", "0", "--policy", "incremental")
+def test_a_broken_assumption_is_found_in_spark(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
+    rng, path = random.Random(5), str(tmp_path / "t")
+    create_table(path, some(rng, 40))
+    cli = cli_with(tmp_path, "large", capsys).captured("--query", "keyed")
+    words = ("maintain", "--query", "keyed", "--large-change", "0", *INCREMENTAL)
+    write_deltalake(path, some(rng, 3), mode="append")
+    cli.good(*words)
     negative = some(rng, 1).set_column(1, "x", pa.array([-7], pa.int64()))
-    write_deltalake(str(tmp_path / "t"), negative, mode="append")
-    ran = cli("maintain", "--query", "keyed", "--large-change", "0", "--policy", "incremental")
-    assert ran.document["error"]["code"] == "assumption_broken"
+    write_deltalake(path, negative, mode="append")
+    assert cli(*words).error["code"] == "assumption_broken"
 
 
 CASES: list[tuple[pa.DataType, SqlType, FactKind, list[Any], list[Any]]] = [
@@ -294,11 +287,8 @@ CASES: list[tuple[pa.DataType, SqlType, FactKind, list[Any], list[Any]]] = [
     (pa.float32(), FLOAT, FactKind.NONPOSITIVE, [-0.0], [1e-45, math.nan]),
     (pa.string(), STRING, FactKind.NOT_NULL, ["", "x"], []),
     (
-        pa.decimal128(38, 38),
-        decimal(38, 38),
-        FactKind.NONNEGATIVE,
-        [Decimal(0), Decimal(1).scaleb(-38)],
-        [Decimal(-1).scaleb(-38)],
+        *(pa.decimal128(38, 38), decimal(38, 38), FactKind.NONNEGATIVE),
+        *([Decimal(0), Decimal(1).scaleb(-38)], [Decimal(-1).scaleb(-38)]),
     ),
 ]
 
@@ -336,21 +326,18 @@ def part(group: int, *values: int) -> pa.Table:
 
 def write_groups(folder: Path) -> Path:
     """Three files of one group each; every query with a buffer of one and with everything."""
-    path = str(folder / "t")
+    path, queries = str(folder / "t"), {}
     create_table(path, part(1, 1, 3, 5, 7, 9, 11))
     write_deltalake(path, part(2, 2, 4, 6, 8, 10, 12), mode="append")
     write_deltalake(path, part(3, 20, 21, 22, 23), mode="append")
-    lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
     for name, sql in (("least", LEAST), ("top", TOP), ("joined", JOINED)):
         # As a tree the join would keep everything too, and not say so by its bound.
-        common = f'sql: "{sql}", sketch: {{t: g}}, policy: incremental, join: index'
-        lines.append(f"  {name}: {{{common}, buffer: 1}}")
-        lines.append(f"  {name}_all: {{{common}}}")
-        lines.append(f"  {name}_eager: {{{common}, buffer: 1, maintain: eager}}")
-    lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
-    file = folder / "w.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    return file
+        said = {"sql": sql, "sketch": {"t": "g"}, "policy": "incremental", "join": "index"}
+        queries[name] = {**said, "buffer": 1}
+        queries[f"{name}_all"] = said
+        queries[f"{name}_eager"] = {**said, "buffer": 1, "maintain": "eager"}
+    partitions = {"t": {"g": {"boundaries": [2, 3]}}}
+    return write_files(folder, {"tables": "t", "partitions": partitions, "queries": queries})
 
 
 @pytest.fixture
@@ -363,36 +350,26 @@ def cli(cli_once: CliOnce) -> Cli:
     return cli_once("refill", write_groups, capture)
 
 
-def sketches_of(cli: Cli) -> dict[str, object]:
-    result = {r["query"]: r["sketches"] for r in cli.good("status").results}
-    return {name: [s["ranges"] for s in entries] for name, entries in result.items()}
-
-
 @pytest.mark.slow
 def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
-    DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")
-    result = {r["query"]: r for r in cli.good("maintain").results}
+    cli.table("t").delete("x IN (1, 3, 5)")
+    result = cli.by_query("maintain")
     assert result["least"]["action"] == "exact"
     # Only the file of group 1 can hold its rows: three are left of six.
     assert (result["least"]["refilled_groups"], result["least"]["refilled_rows"]) == (1, 3)
     assert "refilled the buffers of 1 group from 3 rows" in result["least"]["reason"]
     assert (result["joined"]["refilled_groups"], result["least_all"]["refilled_groups"]) == (0, 0)
-    status = {r["query"]: r for r in cli.good("status").results}
-    assert "refilled the buffers of 1 group" in status["least"]["last_reason"]
+    assert "refilled the buffers of 1 group" in cli.by_query("status")["least"]["last_reason"]
 
 
 @pytest.mark.slow
 def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
-    path = str(tmp_path / "t")
     refilled = 0
     for turn, rows in enumerate([part(1, 2), part(3, 0, 1), part(2, 50)]):
         # Two versions per run: an eager query has to refill at the first one, not at the end.
-        DeltaTable(path).delete(f"x < {3 * turn + 3}")
-        write_deltalake(path, rows, mode="append")
-        results = cli.good("maintain").results
-        refilled += sum(r["refilled_groups"] for r in results)
+        cli.table("t").delete(f"x < {3 * turn + 3}")
+        cli.append("t", rows)
+        refilled += sum(r["refilled_groups"] for r in cli.good("maintain").results)
         held = sketches_of(cli)
         for name in ("least", "top", "joined"):
             assert held[name] == held[f"{name}_all"] == held[f"{name}_eager"], (turn, held)
@@ -401,18 +378,15 @@ def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
-    tmp_path = cli.workload.parent
-    table = DeltaTable(str(tmp_path / "t"))
-    table.delete("x IN (1, 3, 5)")
-    names = {Path(uri) for uri in DeltaTable(str(tmp_path / "t")).file_uris()}
+    cli.table("t").delete("x IN (1, 3, 5)")
+    files = {Path(uri): cli.folder / Path(uri).name for uri in cli.table("t").file_uris()}
     before = sketches_of(cli)
-    for name in names:
-        shutil.move(name, tmp_path / name.name)
-    failed = cli("maintain", "--query", "least")
-    assert failed.code != 0
+    for path, aside in files.items():
+        shutil.move(path, aside)
+    assert cli("maintain", "--query", "least").code != 0
     assert sketches_of(cli) == before
-    for name in names:
-        shutil.move(tmp_path / name.name, name)
+    for path, aside in files.items():
+        shutil.move(aside, path)
     assert cli.one("maintain", "--query", "least")["refilled_groups"] == 1
     cli.good("maintain")
     held = sketches_of(cli)
@@ -428,10 +402,8 @@ def test_explain_says_what_a_bound_means(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_another_bound_is_another_state(cli: Cli) -> None:
-    file = cli.workload
-    file.write_text(file.read_text().replace("buffer: 1,", "buffer: 2,").replace("1}", "2}"))
-    (failure,) = [cli("maintain", "--query", "least_eager")]
-    assert failure.error["code"] == "definition_changed"
+    cli.edit('"buffer": 1', '"buffer": 2')
+    assert cli("maintain", "--query", "least_eager").error["code"] == "definition_changed"
 
 
 def test_files_that_cannot_hold_a_value_are_not_read(tmp_path: Path) -> None:
@@ -463,18 +435,12 @@ BEFORE = {"g": "col-1", "v": "col-2", "w": "col-3"}
 
 
 def columns(physical: dict[str, str], **kinds: str) -> dict[str, Any]:
-    fields = [
-        handmade.field(
-            name,
-            kinds.get(name, "integer"),
-            **{
-                "delta.columnMapping.id": int(stored[-1]),
-                "delta.columnMapping.physicalName": stored,
-            },
-        )
-        for name, stored in physical.items()
-    ]
-    return handmade.metadata(fields, configuration={"delta.columnMapping.mode": "name"})
+    mapping = "delta.columnMapping"
+    fields = []
+    for name, stored in physical.items():
+        words = {f"{mapping}.id": int(stored[-1]), f"{mapping}.physicalName": stored}
+        fields.append(handmade.field(name, kinds.get(name, "integer"), **words))
+    return handmade.metadata(fields, configuration={f"{mapping}.mode": "name"})
 
 
 @pytest.mark.parametrize(
@@ -493,12 +459,8 @@ def test_a_change_of_columns_is_told_as_such(
 ) -> None:
     table = tmp_path / "t"
     handmade.commit(table, 0, handmade.protocol("columnMapping"), columns(BEFORE))
-    rows = pa.table(
-        {
-            name: pa.array(values, pa.int32())
-            for name, values in (("col-1", [1, 3]), ("col-2", [0, 9]), ("col-3", [9, 0]))
-        }
-    )
+    values = {"col-1": [1, 3], "col-2": [0, 9], "col-3": [9, 0]}
+    rows = pa.table({name: pa.array(each, pa.int32()) for name, each in values.items()})
     name = handmade.write_file(table, "a.parquet", rows)
     handmade.commit(table, 1, handmade.add(name, 2, (table / name).stat().st_size))
     cli = cli_of(WORKLOAD).captured()

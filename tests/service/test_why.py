@@ -4,9 +4,6 @@ Rows that are told are put into tables of their own, over which DuckDB runs the 
 the row. Without rows, its answers over all tables and over the rest must differ by what was told.
 """
 
-from __future__ import annotations
-
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,11 +15,10 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
-from impctl.cli.output.reports import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.maintenance import create_table
 from tests.support.kept_workload import duck
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Cli, CliOf, CliOnce, Words, write_files
 
 QUERIES = {
     "reach": """
@@ -72,11 +68,12 @@ def some_tables(rng: random.Random) -> Tables:
     return {"links": [*links, links[3]], "seeds": [(node,) for node in rng.sample(range(NODES), 4)]}
 
 
+TABLES = some_tables(random.Random("why"))
+
+
 def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    names = SCHEMA[table]
-    return pa.table(
-        {name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)}
-    )
+    names = enumerate(SCHEMA[table])
+    return pa.table({name: pa.array([row[at] for row in rows], pa.int64()) for at, name in names})
 
 
 def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
@@ -98,37 +95,29 @@ def told_tables(result: Mapping[str, Any]) -> Tables:
 
 def write_lake(folder: Path) -> None:
     """Tables in several files each, and their queries."""
-    tables = some_tables(random.Random("why"))
-    for name, rows in tables.items():
+    for name, rows in TABLES.items():
         path = str(folder / name)
         create_table(path, arrow(name, rows[:10]))
         for start in range(10, len(rows), 10):
             write_deltalake(path, arrow(name, rows[start : start + 10]), mode="append")
-    spec: dict[str, Any] = {
-        "version": 1,
-        "tables": {name: {"path": name} for name in tables},
-        "partitions": {
-            "links": {"a": {"boundaries": list(range(3, NODES, 3))}},
-            "seeds": {"a": {"boundaries": [10, 20]}},
-        },
-        "queries": {name: {"sql": sql} for name, sql in (QUERIES | OTHERS).items()},
-    }
-    spec["queries"]["witnesses"]["lineage"] = "witness"
-    (folder / "w.yaml").write_text(json.dumps(spec))
+    queries: dict[str, Any] = QUERIES | OTHERS
+    queries["witnesses"] = {"sql": QUERIES["witnesses"], "lineage": "witness"}
+    boundaries = {"links": list(range(3, NODES, 3)), "seeds": [10, 20]}
+    partitions = {name: {"a": {"boundaries": each}} for name, each in boundaries.items()}
+    write_files(folder, {"tables": [*TABLES], "partitions": partitions, "queries": queries})
 
 
 @pytest.fixture
-def lake(cli_once: CliOnce) -> tuple[Cli, Tables]:
-    """The queries, none captured, and the rows of their tables."""
-    return cli_once("why", write_lake), some_tables(random.Random("why"))
+def lake(cli_once: CliOnce) -> Cli:
+    """The queries, none captured."""
+    return cli_once("why", write_lake)
 
 
 @pytest.fixture
-def captured(cli_once: CliOnce) -> tuple[Cli, Tables]:
+def captured(cli_once: CliOnce) -> Cli:
     """The same with a sketch of each of `QUERIES`."""
     names = [f"--query={name}" for name in QUERIES]
-    cli = cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
-    return cli, some_tables(random.Random("why"))
+    return cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
 
 
 def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
@@ -138,25 +127,23 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 12])
-def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> None:
+def test_the_rows_told_give_the_row(captured: Cli, most: int) -> None:
     for name in QUERIES:
-        rows_give_their_row(*captured, name, most)
+        rows_give_their_row(captured, name, most)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
 )
-def test_the_rows_told_give_the_row_without_a_sketch(
-    lake: tuple[Cli, Tables], names: Sequence[str], most: int
-) -> None:
+def test_rows_without_a_sketch_give_the_row(lake: Cli, names: Sequence[str], most: int) -> None:
     for name in names:
-        rows_give_their_row(*lake, name, most)
+        rows_give_their_row(lake, name, most)
 
 
-def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
+def rows_give_their_row(cli: Cli, name: str, most: int) -> None:
     """Look at so many rows of the answer."""
-    expected = answer(QUERIES[name], tables)
+    expected = answer(QUERIES[name], TABLES)
     whole = cli.one("query", "--query", name, "--by", "engine")
     assert Counter(map(tuple, whole["rows"])) == expected
     for row in chosen(expected, most):
@@ -167,7 +154,7 @@ def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
         assert row in answer(QUERIES[name], told)
         for table, rows in told.items():
             read = [at for at, value in enumerate(rows[0]) if value is not None]
-            there = {tuple(one[at] for at in read) for one in tables[table]}
+            there = {tuple(one[at] for at in read) for one in TABLES[table]}
             assert {tuple(one[at] for at in read) for one in rows} <= there
         assert result["row_count"] == len(result["rows"]) <= result["lineage"]
         assert result["claim"] == ("group" if name in ("groups", "counted") else "smallest")
@@ -182,28 +169,24 @@ def chosen(rows: Counter[tuple[Any, ...]], most: int) -> list[tuple[Any, ...]]:
     return ordered[: most - 1] + ordered[max(most - 1, len(ordered) - 1) :]
 
 
+def three(table: str, row: Sequence[Any]) -> bool:
+    return table == "links" and row[2] == 3
+
+
+def several(table: str, row: Sequence[Any]) -> bool:
+    if table == "seeds":
+        return row[0] < 10
+    return (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
+
+
 @pytest.mark.parametrize(
     ("conditions", "gone"),
     [
-        pytest.param(
-            ["links: w = 3"],
-            lambda table, row: table == "links" and row[2] == 3,
-            marks=pytest.mark.slow,
-        ),
-        (
-            ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"],
-            lambda table, row: (
-                (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
-                if table == "links"
-                else row[0] < 10
-            ),
-        ),
+        pytest.param(["links: w = 3"], three, marks=pytest.mark.slow),
+        (["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"], several),
     ],
 )
-def test_what_would_go_is_the_difference(
-    captured: tuple[Cli, Tables], conditions: list[str], gone: Any
-) -> None:
-    cli, tables = captured
+def test_what_goes_is_the_difference(captured: Cli, conditions: list[str], gone: Any) -> None:
     for name, sql in (QUERIES | OTHERS).items():
         read = {table for table in SCHEMA if f" {table}" in sql}
         words = [w for c in conditions if c.split(":")[0].lower() in read for w in ("--without", c)]
@@ -211,17 +194,17 @@ def test_what_would_go_is_the_difference(
             continue
         rest = {
             table: [row for row in rows if table not in read or not gone(table, row)]
-            for table, rows in tables.items()
+            for table, rows in TABLES.items()
         }
-        before, after = answer(sql, tables), answer(sql, rest)
-        result = cli.one("why", "--query", name, *words)
+        before, after = answer(sql, TABLES), answer(sql, rest)
+        result = captured.one("why", "--query", name, *words)
         told: Counter[tuple[Any, ...]] = Counter()
         for change, copies, *row in result["rows"]:
             told[tuple(row)] += copies if change == "insert" else -copies
         signed = Counter(after)
         signed.subtract(before)
         assert told == Counter({row: copies for row, copies in signed.items() if copies}), name
-        still = cli.one("query", "--query", name, "--by", "engine")
+        still = captured.one("query", "--query", name, "--by", "engine")
         assert still["row_count"] == sum(before.values())
 
 
@@ -232,13 +215,10 @@ def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> 
         rows = [(at, at + 1, 0) for at in range(start, start + 20)]
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
     create_table(str(tmp_path / "seeds"), arrow("seeds", [(5,)]))
-    spec = {
-        "version": 1,
-        "tables": {name: {"path": name} for name in SCHEMA},
-        "partitions": {"links": {"a": {"boundaries": [50]}}},
-        "queries": {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}},
-    }
-    cli = cli_of(json.dumps(spec)).captured()
+    queries = {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}}
+    partitions = {"links": {"a": {"boundaries": [50]}}}
+    workload = {"tables": SCHEMA.keys(), "partitions": partitions, "queries": queries}
+    cli = cli_of(workload).captured()
     for words in (("--row", "n=9"), ("--without", "links: a = 7")):
         result = cli.one("why", *words)
         assert (result["files_kept"], result["files_total"]) == (2, 3)
@@ -251,16 +231,12 @@ def small(tmp_path: Path, cli_of: CliOf) -> Cli:
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
     few = "SELECT a, COUNT(*) AS c FROM links GROUP BY a HAVING COUNT(*) < 2"
     best = "SELECT a, MAX(w) AS m FROM links GROUP BY a"
-    spec = {
-        "version": 1,
-        "tables": {"links": {"path": "links"}},
-        "partitions": {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}},
-        "queries": {
-            "few": {"sql": few, "sketch": {"links": "a"}},
-            "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
-        },
+    queries = {
+        "few": {"sql": few, "sketch": {"links": "a"}},
+        "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
     }
-    return cli_of(json.dumps(spec)).captured()
+    ranges = {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}}
+    return cli_of({"tables": ["links"], "partitions": ranges, "queries": queries}).captured()
 
 
 def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
@@ -270,8 +246,7 @@ def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
 
 def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
     result = small.one("why", "--query", "few", "--without", "w = 1")
-    assert result["rows"] == [["insert", 1, 2, 1]]
-    assert result["files_kept"] == 2
+    assert (result["rows"], result["files_kept"]) == ([["insert", 1, 2, 1]], 2)
 
 
 def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
@@ -296,24 +271,19 @@ def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
         (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
     ],
 )
-def test_what_cannot_be_told_is_named(
-    lake: tuple[Cli, Tables], words: tuple[str, ...], code: str, exit_code: int
-) -> None:
-    cli, _ = lake
-    ran = cli("why", "--query", *words)
+def test_refusals_are_named(lake: Cli, words: Words, code: str, exit_code: int) -> None:
+    ran = lake("why", "--query", *words)
     assert ran.refusal == (exit_code, code)
     assert ran.error["hint"]
     if code == "not_traced":
         assert ran.error["location"]["line"] == 1
 
 
-def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
-    cli, tables = captured
-    with impctl.open(cli.workload) as opened:
-        row = next(row for row in answer(QUERIES["groups"], tables) if row[0] is not None)
+def test_a_program_asks_the_same(captured: Cli) -> None:
+    with impctl.open(captured.workload) as opened:
+        row = next(row for row in answer(QUERIES["groups"], TABLES) if row[0] is not None)
         why = opened.why("groups", row={"a": row[0]})
-        assert why.claim == "group"
-        assert len(why.rows) == row[2]
+        assert (why.claim, len(why.rows)) == ("group", row[2])
         without = opened.without("groups", f"a = {row[0]}")
         assert without.rows == (("delete", 1, *row),)
         assert without.removed == {"links": row[2]}
@@ -325,28 +295,22 @@ def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
     ("words", "value"),
     [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
 )
-def test_what_is_no_finite_number_has_its_words(
-    tmp_path: Path, cli_of: CliOf, words: tuple[str, ...], value: float
-) -> None:
+def test_infinity_has_its_words(cli_of: CliOf, words: Words, value: float) -> None:
     numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
-    create_table(str(tmp_path / "t"), numbers)
-    query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"
-    text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
-    cli = cli_of(text).captured()
+    cli = cli_of({"queries": {"q": "SELECT a, x FROM t WHERE a > 0"}}, t=numbers).captured()
     for word in words:
         match = cli.one("why", "--row", f"x={word}")
         assert match["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
-    with impctl.open(tmp_path / "w.yaml") as workload:
+    with impctl.open(cli.workload) as workload:
         result = workload.why("q", row={"x": value})
         assert isinstance(result, impctl.WhyResult)
         assert result.rows[0].row["x"] == value
-    assert any(f"x={words[0]}" in line for line in why_lines(result))
+    assert f"x={words[0]}" in cli.text("why", "--row", f"x={words[0]}")
 
 
-def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:
-    cli, tables = lake
-    row = max(answer(QUERIES["groups"], tables), key=lambda row: row[2])
+def test_rows_shown_are_limited(lake: Cli) -> None:
+    row = max(answer(QUERIES["groups"], TABLES), key=lambda row: row[2])
     words = row_words(("a", "s", "c"), row)
-    result = cli.one("why", "--query", "groups", *words, "--limit", "1")
+    result = lake.one("why", "--query", "groups", *words, "--limit", "1")
     assert len(result["rows"]) == 1
     assert result["row_count"] == row[2] > 1

@@ -458,9 +458,12 @@ def random_row(random_: random.Random) -> Row:
 
 
 def random_changes(
-    random_: random.Random, tables: Sequence[Counter[Row]]
+    random_: random.Random,
+    tables: Sequence[Counter[Row]],
+    some_row: Callable[[random.Random, int], Row] = lambda random_, table: random_row(random_),
 ) -> list[tuple[int, Row, int]]:
-    """A batch over all tables: rows that come, go, do both, or come again."""
+    """A batch over all tables: rows that come, go, do both, or come again; a row of a table is made
+    by `some_row`, and ends with its fragment."""
     changes: list[tuple[int, Row, int]] = []
     if random_.random() < 0.06:
         return [(t, row, -n) for t, rows in enumerate(tables) for row, n in rows.items() if n]
@@ -474,18 +477,15 @@ def random_changes(
                 there[row] -= gone
                 changes.append((at, row, -gone))
                 if random_.random() < 0.3:
-                    changes.append((at, (*row[:5], random_.choice([0, 2, 4, 7])), gone))
+                    changes.append((at, (*row[:-1], random_.choice([0, 2, 4, 7])), gone))
             elif sum(there.values()) < 7:
-                row = (
-                    random_.choice(known)
-                    if known and random_.random() < 0.2
-                    else random_row(random_)
-                )
+                is_known = bool(known) and random_.random() < 0.2
+                row = random_.choice(known) if is_known else some_row(random_, at)
                 copies = random_.choice([1, 1, 2])
                 there[row] += copies
                 changes.append((at, row, copies))
         if random_.random() < 0.2:
-            row = random_row(random_)
+            row = some_row(random_, at)
             changes += [(at, row, 1), (at, row, -1)]
     random_.shuffle(changes)
     return changes

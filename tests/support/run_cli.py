@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
 from impctl.bench.data import running_example_table
@@ -30,6 +31,19 @@ def refused(
     return pytest.raises(kind, match=match, check=lambda error: error.code == code)
 
 
+def spied(monkeypatch: MonkeyPatch, owner: object, name: str) -> list[tuple[Any, ...]]:
+    """The positional arguments of each call of a function or method, which is made all the same."""
+    calls: list[tuple[Any, ...]] = []
+    real = getattr(owner, name)
+
+    def spy(*arguments: Any, **words: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **words)
+
+    monkeypatch.setattr(owner, name, spy)
+    return calls
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Raise KeyboardInterrupt where the process is asked to end; put back at the end."""
@@ -44,6 +58,8 @@ def interruptible() -> Iterator[None]:
 
 
 Capsys = pytest.CaptureFixture[str]
+MonkeyPatch = pytest.MonkeyPatch
+Words = tuple[str, ...]
 
 
 class Ran(Struct, frozen=True):
@@ -79,11 +95,54 @@ class Cli:
         self.workload = workload
 
     @classmethod
-    def over(cls, capsys: Capsys, folder: Path, workload: str) -> Cli:
-        """Over a workload file with this text, in a folder."""
-        file = folder / "w.yaml"
-        file.write_text(workload)
-        return cls(capsys, file)
+    def over(
+        cls,
+        capsys: Capsys,
+        folder: Path,
+        workload: str | Mapping[str, Any],
+        file: str = "w.yaml",
+        **tables: pa.Table,
+    ) -> Cli:
+        """Over a workload file and tables that are written into a folder."""
+        return cls(capsys, write_files(folder, workload, file, **tables))
+
+    @property
+    def folder(self) -> Path:
+        """Where the workload file lies, and all that its text names."""
+        return self.workload.parent
+
+    def path(self, table: str) -> str:
+        return str(self.folder / table)
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable(self.path(name))
+
+    def append(self, table: str, rows: pa.Table) -> None:
+        write_deltalake(self.path(table), rows, mode="append")
+
+    @classmethod
+    def asking(
+        cls,
+        capsys: Capsys,
+        folder: Path,
+        queries: Mapping[str, str | Mapping[str, Any]],
+        tables: Iterable[str] | Mapping[str, Mapping[str, Any]] = ("t",),
+        file: str = "w.yaml",
+        **document: Any,
+    ) -> Cli:
+        """Over a workload of queries (SQL, or all that the file has of one), and whatever else it
+        has; its tables are the folders of these names beside it, unless all is said of them."""
+        if not isinstance(tables, Mapping):
+            tables = {table: {"path": table} for table in tables}
+        document = {
+            "version": 1,
+            "tables": tables,
+            "queries": {n: {"sql": q} if isinstance(q, str) else q for n, q in queries.items()},
+            "store": ".impctl",
+            "spark": {"master": "local[2]"},
+            **document,
+        }
+        return cls.over(capsys, folder, json.dumps(document), file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
@@ -102,6 +161,27 @@ class Cli:
         """The only result of a command that goes well."""
         (result,) = self.good(command, *arguments).results
         return result
+
+    def by_query(self, command: str, *arguments: str) -> dict[str, dict[str, Any]]:
+        """The results of a command that goes well, by query."""
+        return {result["query"]: result for result in self.good(command, *arguments).results}
+
+    def warnings(self, command: str, *arguments: str) -> list[str]:
+        """What a command that goes well warns of."""
+        result = self.good(command, *arguments).document["warnings"]
+        assert isinstance(result, list)
+        return result
+
+    def actions(self, *arguments: str) -> set[str]:
+        """What `maintain` did to the queries."""
+        return {result["action"] for result in self.good("maintain", *arguments).results}
+
+    def fragments(
+        self, command: str = "status", *arguments: str
+    ) -> dict[tuple[str, str], list[int]]:
+        """The ranges of all sketches, by query and table, that a command reports."""
+        results = self.good(command, *arguments).results
+        return {(r["query"], s["table"]): s["ranges"] for r in results for s in r["sketches"]}
 
     def text(self, command: str, *options: str) -> str:
         """What people read on stdout, each stretch of space as one."""
@@ -133,12 +213,38 @@ class Cli:
         return results
 
 
-CliOf = Callable[[str], Cli]
+def write_files(
+    folder: Path,
+    workload: str | Mapping[str, Any],
+    workload_file: str = "w.yaml",
+    **tables: pa.Table,
+) -> Path:
+    """Write these tables, and the workload file over them: as it is, or what it says.
+
+    A query that is said may be its SQL alone. Tables are there without being said; where they are
+    said by name alone, they lie beside the file.
+    """
+    for name, rows in tables.items():
+        create_table(str(folder / name), rows)
+    if not isinstance(workload, str):
+        said = workload.get("tables", ())
+        specs = said if isinstance(said, Mapping) else {name: {"path": name} for name in said}
+        specs = {**{name: {"path": name} for name in tables}, **specs}
+        queries = workload["queries"].items()
+        queries = {name: {"sql": one} if isinstance(one, str) else one for name, one in queries}
+        head = {"version": 1, "store": ".impctl"}
+        workload = json.dumps({**head, **workload, "tables": specs, "queries": queries})
+    file = folder / workload_file
+    file.write_text(workload)
+    return file
+
+
+CliOf = Callable[..., Cli]
 
 
 @pytest.fixture
 def cli_of(tmp_path: Path, capsys: Capsys) -> CliOf:
-    """The command line over a workload of a text, in the folder of the test."""
+    """The command line over a workload, and tables, in the folder of the test: `Cli.over`."""
 
     return partial(Cli.over, capsys, tmp_path)
 

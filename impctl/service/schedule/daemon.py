@@ -27,7 +27,6 @@ from impctl.service.results import (
     FollowedRun,
     MaintainResult,
     Outcome,
-    unsketched_maintain,
 )
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
@@ -277,7 +276,7 @@ def maintain_due(
         done = maintain_specs(ctx, chosen, batch_rows, cache, is_named=bool(queries))
     selected = {due.query for due in report.selected}
     results = [result for result in done.results if isinstance(result, MaintainResult)]
-    results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
+    results += [MaintainResult(query=spec.name) for spec in specs if not spec.is_sketched]
     for query, due in zip(report.waiting, report.dues, strict=True):
         if due.query not in selected:
             results += _not_due(ctx, known[due.query], query, due)

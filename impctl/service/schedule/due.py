@@ -22,7 +22,8 @@ from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader, TablePin
 from impctl.tables.log import Committed, committed_since
-from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
+from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
+from impctl.workload.scalars import Cron, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 # crontab time that does not exist is the instant at which the clock moves forward; one that occurs
 # twice is its first occurrence. Multiples count elapsed time since midnight, so they keep their
 # pace on such days.
-
-_DAYS = 366 * 8 + 2
-"""Days searched: a 29th of February is at most eight years away."""
 
 AN_INSTANT = 1e-5
 """Seconds to the search for the next moment; floats decades away differ by a fortieth of it."""
@@ -119,20 +117,10 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 
 def _next_of_cron(cron: Cron, zone: tzinfo, moment: datetime) -> datetime | None:
-    # The day before too: what it jumps over may come late, and midnight may come twice.
-    day = moment.astimezone(zone).date() - timedelta(days=1)
-    for _ in range(_DAYS):
-        for hour in cron.hours if cron.has_day(day) else ():
-            # An hour that is over cannot hold it; a jump moves a time by less than a day.
-            last = datetime.combine(day, time(hour, cron.minutes[-1]))
-            if instant_of(last, zone) < moment:
-                continue
-            for minute in cron.minutes:
-                result = instant_of(datetime.combine(day, time(hour, minute)), zone)
-                if result >= moment:
-                    return result
-        day += timedelta(days=1)
-    return None
+    # From just before: what the clock jumps over then is after that in local time.
+    local = (moment - _SECOND).astimezone(zone).replace(tzinfo=None)
+    instants = (instant_of(local_time, zone) for local_time in cron.after(local))
+    return next((instant for instant in instants if instant >= moment), None)
 
 
 # Pending commits of a query. Law: by the store and the tables' logs, without SQL or data. Times

@@ -130,7 +130,6 @@ def measured(case: Case) -> Measured | None:
     tree = tree_cost(one.shape, OfRows(tables))
     index = index_cost(one.block.joins, one.shape.mode, OfRows(tables))
     assert tree is not None
-    assert index is not None
     weights = {case.changed: 1}
     each = cost.rows_joined(index.accesses, weights)
     rows = len(tables[case.changed])

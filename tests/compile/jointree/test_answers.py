@@ -21,7 +21,6 @@ from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine.batch import Batch
 from impctl.engine.jointree import enumerate
-from impctl.engine.jointree.spec import TreeMode
 from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, QueryError
 from impctl.plan.nodes import (
@@ -49,7 +48,7 @@ from tests.compile.jointree.test_build import (
     wanted,
 )
 from tests.compile.test_plans import is_same, listed, sorting
-from tests.support.carried_queries import Stored, restored
+from tests.support.carried_queries import Stored, restored, sketches_of
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, evaluate, identity
 
@@ -103,7 +102,7 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
     for _ in range(BATCHES):
         rows = check(query, answer, session, tables, partitions, what)
         assert Counter(shown(answer, joined)) == rows, f"{what}: the index join"
-        assert sketches(joined) == sketches(session), f"{what}: the index join's sketches"
+        assert sketches_of(joined) == sketches_of(session), f"{what}: the index join's sketches"
         if is_noted and not answer.ending.is_cut:
             change = kept_of(session).noted()
             assert applied(before, answer, change, session, what) == rows, f"{what}: changes"
@@ -124,8 +123,7 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
         session.step(changes)
         joined.step(changes)
     for shape in first.shapes:
-        kind = "none" if isinstance(shape, NoTree) else str(shape.mode)
-        seen[f"{kind}{'' if isinstance(shape, NoTree) or shape.joined is None else ' rows'}"] += 1
+        seen[mode_of(shape)] += 1
     seen["trees"] += 1
 
 
@@ -148,7 +146,7 @@ def check(
         for one, other in zip(mine, theirs, strict=True)
     ), what
     expected = wanted(answer.kept, tables, partitions)
-    ranges = sketches(session)
+    ranges = sketches_of(session)
     first = answer.ending.first
     assert all(expected[access] <= result for access, result in ranges.items()), what
     # Rows that OFFSET skips count too, and so may those that doubles put close to a border.
@@ -157,18 +155,12 @@ def check(
     return Counter(result)
 
 
-def sketches(session: MaintainedQuery) -> dict[str, set[int]]:
-    return {access: set(part.ids) for access, part in session.ranges().items()}
-
-
 def shown(answer: AnswerPlan, session: MaintainedQuery) -> list[tuple[object, ...]]:
     return listed(answer_of_rows(answer.ending, kept_of(session).whole(), "UTC"))
 
 
 def kept_of(session: MaintainedQuery) -> AnswerRows:
-    kept = session.compiled.kept
-    assert kept is not None
-    return kept
+    return session.compiled.kept
 
 
 def applied(
@@ -205,13 +197,11 @@ class Kept:
 
     def __init__(self, sql: str) -> None:
         self.answer = answer_plan(planned(sql))
+        scans = scans_of(self.answer.kept)
+        has_c = [scan for scan in scans if any(one.name == "c" for one in scan.attributes)]
         partitions = {
-            scan.access: RangePartition(scan.table, "c", LONG, (1, 2, 3))
-            for scan in scans_of(self.answer.kept)
-            if any(attribute.name == "c" for attribute in scan.attributes)
-        } or {
-            scan.access: RangePartition(scan.table, "a", LONG, (1, 2, 3))
-            for scan in scans_of(self.answer.kept)
+            scan.access: RangePartition(scan.table, "c" if has_c else "a", LONG, (1, 2, 3))
+            for scan in has_c or scans
         }
         compiled = compile_plan(
             self.answer.kept, partitions, {}, barriers=None, trees={}, answer=self.answer
@@ -251,7 +241,7 @@ def test_a_partner_more_changes_nothing_where_one_is_enough() -> None:
     assert tree.rows() == {}
 
 
-def test_of_two_edges_of_existence_the_uppermost_lets_rows_in() -> None:
+def test_of_edges_of_existence_the_uppermost_lets_rows_in_and_padding_is_no_row() -> None:
     tree = Kept(
         "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s WHERE s.a = r.a "
         "AND NOT EXISTS (SELECT 1 FROM t WHERE t.b = s.b))"
@@ -260,9 +250,6 @@ def test_of_two_edges_of_existence_the_uppermost_lets_rows_in() -> None:
     assert tree.step(t=[(1, {"b": 5})]) == [(-1, 7)]
     assert tree.step(s=[(1, {"a": 1, "b": 6})]) == [(1, 7)]
     assert tree.step(t=[(-1, {"b": 5})]) == []
-
-
-def test_padding_below_existence_is_nobodys_row() -> None:
     tree = Kept(
         "SELECT r.b FROM r WHERE EXISTS (SELECT 1 FROM s LEFT JOIN t ON t.b = s.b WHERE s.a = r.a)"
     )
@@ -326,8 +313,7 @@ def test_a_row_that_only_moves_its_range_is_no_change() -> None:
     tree.step(r=[(1, {"a": 1, "b": 7, "c": 0})], s=[(1, {"a": 1})])
     moved = [(-1, {"a": 1, "b": 7, "c": 0}), (1, {"a": 1, "b": 7, "c": 3})]
     assert tree.step(r=moved) == []
-    (result,) = tree.session.ranges().values()
-    assert set(result.ids) == {3}
+    assert list(sketches_of(tree.session).values()) == [{3}]
 
 
 def test_zeros_of_either_sign_are_joined_alike_and_put_out_as_they_are() -> None:
@@ -403,15 +389,13 @@ def test_the_rows_before_a_step_are_told_after_it_whatever_was_merged() -> None:
 )
 def test_groups_are_the_trees_where_it_keeps_what_they_put_out(sql: str, modes: list[str]) -> None:
     blocks = planned_blocks(answer_plan(planned(sql)).kept, {}, has_answer=True)
-    result = []
-    for one in blocks:
-        if isinstance(one.shape, NoTree):
-            result.append("none")
-        else:
-            is_bits = one.shape.mode is TreeMode.BITS
-            assert is_bits == (one.shape.joined is not None)
-            result.append("bits rows" if is_bits else "ring")
-    assert result == modes
+    assert [mode_of(one.shape) for one in blocks] == modes
+
+
+def mode_of(shape: TreeShape | NoTree) -> str:
+    if isinstance(shape, NoTree):
+        return "none"
+    return f"{shape.mode}{'' if shape.joined is None else ' rows'}"
 
 
 def test_rows_are_told_apart_by_all_their_columns_whatever_goes_further() -> None:

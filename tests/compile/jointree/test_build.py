@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -28,7 +29,7 @@ from impctl.sketch.partition import RangePartition
 from tests.compile.jointree.shapes import CATALOG, JoinMaker, core, random_tables, shape_of
 from tests.compile.test_plans import has_choice
 from tests.plan.trials import fragment_of
-from tests.support.carried_queries import Stored, arrow_rows, restored
+from tests.support.carried_queries import Stored, arrow_rows, restored, sketches_of
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import Tables, annotate
 
@@ -56,11 +57,10 @@ def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
 def wanted(
     root: Plan, tables: Mapping[str, list[Row]], partitions: Mapping[str, RangePartition]
 ) -> dict[str, set[int]]:
-    names = {scan.access: scan.table for scan in scans_of(root)}
     result: dict[str, set[int]] = {access: set() for access in partitions}
     for access, at in annotate(root, tables).lineage:
         if access in partitions:
-            value = tables[names[access]][at][partitions[access].attribute]
+            value = tables[partitions[access].table][at][partitions[access].attribute]
             result[access].add(fragment_of(value, BOUNDARIES))
     return result
 
@@ -99,23 +99,19 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     tables = {name: [dict(row) for row in rows] for name, rows in random_tables(rng).items()}
     partitions = partitions_of(rng, root)
     changed = {name: rng.randint(0, 3) for name in tables}
-
-    def compiled() -> Dataflow:
-        return compile_plan(root, partitions, {}, barriers=(), trees=changed)
-
+    compiled = partial(compile_plan, root, partitions, {}, barriers=())
     try:
-        first = compiled()
+        first = compiled(trees=changed)
     except (BlockedError, UnsupportedError) as error:
         seen[f"blocked: {error.message}"[:70]] += 1
         return
     if all(isinstance(shape, NoTree) for shape in first.shapes):
         seen["no tree"] += 1
         return
-    session = MaintainedQuery(first)
     # Where rows tie the lineage is that of one answer: all of them are what the index join has.
-    sessions = [session]
+    sessions = [MaintainedQuery(first)]
     if has_choice(root):
-        sessions.append(MaintainedQuery(compile_plan(root, partitions, {}, barriers=())))
+        sessions.append(MaintainedQuery(compiled()))
         seen["choices"] += 1
     stored = Stored()
     # Tables come in parts, in any order.
@@ -123,8 +119,9 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     for one in sessions:
         one.load(parts)
     for _ in range(BATCHES):
-        result, *joined = ({a: set(p.ids) for a, p in s.ranges().items()} for s in sessions)
-        expected = {access: wanted(root, tables, partitions)[access] for access in result}
+        result, *joined = map(sketches_of, sessions)
+        every = wanted(root, tables, partitions)
+        expected = {access: every[access] for access in result}
         assert result == (joined[0] if joined else expected), what
         assert all(result[access] >= expected[access] for access in result), what
         seen["sketches"] += len(result)
@@ -133,8 +130,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
         for one in sessions:
             one.step(change)
         if rng.random() < 0.3:
-            session = restored(session, stored, MaintainedQuery(compiled()))
-            sessions[0] = session
+            sessions[0] = restored(sessions[0], stored, MaintainedQuery(compiled(trees=changed)))
     seen["trees"] += 1
 
 
@@ -216,25 +212,6 @@ def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
     seen = seen_in(cases, lambda at, seen: follow(core(CASES[name]), Random(at), seen, f"{at}"))
     assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
-
-
-def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
-    """As many rows and tuples as before, but another sum, from step to step."""
-    sql = "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING SUM(DISTINCT r.c) = 2"
-    ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
-    root = core(sql)
-    assert "r#1" in {scan.access for scan in scans_of(root)}
-    session = MaintainedQuery(compile_plan(root, ranges, {}, barriers=(), trees={}))
-    nothing: Row = dict.fromkeys(column.name for column in CATALOG["r"])
-
-    def row(value: int) -> Row:
-        return {**nothing, "a": 1, "b": 1, "c": value}
-
-    session.load([("r", table_of([row(1)])), ("s", table_of([row(1)]))])
-    for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
-        weights = np.array([-1, 1], dtype=np.int64)
-        session.step({"r": TableChange(table_of([row(old), row(new)]), weights)})
-        assert bool(session.ranges()["r#1"].ids) == is_there, (old, new)
 
 
 @pytest.mark.parametrize("name", ["text", "value by key", "several values", "distinct values"])
@@ -448,6 +425,16 @@ def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
         session.step({"r": tied, "s": TableChange(table_of([row(None)]), tied.weights)})
 
 
+def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
+    """As many rows and tuples as before, but another sum, from step to step."""
+    session = MaintainedQuery(asked("SUM(DISTINCT r.c) = 2"))
+    session.load([("r", table_of([row(None, 1)])), ("s", table_of([row(None)]))])
+    for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
+        change = TableChange(table_of([row(None, old), row(None, new)]), np.array([-1, 1]))
+        session.step({"r": change})
+        assert bool(session.ranges()["r#1"].ids) == is_there, (old, new)
+
+
 def names_of(condition: str) -> set[str]:
     (tree,) = (one for one in asked(condition).circuit if isinstance(one, Tree))
     return {keeper.name.rpartition("tree0/1.")[2] for keeper in tree.arrangements()}
@@ -456,13 +443,9 @@ def names_of(condition: str) -> set[str]:
 def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
     plain = names_of("COUNT(r.name) > 1")
     assert not any("first" in name or "last" in name for name in plain)
-    names: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
-    assert names - plain == {
-        "first1.0.rows",
-        "first1.0.codes",
-        "last0.0.rows",
-        "last0.0.codes",
-    }
+    names = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
+    parts = ("first1.0.rows", "first1.0.codes", "last0.0.rows", "last0.0.codes")
+    assert names - plain == {*parts}
 
 
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"
@@ -546,8 +529,6 @@ def test_accesses_of_one_table_share_their_rows() -> None:
 
 
 def test_what_is_probed_says_so() -> None:
-    shape = shape_of(PROBED_CASES["with a leaf"])
-    assert isinstance(shape, TreeShape)
-    entry = tree_entry(shape, {"r#1": "id"})
+    entry = tree_entry(shape_of(PROBED_CASES["with a leaf"]), {"r#1": "id"})
     assert [node.probed for node in entry.nodes] == [len(node.bag) == 3 for node in entry.nodes]
     assert any("r + s + t  probed  " in line for line in tree_lines(entry))

@@ -44,8 +44,7 @@ from impctl.compile.jointree.cost import (
     tree_ms,
     tuples_touched,
 )
-from impctl.compile.jointree.decompose import Block, block_of
-from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.decompose import block_of
 from impctl.compile.jointree.shape import tree_shape
 from impctl.data.schema import LONG
 from impctl.engine.jointree.spec import TreeMode
@@ -64,7 +63,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sketch.partition import RangePartition
-from impctl.tables.lookup import KeyCounts, counted, fan_out
+from impctl.tables.sample import KeyCounts, counted, fan_out
 from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
 from tests.compile.jointree.test_build import table_of
 from tests.support.random_cases import random_cases, seen_in
@@ -99,78 +98,60 @@ def rows(keys: int, each: int, **more: int) -> pa.Table:
     return pa.table({**columns, "e": [at // keys % 4 for at in range(count)]})
 
 
-def guessed(
-    sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]
-) -> JoinEstimate | None:
-    root = core(sql)
-    block, shape = block_of(root), tree_shape(root, changed)
-    assert isinstance(block, Block)
-    assert isinstance(shape, TreeShape)
-    return estimate(block.joins, shape, changed, OfRows(tables))
-
-
 def estimated(sql: str, tables: Mapping[str, pa.Table], changed: Mapping[str, int]) -> JoinEstimate:
-    result = guessed(sql, tables, changed)
-    assert result is not None
-    return result
+    """None where nothing is known."""
+    root = core(sql)
+    return estimate(block_of(root).joins, tree_shape(root, changed), changed, OfRows(tables))
 
 
 PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(s.d) > 1"
 PATH = "SELECT s.d FROM r JOIN s ON r.a = s.a JOIN t ON s.b = t.a GROUP BY s.d HAVING COUNT(*) > 1"
 
 
-@pytest.mark.parametrize("partners", [1, 20, 200])
-def test_two_tables_touch_the_row_and_its_group_whatever_the_partners(partners: int) -> None:
-    tables = {"r": rows(10, partners), "s": rows(10, partners)}
-    result = estimated(PAIR, tables, {"r": 5})
-    assert (result.joined, result.touched) == (partners, 2)
+PATH_TABLES = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
+"""A row of `r` meets 4 of `s` and 4 * 5 with `t`; a row of `t` meets 2, then 2 * 3."""
+GROUPED = "SELECT s.b FROM r JOIN s ON r.a = s.a GROUP BY s.b HAVING COUNT(*) > 1"
+CROSS = "SELECT r.d FROM r CROSS JOIN s GROUP BY r.d HAVING COUNT(*) > 1"
+SELF = "SELECT x.a FROM r x JOIN r y ON x.a = y.a GROUP BY x.a HAVING COUNT(*) > 1"
+ROWS = "SELECT 1 FROM s JOIN r ON r.a = s.a"
+
+
+@pytest.mark.parametrize(
+    ("sql", "tables", "changed", "joined", "touched"),
+    [
+        # Of two tables the row and its group are touched, whatever the partners.
+        *((PAIR, {"r": rows(10, n), "s": rows(10, n)}, {"r": 5}, n, 2) for n in (1, 20, 200)),
+        # A path of three writes all steps and touches the middle.
+        (PATH, PATH_TABLES, {"r": 1}, 4 + 20, 1 + 4),
+        (PATH, PATH_TABLES, {"s": 1}, 3 + 15, 1),
+        (PATH, PATH_TABLES, {"t": 1}, 6, 1 + 2),
+        # Tuples are touched once however many rows they have.
+        (GROUPED, {"r": rows(10, 3), "s": rows(10, 40, b=20)}, {"r": 1}, 40, 1 + 2),
+        # Without a decision only a key that comes or goes is passed on. `s` changes most, so it is
+        # the root: a third of the changes are of `r`, one in four passes, and then meets the one
+        # tuple of `s` that has the key.
+        (ROWS, {"r": rows(10, 4), "s": rows(10, 2)}, {"r": 1}, 2, 1),
+        (ROWS, {"r": rows(10, 4), "s": rows(10, 2)}, {"s": 2, "r": 1}, 10 / 3, (2 + 1.25) / 3),
+        (CROSS, {"r": rows(2, 1), "s": rows(3, 4)}, {"r": 1}, 12, 1),
+        # A changed row of `r` is one of either access: it meets 4 rows and is met by 4.
+        (SELF, {"r": rows(10, 4)}, {"r": 1}, 8, 4),
+    ],
+)
+def test_what_is_joined_and_touched(
+    sql: str,
+    tables: Mapping[str, pa.Table],
+    changed: Mapping[str, int],
+    joined: float,
+    touched: float,
+) -> None:
+    result = estimated(sql, tables, changed)
+    assert (result.joined, result.touched) == pytest.approx((joined, touched))
 
 
 def test_each_side_is_weighed_by_what_changes() -> None:
     tables = {"r": rows(10, 3), "s": rows(10, 7)}
     for changed, joined in (({"r": 1}, 7), ({"s": 1}, 3), ({"r": 1, "s": 3}, 4), ({}, 5)):
-        result = estimated(PAIR, tables, changed)
-        assert result.joined == pytest.approx(joined)
-
-
-def test_a_path_of_three_writes_all_steps_and_touches_the_middle() -> None:
-    """A row of `r` meets 4 of `s` and 4 * 5 with `t`; a row of `t` meets 2, then 2 * 3."""
-    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
-    expected = {"r": (4 + 20, 1 + 4), "s": (3 + 15, 1), "t": (6, 1 + 2)}
-    for table, (joined, touched) in expected.items():
-        result = estimated(PATH, tables, {table: 1})
-        assert (result.joined, result.touched) == pytest.approx((joined, touched)), table
-
-
-def test_tuples_are_touched_once_however_many_rows_they_have() -> None:
-    sql = "SELECT s.b FROM r JOIN s ON r.a = s.a GROUP BY s.b HAVING COUNT(*) > 1"
-    tables = {"r": rows(10, 3), "s": rows(10, 40, b=20)}
-    result = estimated(sql, tables, {"r": 1})
-    assert (result.joined, result.touched) == pytest.approx((40, 1 + 2))
-
-
-def test_without_a_decision_only_a_key_that_comes_or_goes_is_passed_on() -> None:
-    tables = {"r": rows(10, 4), "s": rows(10, 2)}
-    result = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"r": 1})
-    assert result.touched == 1
-    below = estimated("SELECT 1 FROM s JOIN r ON r.a = s.a", tables, {"s": 2, "r": 1})
-    # `s` changes most, so it is the root: a third of the changes are of `r`, one in four passes,
-    # and then meets the one tuple of `s` that has the key.
-    assert below.touched == pytest.approx((2 * 1 + 1 * (1 + 0.25)) / 3)
-
-
-def test_a_cross_join_meets_everything() -> None:
-    tables = {"r": rows(2, 1), "s": rows(3, 4)}
-    sql = "SELECT r.d FROM r CROSS JOIN s GROUP BY r.d HAVING COUNT(*) > 1"
-    result = estimated(sql, tables, {"r": 1})
-    assert (result.joined, result.touched) == (12, 1)
-
-
-def test_accesses_of_a_table_are_added_up() -> None:
-    """A changed row of `r` is one of either access: it meets 4 rows and is met by 4."""
-    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a GROUP BY x.a HAVING COUNT(*) > 1"
-    result = estimated(sql, {"r": rows(10, 4)}, {"r": 1})
-    assert (result.joined, result.touched) == (8, 4)
+        assert estimated(PAIR, tables, changed).joined == pytest.approx(joined)
 
 
 @pytest.mark.parametrize(
@@ -218,15 +199,14 @@ def test_state_is_that_of_the_rows_and_tuples_that_are_kept() -> None:
 
 def test_what_is_joined_on_the_way_is_kept_too() -> None:
     """A path keeps what its first two tables come to, 12 rows a key."""
-    tables = {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)}
     pair = "SELECT s.d FROM r JOIN s ON r.a = s.a GROUP BY s.d HAVING COUNT(*) > 1"
-    path, plain = estimated(PATH, tables, {}), estimated(pair, tables, {})
+    path, plain = (estimated(sql, PATH_TABLES, {}) for sql in (PATH, pair))
     assert path.index_bytes - plain.index_bytes > 120 * 2 * 8
 
 
 def test_computed_keys_are_not_guessed_at() -> None:
     sql = "SELECT r.d FROM r JOIN s ON r.a + 1 = s.a GROUP BY r.d HAVING COUNT(*) > 1"
-    assert guessed(sql, {"r": rows(2, 1), "s": rows(2, 1)}, {"r": 1}) is None
+    assert estimated(sql, {"r": rows(2, 1), "s": rows(2, 1)}, {"r": 1}) is None
 
 
 COMPUTED = PAIR.replace("r.a = s.a", "r.a + 1 = s.a")
@@ -272,7 +252,6 @@ def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
     choice = chosen(PAIR, Evenly(partners))
     assert choice.is_tree is is_tree
     estimate = choice.estimate
-    assert estimate is not None
     assert (estimate.joined, estimate.touched) == (partners, 2)
     assert (estimate.tree_ms < estimate.index_ms) is is_tree
 
@@ -314,10 +293,7 @@ def test_where_times_are_alike_far_larger_state_decides(
 
 
 def test_all_blocks_of_a_plan_are_estimated_together() -> None:
-    both = f"{PAIR} UNION ALL {PAIR}"
-    one, two = (chosen(sql, Evenly(60)).estimate for sql in (PAIR, both))
-    assert one is not None
-    assert two is not None
+    one, two = (chosen(sql, Evenly(60)).estimate for sql in (PAIR, f"{PAIR} UNION ALL {PAIR}"))
     for name in ("joined", "touched", "index_ms", "tree_ms", "index_bytes", "tree_bytes"):
         assert getattr(two, name) == pytest.approx(2 * getattr(one, name)), name
 
@@ -354,13 +330,10 @@ def test_what_the_capture_chose_holds(is_tree: bool) -> None:
     assert TreesAsRecorded(is_tree).choose(core(PAIR)).is_tree is is_tree
 
 
-TABLES = OfRows({"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
-
-
-def cost(sql: str, mode: TreeMode = TreeMode.RING) -> IndexCost | None:
-    block = block_of(core(sql))
-    assert isinstance(block, Block)
-    return index_cost(block.joins, mode, TABLES)
+def cost(
+    sql: str, mode: TreeMode = TreeMode.RING, tables: Mapping[str, pa.Table] = PATH_TABLES
+) -> IndexCost | None:
+    return index_cost(block_of(core(sql)).joins, mode, OfRows(tables))
 
 
 def held(count: int, columns: int, accesses: int = 1) -> int:
@@ -374,14 +347,12 @@ def test_tables_are_kept_and_what_is_joined_before_the_last_join(
 ) -> None:
     """30, 40 and 100 rows, and 120 of the first two; with groups a range of each table's row."""
     result = cost(PATH, mode)
-    assert result is not None
     kept = held(30, 1) + held(40, 3) + held(100, 1) + held(120, 4, 2)
     assert result.bytes == kept + pairs * PAIR_BYTES
 
 
 def test_rows_pass_the_joins_from_their_table_on() -> None:
     result = cost(PATH)
-    assert result is not None
     each = {one.scan.table: (one.joins, one.kept, one.last) for one in result.accesses}
     assert each == {"r": (2, 4.0, 20.0), "s": (2, 3.0, 15.0), "t": (1, 0.0, 6.0)}
 
@@ -389,12 +360,9 @@ def test_rows_pass_the_joins_from_their_table_on() -> None:
 def test_null_meets_null_where_the_join_says_so() -> None:
     """Three rows of each table, one of them NULL."""
     three = pa.table({"a": pa.array([1, 2, None], pa.int64()), "d": [1, 2, 3]})
-    tables = OfRows({"r": three, "s": three})
     for op, met in (("=", 2 / 3), ("<=>", 1.0)):
-        block = block_of(core(f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"))
-        assert isinstance(block, Block)
-        result = index_cost(block.joins, TreeMode.BITS, tables)
-        assert result is not None
+        sql = f"SELECT r.d FROM r JOIN s ON r.a {op} s.a"
+        result = cost(sql, TreeMode.BITS, {"r": three, "s": three})
         assert [one.last for one in result.accesses] == pytest.approx([met, met])
 
 
@@ -414,62 +382,56 @@ def conditions(plan: Plan) -> dict[str, str | None]:
 
 def nodes(sql: str) -> dict[str, str | None]:
     """The same of the nodes of a tree."""
-    shape = shape_of(sql)
-    assert isinstance(shape, TreeShape)
-    rows = [node.rows for node in shape.nodes if node.rows is not None]
+    rows = [node.rows for node in shape_of(sql).nodes if node.rows is not None]
     return {access: said for one in rows for access, said in conditions(one).items()}
+
+
+def join_of(sql: str) -> Join:
+    (result,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
+    return result
 
 
 JOINED_PAIR = "SELECT r.a FROM r JOIN s ON r.a = s.a WHERE {} GROUP BY r.a HAVING SUM(s.d) > 1"
 
 
 @pytest.mark.parametrize(
-    ("where", "r", "s"),
+    ("sql", "expected"),
     [
-        ("r.b < 3", "b < 3", None),
-        ("r.b < 3 AND s.c = 1 AND r.c IS NULL", "b < 3 AND c IS NULL", "c = 1"),
-        ("r.b < s.b OR r.c = 1", None, None),
-        ("r.b + 1 < 3 AND length(s.name) > 2", "b + 1 < 3", "length(name) > 2"),
+        (JOINED_PAIR.format("r.b < 3"), {"r#1": "b < 3", "s#1": None}),
+        (
+            JOINED_PAIR.format("r.b < 3 AND s.c = 1 AND r.c IS NULL"),
+            {"r#1": "b < 3 AND c IS NULL", "s#1": "c = 1"},
+        ),
+        (
+            JOINED_PAIR.format("r.b + 1 < 3 AND length(s.name) > 2"),
+            {"r#1": "b + 1 < 3", "s#1": "length(name) > 2"},
+        ),
+        # Each access of a table has its own.
+        (
+            "SELECT x.a FROM r x JOIN r y ON x.a = y.b WHERE x.c < 5 AND y.c > 7",
+            {"r#1": "c < 5", "r#2": "c > 7"},
+        ),
+        # They go through renamed and computed columns.
+        (
+            "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t JOIN s ON t.k = s.a "
+            "WHERE t.n < 9",
+            {"r#1": "b > 0 AND b + c < 9", "s#1": None},
+        ),
     ],
 )
 def test_conditions_on_one_tables_rows_are_those_of_its_node(
-    where: str, r: str | None, s: str | None
+    sql: str, expected: dict[str, str | None]
 ) -> None:
-    sql = JOINED_PAIR.format(where)
-    if "OR" in where:
-        (joins,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
-        assert conditions(joins) == {"r#1": r, "s#1": s}
-        return
-    assert nodes(sql) == {"r#1": r, "s#1": s}
+    assert nodes(sql) == expected
 
 
-def test_each_access_of_a_table_has_its_own() -> None:
-    sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.b WHERE x.c < 5 AND y.c > 7"
-    assert nodes(sql) == {"r#1": "c < 5", "r#2": "c > 7"}
-
-
-def test_conditions_go_through_renamed_and_computed_columns() -> None:
-    sql = (
-        "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t JOIN s ON t.k = s.a "
-        "WHERE t.n < 9"
-    )
-    assert nodes(sql) == {"r#1": "b > 0 AND b + c < 9", "s#1": None}
-
-
-def test_what_the_engine_leaves_to_spark_is_not_counted() -> None:
+def test_conditions_of_several_tables_and_of_spark_alone_are_none_of_one() -> None:
+    either = join_of(JOINED_PAIR.format("r.b < s.b OR r.c = 1"))
+    both = join_of("SELECT r.a FROM r JOIN s ON r.a = s.a AND r.b < s.b")
+    for plan in (either, Select(both, both.condition)):
+        assert conditions(plan) == {"r#1": None, "s#1": None}
     sql = "SELECT r.a FROM r JOIN s ON r.a = s.a WHERE r.b < 3 AND soundex(r.name) = 'x'"
     assert conditions(core(sql)) == {"r#1": "b < 3", "s#1": None}
-
-
-def test_conditions_of_several_tables_are_none_of_one() -> None:
-    (joins,) = [
-        node
-        for node in nodes_of(core("SELECT r.a FROM r JOIN s ON r.a = s.a AND r.b < s.b"))
-        if isinstance(node, Join)
-    ]
-    assert joins.condition is not None
-    above = Select(joins, joins.condition)
-    assert conditions(above) == {"r#1": None, "s#1": None}
 
 
 def test_what_stands_below_is_asked_first_and_named_as_there() -> None:
@@ -491,28 +453,18 @@ def test_what_stands_below_is_asked_first_and_named_as_there() -> None:
 def test_sides_with_equal_conditions_are_counted_once() -> None:
     """Columns go by their names in the table, so that accesses of it can be told alike."""
     sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a WHERE x.c < 5 AND y.c < 5"
-    (joins,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
     sides = []
-    for relation in chain_of(joins).relations:
+    for relation in chain_of(join_of(sql)).relations:
         (scan,) = scans_of(relation.plan)
         (key,) = [one.ref() for one in scan.attributes if one.name == "a"]
         sides.append(key_side(relation.plan, [key], [False]))
-    assert sides[0] is not None
     assert sides[0].columns.where is not None
-    assert sides[0] == sides[1]
     assert len(set(sides)) == 1
 
 
 def test_a_key_of_nothing_still_has_the_condition() -> None:
-    (joins,) = [
-        node
-        for node in nodes_of(core("SELECT r.d FROM r CROSS JOIN s WHERE r.b < 3"))
-        if isinstance(node, Join)
-    ]
-    side = key_side(joins.left, [], [])
-    assert side is not None
-    assert (side.table, side.columns.key) == ("r", ())
-    assert side.columns.names == ("b",)
+    side = key_side(join_of("SELECT r.d FROM r CROSS JOIN s WHERE r.b < 3").left, [], [])
+    assert (side.table, side.columns.key, side.columns.names) == ("r", (), ("b",))
 
 
 R, R_AGAIN, S = Scan("r#1", "r", ()), Scan("r#2", "r", ()), Scan("s#1", "s", ())
@@ -537,13 +489,10 @@ def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change
 ) -> None:
     mine = INDEX[mode]
     one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
-    some = one + mine.group * STEP_ROWS * 2.0
-    assert index_ms([FIRST], cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(
-        some / 1000
-    )
-    few = one + mine.group * 5.0
-    tree = cost_of_accesses(LEAF, mode=mode, tuples=5.0)
-    assert index_ms([FIRST], tree, {"r": 1}) == pytest.approx(few / 1000)
+    for tuples, changed in ((1e12, STEP_ROWS * 2.0), (5.0, 5.0)):
+        tree = cost_of_accesses(LEAF, mode=mode, tuples=tuples)
+        expected = (one + mine.group * changed) / 1000
+        assert index_ms([FIRST], tree, {"r": 1}) == pytest.approx(expected)
 
 
 def test_no_more_groups_change_than_rows_are_joined() -> None:
@@ -598,48 +547,39 @@ def test_there_are_constants_for_every_mode() -> None:
     assert set(TREE) == set(INDEX) == set(TreeMode)
 
 
-def cost_of_tree(sql: str, tables: Mapping[str, pa.Table]) -> TreeCost:
-    shape = tree_shape(core(sql), {})
-    assert isinstance(shape, TreeShape)
-    result = tree_cost(shape, OfRows(tables))
-    assert result is not None
-    return result
-
-
-def of(result: TreeCost, table: str) -> TouchingAccess:
-    (one,) = [access for access in result.accesses if access.scan.table == table]
-    return one
+def accesses_of(
+    sql: str, tables: Mapping[str, pa.Table] = PATH_TABLES
+) -> dict[str, TouchingAccess]:
+    result = tree_cost(tree_shape(core(sql), {}), OfRows(tables))
+    return {access.scan.table: access for access in result.accesses}
 
 
 def test_a_row_touches_its_own_tuple_and_those_above_it() -> None:
     """`s` is the root: a key of `r` reaches four of its tuples, one of `t` two."""
-    result = cost_of_tree(PATH, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
-    reached = {table: [tuples for _, tuples in of(result, table).reached] for table in "rst"}
+    result = tree_cost(tree_shape(core(PATH), {}), OfRows(PATH_TABLES))
+    reached = {one.scan.table: [tuples for _, tuples in one.reached] for one in result.accesses}
     assert reached == {"r": [1.0, 4.0], "s": [1.0], "t": [1.0, 2.0]}
     assert sorted(result.tuples) == [10, 20, 40]
 
 
-def test_rows_that_come_alone_wake_those_that_nobody_else_wants() -> None:
-    """A key of four rows of `s` comes with one of them in four, and with it the three of `r`; a
-    key of two the five of `t`."""
-    result = cost_of_tree(PATH, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
-    assert of(result, "s").woken == pytest.approx(3 / 4 + 5 / 2)
-    # A row of `r` is alone in one case of three; its four tuples of `s` want keys of `t`.
-    assert of(result, "r").woken == pytest.approx(4 / 3 * 5 / 2)
-
-
-def test_what_is_woken_wakes_others() -> None:
-    """With a row of `r`, alone in one case of three, four of `s` come, and a key of two of these
-    wants five of `t`."""
-    sql = PATH.replace("s.d", "r.d")
-    result = cost_of_tree(sql, {"r": rows(10, 3), "s": rows(10, 4, b=20), "t": rows(20, 5)})
-    assert of(result, "r").woken == pytest.approx(4 / 3 + 4 / 3 / 2 * 5)
-
-
-def test_a_group_of_a_virtual_root_wakes_all_its_rows() -> None:
-    result = cost_of_tree(PAIR, {"r": rows(10, 3), "s": rows(10, 7)})
-    assert of(result, "r").woken == pytest.approx(7 / 3)
-    assert of(result, "s").woken == pytest.approx(3 / 7)
+@pytest.mark.parametrize(
+    ("sql", "tables", "woken"),
+    [
+        # A key of four rows of `s` comes with one of them in four, and with it the three of `r`; a
+        # key of two the five of `t`. A row of `r` is alone in one case of three; its four tuples
+        # of `s` want keys of `t`.
+        (PATH, PATH_TABLES, {"s": 3 / 4 + 5 / 2, "r": 4 / 3 * 5 / 2}),
+        # With a row of `r` four of `s` come, and a key of two of these wants five of `t`.
+        (PATH.replace("s.d", "r.d"), PATH_TABLES, {"r": 4 / 3 + 4 / 3 / 2 * 5}),
+        # A group of a virtual root wakes all its rows.
+        (PAIR, {"r": rows(10, 3), "s": rows(10, 7)}, {"r": 7 / 3, "s": 3 / 7}),
+    ],
+)
+def test_rows_that_come_alone_wake_those_that_nobody_else_wants(
+    sql: str, tables: Mapping[str, pa.Table], woken: dict[str, float]
+) -> None:
+    result = accesses_of(sql, tables)
+    assert {table: result[table].woken for table in woken} == pytest.approx(woken)
 
 
 @pytest.mark.parametrize(
@@ -650,19 +590,19 @@ def test_nobody_below_not_exists_is_wanted(exists: str, woken: float) -> None:
         f"SELECT s.d FROM s WHERE {exists} (SELECT 1 FROM r WHERE r.a = s.a) "
         "GROUP BY s.d HAVING COUNT(*) > 1"
     )
-    result = cost_of_tree(sql, {"r": rows(10, 3), "s": rows(10, 4)})
-    assert of(result, "s").woken == pytest.approx(woken)
+    result = accesses_of(sql, {"r": rows(10, 3), "s": rows(10, 4)})
+    assert result["s"].woken == pytest.approx(woken)
     # A row of `r` is passed on where it is its key's only one.
-    assert [tuples for _, tuples in of(result, "r").reached] == pytest.approx([1, 4 / 3])
+    assert [tuples for _, tuples in result["r"].reached] == pytest.approx([1, 4 / 3])
 
 
 def test_only_rows_that_conditions_keep_touch_and_are_woken() -> None:
     sql = PAIR.replace("GROUP", "WHERE r.e = 0 GROUP")
-    result = cost_of_tree(sql, {"r": rows(10, 12), "s": rows(10, 7)})
-    assert of(result, "r").share == 0.25
-    assert [tuples for _, tuples in of(result, "r").reached] == pytest.approx([0.25, 0.25])
-    assert of(result, "r").woken == pytest.approx(0.25 * 7 / 3)
-    assert of(result, "s").woken == pytest.approx(3 / 7)
+    result = accesses_of(sql, {"r": rows(10, 12), "s": rows(10, 7)})
+    assert result["r"].share == 0.25
+    assert [tuples for _, tuples in result["r"].reached] == pytest.approx([0.25, 0.25])
+    assert result["r"].woken == pytest.approx(0.25 * 7 / 3)
+    assert result["s"].woken == pytest.approx(3 / 7)
 
 
 NUMBERS = [name for name in JoinEstimate.__struct_fields__ if name != "kept"]

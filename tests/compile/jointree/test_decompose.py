@@ -152,20 +152,14 @@ def parents(tree: Rooted) -> list[int | None]:
     return list(tree.parents)
 
 
-def test_the_least_high_tree_is_taken() -> None:
+def test_the_least_high_tree_is_taken_and_changes_have_the_shortest_way() -> None:
     path = bags_of("a", "ab", "bc", "cd", "d")
     assert best_rooted(range(5), path).root == 2
     assert best_rooted([0, 1], path).root == 1
-
-
-def test_of_trees_of_one_height_changes_have_the_shortest_way() -> None:
     path = bags_of("a", "ab", "bc", "c")
     assert best_rooted(range(4), path).root == 1
     assert best_rooted(range(4), path, [0, 0, 5, 0]).root == 2
     assert best_rooted(range(4), path, [0, 6, 5, 0]).root == 1
-
-
-def test_what_hangs_on_a_bag_counts() -> None:
     path = bags_of("a", "ab", "b")
     tail = Hung((1, 2), (0, 0))
     assert best_rooted(range(3), path, (), [tail, Hung(), Hung()]).root == 0
@@ -175,16 +169,13 @@ def test_what_hangs_on_a_bag_counts() -> None:
     assert best_rooted(range(2), two, (), [Hung(), Hung((1,), (9,))]).root == 1
 
 
-def test_ties_go_to_the_nearest_parent_then_to_what_changes_most() -> None:
+def test_ties_go_to_the_nearest_parent_and_bags_without_a_shared_class_to_the_root() -> None:
     star = bags_of("a", "a", "a", "a")
     assert parents(rooted_at(0, star)) == [None, 0, 0, 0]
     # 1 and 2 share two classes with each other, so the one that comes first has the other below.
     pair = bags_of("a", "ab", "ab")
     assert parents(rooted_at(0, pair)) == [None, 0, 1]
     assert parents(rooted_at(0, pair, [0, 1, 2])) == [None, 2, 0]
-
-
-def test_bags_without_a_shared_class_hang_by_weight_0() -> None:
     tree = rooted_at(0, bags_of("a", "a", "b", ""))
     assert (tree.weight, full_weight(bags_of("a", "a", "b", ""))) == (1, 1)
     assert parents(tree) == [None, 0, 0, 0]

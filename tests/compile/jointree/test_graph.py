@@ -43,16 +43,13 @@ def null_safe(sql: str) -> list[tuple[bool, ...]]:
     return [node.null_safe for node in found(sql).nodes[:-1]]
 
 
-def test_a_class_is_null_safe_only_if_all_its_equalities_are() -> None:
+def test_which_columns_are_equal_and_what_null_is() -> None:
     both = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a <=> s.a {HAVING}"
     assert null_safe(both) == [(True,), (True,)]
     one = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a JOIN t ON t.a = s.a {HAVING}"
     assert null_safe(one) == [(False,), (False,)]
     twice = f"SELECT r.d FROM r JOIN s ON r.a <=> s.a AND r.b = s.b {HAVING}"
     assert sorted(null_safe(twice)[0]) == [False, True]
-
-
-def test_two_columns_of_one_relation_in_a_class_are_equal_in_its_rows() -> None:
     plain = found(f"SELECT r.d FROM r JOIN s ON r.a = s.a AND r.b = s.a {HAVING}")
     assert [len(node.key) for node in plain.nodes[:-1]] == [1]
     assert len(conditions(plain, "r#1")) == 1
@@ -92,14 +89,11 @@ def test_integral_types_are_one_and_others_must_be_the_same(condition: str, expe
     assert drawn(f"SELECT r.d FROM r JOIN s ON {condition} {HAVING}") == expected
 
 
-def test_a_group_column_of_another_integral_type_is_told_from_the_class() -> None:
+def test_groups_of_another_type_and_cross_joins_have_keys_of_their_own() -> None:
     shape = found("SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 1")
     assert shape.root.is_virtual
     assert shape.groups == (0, 0)
     assert shape.root.key == (0,)
-
-
-def test_cross_joins_have_weight_0_and_the_empty_key() -> None:
     sql = f"SELECT r.d FROM r CROSS JOIN s JOIN t ON t.a = s.a {HAVING}"
     assert drawn(sql) == "ring r{d}(s{a}(t{a} on a) on -)"
     assert null_safe(sql) == [(False,), ()]
@@ -405,13 +399,18 @@ def ranges(sql: str, **sketched: str) -> dict[tuple[str, ...], list[str]]:
     return {node.bag: [how for _, how in node.ranges] for node in tree.nodes if node.ranges}
 
 
-def test_a_virtual_root_is_its_columns() -> None:
+def test_roots_are_columns_one_group_or_a_relation() -> None:
     sql = "SELECT r.a FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 100"
     assert lines(sql, s="c", r="a") == (
         "[a]  groups\n"
         "|- s  inner on a  keeps a, sum(b); ranges of c counted\n"
         "'- r  inner on a  keeps a; ranges of a by column"
     )
+    assert lines("SELECT r.d FROM r CROSS JOIN s", r="d") == (
+        "r  root; ranges of d counted\n'- s  inner on nothing"
+    )
+    one = "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a HAVING COUNT(*) > 3"
+    assert lines(one).startswith("r  one group  keeps a\n")
 
 
 def test_nodes_stand_below_their_parents() -> None:
@@ -433,15 +432,7 @@ def test_nodes_stand_below_their_parents() -> None:
     assert [node.edge for node in tree.nodes] == ["", "inner", "anti", "inner", "left"]
 
 
-def test_without_groups_there_is_a_root_or_one_group() -> None:
-    assert lines("SELECT r.d FROM r CROSS JOIN s", r="d") == (
-        "r  root; ranges of d counted\n'- s  inner on nothing"
-    )
-    one = "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a HAVING COUNT(*) > 3"
-    assert lines(one).startswith("r  one group  keeps a\n")
-
-
-def test_a_kept_column_tells_the_range_of_its_own_access_only() -> None:
+def test_a_kept_column_tells_the_range_of_its_own_rows_only() -> None:
     sql = "SELECT r.d FROM r JOIN s ON r.a = s.a JOIN t ON t.b = r.b"
     assert ranges(sql, r="a", s="a", t="d") == {
         ("r",): ["by column"],
@@ -451,10 +442,7 @@ def test_a_kept_column_tells_the_range_of_its_own_access_only() -> None:
     bag = "SELECT r.d FROM r JOIN s ON r.c < s.c JOIN t ON t.b = r.b AND t.a = s.a"
     assert ranges(bag, r="b", s="a") == {("r", "s"): ["by column", "by column"]}
     assert ranges(bag, r="a", s="b") == {("r", "s"): ["counted", "counted"]}
-
-
-def test_a_padded_or_grouped_side_is_counted() -> None:
-    """A padded row has NULL in the column and no row of the table; a group has rows of several."""
+    # A padded row has NULL in the column and no row of the table; a group has rows of several.
     padded = "SELECT 1 FROM r LEFT JOIN s ON r.a = s.a JOIN t ON t.b <=> s.b"
     assert ranges(padded, r="a", s="b") == {("r", "s"): ["counted", "counted"]}
     grouped = "SELECT 1 FROM (SELECT a, COUNT(*) AS n FROM r GROUP BY a) q JOIN t ON t.a = q.a"

@@ -156,17 +156,13 @@ def ranked_as_defined(
 ) -> tuple[dict[Row, int], list[Derivation]]:
     """That the rows, and what derives each, are those of the definition; their ranks, and all
     derivations."""
-    rules = PROGRAMS[program]
-    rows = least_fixpoint(rules, tables)
-    derivations = list(rules(tables, rows))
-    ranked = made.ranked()
-    assert ranked.keys() == rows
-    ranks = {row: rank for row, (rank, _, _) in ranked.items()}
-    assert all(rank > 0 for rank in ranks.values())
-    assert {row: every for row, (_, every, _) in ranked.items()} == weights_of(derivations)
+    rows = least_fixpoint(PROGRAMS[program], tables)
+    derivations = list(PROGRAMS[program](tables, rows))
+    ranks, every = ranks_of(made), weights_of(derivations)
+    assert ranks.keys() == rows
     low = low_weights(derivations, ranks)
-    assert {row: result for row, (_, _, result) in ranked.items()} == low
-    assert all(low[row] > 0 for row in rows), "each has ground"
+    assert all(ranks[row] > 0 < low[row] for row in rows), "each has ground"
+    assert made.ranked() == {row: (ranks[row], every[row], low[row]) for row in rows}
     return ranks, derivations
 
 
@@ -315,7 +311,7 @@ def test_both_signs_at_once_take_nothing_out(thin: int) -> None:
 
 
 @every_way
-def test_where_much_goes_the_rest_follows_and_ranks_begin_again(thin: int) -> None:
+def test_ranks_begin_again_where_much_goes_and_stay_where_less_does(thin: int) -> None:
     """A chain is cut at its head, to which leads another way, found later."""
     chain = [(n, n + 1) for n in range(1, 40)]
     made = filled(tables_of(*chain), thin=thin)
@@ -326,11 +322,7 @@ def test_where_much_goes_the_rest_follows_and_ranks_begin_again(thin: int) -> No
     check(made, "reach", without(tables_of(*chain, (1, 200), (200, 2)), gone))
     assert ranks_of(made)[(200,)] == 2, "its rank was 41 before, and would be still"
     assert made.circuit.counters() == {"fix.stage": 41, "fix.count": 41}
-
-
-@every_way
-def test_where_less_goes_the_rest_stays(thin: int) -> None:
-    """The same far behind: rows before keep their ranks, those after get others."""
+    # The same far behind: rows before keep their ranks, those after get others.
     chain = [(n, n + 1) for n in range(1, 40)]
     made = filled(tables_of(*chain), thin=thin)
     made.step(tables_of((1, 200), (200, 30), seeds=()))
@@ -356,18 +348,18 @@ def test_a_limit_leaves_what_is_stored_as_it_was() -> None:
     """Nobody writes a checkpoint after it, and what was written goes on."""
     made = filled(tables_of((1, 2)), Limits(rows=3))
     made.save()
+    counters = made.circuit.counters()
+    assert counters == {"fix.stage": 2, "fix.count": 2}
     with pytest.raises(UnsupportedError):
         made.step(tables_of((2, 3), (3, 4), seeds=()))
-    fresh = recursive("reach", limits=Limits(rows=3))
-    for keeper in fresh.circuit.arrangements():
-        keeper.load(sorted(made.stored[keeper.name].items()))
-    fresh.circuit.take_up({"fix.stage": 2, "fix.count": 2})
+    fresh = made.gone_on(recursive("reach", limits=Limits(rows=3)), counters)
     assert fresh.step(tables_of((2, 3), seeds=())) == Counter({(3,): 1})
 
 
-@every_way
-def test_rows_that_were_never_there_cannot_go(thin: int) -> None:
-    made = filled(tables_of((1, 2)), thin=thin)
+@pytest.mark.parametrize("thin", [0, 2, 10**9, None])
+def test_rows_that_were_never_there_cannot_go(thin: int | None) -> None:
+    """Of a set by each way, and of a bag."""
+    made = filled_bag(tables_of((1, 2))) if thin is None else filled(tables_of((1, 2)), thin=thin)
     with pytest.raises(CountBelowZeroError, match="never contained"):
         made.step(negated(tables_of((1, 2), weight=2)))
 
@@ -375,23 +367,28 @@ def test_rows_that_were_never_there_cannot_go(thin: int) -> None:
 @every_way
 def test_what_derives_rows_is_never_below_zero(thin: int) -> None:
     """Told by the fixpoint itself, before anything is counted above it."""
-    made = filled(tables_of((1, 2)), thin=thin)
-    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
-        made.circuit.step(None, made.read("links", Counter({(1, 2, 0): -2})))
-    made = filled(tables_of((1, 2)), thin=thin)
-    made.circuit.step(None, made.read("links", Counter({(5, 6, 0): -1})))
-    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
-        made.circuit.step(None, made.read("links", Counter({(2, 5, 0): 1})))
+    for *before, last in ([((1, 2, 0), -2)], [((5, 6, 0), -1), ((2, 5, 0), 1)]):
+        made = filled(tables_of((1, 2)), thin=thin)
+        for link, weight in before:
+            made.circuit.step(None, made.read("links", Counter({link: weight})))
+        with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
+            made.circuit.step(None, made.read("links", Counter(dict([last]))))
 
 
-def test_a_step_with_other_constants_keeps_other_rows() -> None:
+def test_a_step_with_other_constants_or_limits_keeps_other_rows() -> None:
     """What moved inside a step cannot be made up above it."""
-    one, same, other = (recursive(name) for name in ("reach", "reach", "two branches"))
-    assert one.fixpoint.keeps_like(same.fixpoint)
+    one, other = recursive("reach"), recursive("two branches")
+    assert one.fixpoint.keeps_like(recursive("reach").fixpoint)
     assert not one.fixpoint.keeps_like(other.fixpoint)
-    numbers, others = (recursive("two branches", kind) for kind in ("numbers", "collisions"))
-    assert not numbers.fixpoint.keeps_like(others.fixpoint), "the constant is another one there"
-    assert numbers.fixpoint.keeps_like(recursive("two branches").fixpoint)
+    collisions = recursive("two branches", "collisions")
+    assert not other.fixpoint.keeps_like(collisions.fixpoint), "the constant is another one there"
+    assert other.fixpoint.keeps_like(recursive("two branches").fixpoint)
+    bag = recursive("reach", limits=LIMITS)
+    assert bag.fixpoint.keeps_like(recursive("reach", limits=LIMITS).fixpoint)
+    assert not bag.fixpoint.keeps_like(recursive("both ways", limits=LIMITS).fixpoint)
+    assert not bag.fixpoint.keeps_like(one.fixpoint)
+    assert not one.fixpoint.keeps_like(bag.fixpoint)
+    assert not bag.fixpoint.keeps_like(recursive("reach", limits=LevelLimits(levels=7)).fixpoint)
 
 
 @pytest.mark.parametrize("limits", [Limits(), LEVEL_LIMITS])
@@ -417,10 +414,6 @@ BAG_CASES = [(program, kind) for program in BAGS for kind in ("numbers", "collis
 bag_cases = pytest.mark.parametrize(("program", "kind"), BAG_CASES)
 
 
-def rows_at(levels: list[Counter[Row]]) -> Counter[Row]:
-    return sum(levels, Counter())
-
-
 def check_bag(
     made: Recursive, program: str, tables: Change, limits: LevelLimits = SMALL
 ) -> Counter[Row]:
@@ -429,7 +422,7 @@ def check_bag(
     expected = {(row, at): n for at, level in enumerate(levels) for row, n in level.items()}
     assert made.levelled() == expected
     assert made.ranges() == range_ids_of(derivations, cut)
-    rows = rows_at(levels)
+    rows = sum(levels, Counter[Row]())
     assert made.rows_of(made.fixpoint.output()) == rows
     assert made.circuit.counters() == {"fix.count": rows.total()}
     return rows
@@ -538,34 +531,28 @@ def chain(last: int) -> ProgramTables:
 
 
 def test_limits_are_those_of_spark() -> None:
-    """The base is the first level; as many rows as the limit are too many."""
-    assert len(filled_bag(chain(100)).levelled()) == 100
-    with pytest.raises(UnsupportedError, match="limit of 100 levels") as caught:
-        filled_bag(chain(101))
-    assert (caught.value.code, caught.value.exit_code) == ("recursion_limit", 3)
-    assert caught.value.hint
-    assert "MAX RECURSION LEVEL" in caught.value.hint
-    filled_bag(chain(9), LevelLimits(levels=9, rows=10))
-    with pytest.raises(UnsupportedError, match="limit of 9 rows"):
-        filled_bag(chain(9), LevelLimits(levels=9, rows=9))
+    """The base is the first level; as many rows as the limit are too many, copies counted."""
     assert LevelLimits() == LevelLimits(levels=100, rows=1_000_000)
-
-
-def test_without_rows_no_limit_is_met() -> None:
-    nothing = LevelLimits(levels=0, rows=1)
-    assert not filled_bag(tables_of((1, 2), seeds=()), nothing).levelled()
-    with pytest.raises(UnsupportedError, match="0 levels"):
-        filled_bag(tables_of(), nothing)
-
-
-def test_copies_are_rows() -> None:
-    twice = tables_of((1, 2), weight=2)
+    twice, nothing = tables_of((1, 2), weight=2), LevelLimits(levels=0, rows=1)
+    assert len(filled_bag(chain(100)).levelled()) == 100
+    filled_bag(chain(9), LevelLimits(levels=9, rows=10))
     assert filled_bag(twice, LevelLimits(rows=7)).levelled() == {((1,), 0): 2, ((2,), 1): 4}
-    with pytest.raises(UnsupportedError, match="limit of 6 rows"):
-        filled_bag(twice, LevelLimits(rows=6))
+    assert not filled_bag(tables_of((1, 2), seeds=()), nothing).levelled(), "no row, no limit"
+    for tables, limits, match in (
+        (chain(101), LIMITS, "limit of 100 levels"),
+        (chain(9), LevelLimits(levels=9, rows=9), "limit of 9 rows"),
+        (twice, LevelLimits(rows=6), "limit of 6 rows"),
+        (tables_of(), nothing, "0 levels"),
+    ):
+        with pytest.raises(UnsupportedError, match=match) as caught:
+            filled_bag(tables, limits)
+        assert (caught.value.code, caught.value.exit_code) == ("recursion_limit", 3)
+    with pytest.raises(UnsupportedError) as caught:
+        filled_bag(chain(101))
+    assert "MAX RECURSION LEVEL" in str(caught.value.hint)
 
 
-def test_only_what_there_is_in_the_end_counts() -> None:
+def test_only_the_rows_and_levels_in_the_end_count() -> None:
     """A step brings rows of a level too many, and takes away what they are made of."""
     made = filled_bag(chain(3), LevelLimits(levels=3, rows=4))
     change = negated(tables_of((1, 2), seeds=()))
@@ -573,9 +560,6 @@ def test_only_what_there_is_in_the_end_counts() -> None:
     change["links"][1, 3, 0] = 1
     assert made.step(change) == Counter({(2,): -1, (4,): 1})
     assert made.levelled() == {((1,), 0): 1, ((3,), 1): 1, ((4,), 2): 1}
-
-
-def test_rows_that_come_one_by_one_are_too_many_in_the_end() -> None:
     made = filled_bag(chain(3), LevelLimits(rows=4))
     change = negated(tables_of((1, 2), seeds=()))
     change["seeds"].update({(7, 0): 1, (8, 0): 1})
@@ -584,14 +568,11 @@ def test_rows_that_come_one_by_one_are_too_many_in_the_end() -> None:
         made.step(tables_of((7, 9), seeds=()))
 
 
-def test_a_circle_never_ends() -> None:
+def test_a_circle_never_ends_unless_nothing_leads_to_it() -> None:
     made = filled_bag(tables_of((1, 2), (2, 3)), LevelLimits(levels=50))
     with pytest.raises(UnsupportedError, match="limit of 50 levels"):
         made.step(tables_of((3, 1), seeds=()))
-
-
-def test_a_circle_that_nothing_leads_to_is_none() -> None:
-    """CE-R7: a row owes its weight to the level below alone, so nothing is left of a circle."""
+    # CE-R7: a row owes its weight to the level below alone, so nothing is left of a circle.
     tables = tables_of((1, 2), (2, 9))
     made = filled_bag(tables, LevelLimits(levels=4))
     gone = tables_of((1, 2), seeds=())
@@ -600,12 +581,6 @@ def test_a_circle_that_nothing_leads_to_is_none() -> None:
     assert made.step(change) == Counter({(2,): -1, (9,): -1})
     left = without(tables, gone)
     assert check_bag(made, "reach", left, LevelLimits(levels=4)) == Counter({(1,): 1})
-
-
-def test_rows_that_were_never_in_a_bag_cannot_go() -> None:
-    made = filled_bag(tables_of((1, 2)))
-    with pytest.raises(CountBelowZeroError, match="never contained"):
-        made.step(negated(tables_of((1, 2), weight=2)))
 
 
 def test_rows_are_equal_value_for_value() -> None:
@@ -621,15 +596,6 @@ def test_rows_are_equal_value_for_value() -> None:
     assert made.step({"links": Counter(), "seeds": Counter({(0, 0): -1})}) == {(0,): -1, (3,): -1}
     with pytest.raises(CountBelowZeroError):
         made.step({"links": Counter(), "seeds": Counter({(0, 0): -1})})
-
-
-def test_a_step_with_other_limits_keeps_other_rows() -> None:
-    one, same, other = (recursive(name, limits=LIMITS) for name in ("reach", "reach", "both ways"))
-    assert one.fixpoint.keeps_like(same.fixpoint)
-    assert not one.fixpoint.keeps_like(other.fixpoint)
-    assert not one.fixpoint.keeps_like(recursive("reach").fixpoint)
-    assert not recursive("reach").fixpoint.keeps_like(one.fixpoint)
-    assert not one.fixpoint.keeps_like(recursive("reach", limits=LevelLimits(levels=7)).fixpoint)
 
 
 LAST = len(FRAGMENTS) + 1
@@ -724,16 +690,18 @@ def test_filled_or_stepped_each_row_has_a_choice(program: str, kind: str, seed: 
     check_choices(filled, program, tables, rng)
 
 
+TWO_WAYS = Counter({(1, 2, 0): 1, (1, 3, 0): 1, (2, 4, 1): 1, (3, 4, 2): 1})
+"""Of CE-R4 and CE-R5: 1 -> 2 (0), 1 -> 3 (0), 2 -> 4 (1), 3 -> 4 (2)."""
+
+
 def test_a_choice_is_kept_where_rows_stay_and_moves_where_it_goes() -> None:
-    """CE-R4: 1 -> 2 (0), 1 -> 3 (0), 2 -> 4 (1), 3 -> 4 (2); then 2 -> 4 goes."""
-    links = Counter({(1, 2, 0): 1, (1, 3, 0): 1, (2, 4, 1): 1, (3, 4, 2): 1})
-    tables = {"links": links, "seeds": Counter({(1, 0): 1})}
+    """CE-R4: 2 -> 4 goes."""
+    tables = {"links": TWO_WAYS, "seeds": Counter({(1, 0): 1})}
     made = recursive("reach", chooses=True)
     made.step(tables)
-    chosen = {1: {0, 1}, 0: {0}}
     assert made.ranges() == {(0, 0): 1, (1, 0): 2, (1, 1): 1}
-    after = {**tables, "links": links - Counter({(2, 4, 1): 1})}
-    stale = least_fixpoint(over(PROGRAMS["reach"], chosen), after)
+    after = {**tables, "links": TWO_WAYS - Counter({(2, 4, 1): 1})}
+    stale = least_fixpoint(over(PROGRAMS["reach"], {1: {0, 1}, 0: {0}}), after)
     assert stale == {(1,), (2,), (3,)}, "the sketch left as it is lacks a row"
     assert not made.step({"links": Counter({(2, 4, 1): -1}), "seeds": Counter()})
     assert made.ranges() == {(0, 0): 1, (1, 0): 2, (1, 2): 1}, "and T stays"
@@ -742,8 +710,7 @@ def test_a_choice_is_kept_where_rows_stay_and_moves_where_it_goes() -> None:
 
 def test_one_derivation_is_too_few_for_a_bag() -> None:
     """CE-R5: two ways to 4, one of them chosen: the answer counts both."""
-    links = Counter({(1, 2, 0): 1, (1, 3, 0): 1, (2, 4, 1): 1, (3, 4, 2): 1})
-    tables = {"links": links, "seeds": Counter({(1, 0): 1})}
+    tables = {"links": TWO_WAYS, "seeds": Counter({(1, 0): 1})}
     every, _ = levels_of(BAGS["reach"], tables, 9, 99)
     some, _ = levels_of(over(BAGS["reach"], {0: {0}, 1: {0, 1}}), tables, 9, 99)
     assert (sum(every, Counter())[4,], sum(some, Counter())[4,]) == (2, 1)
@@ -777,12 +744,12 @@ def test_a_row_whose_rank_alone_changed_chooses_anew() -> None:
     made.step(tables)
     made.step({"links": Counter({(1, 4, 3): 1}), "seeds": Counter()})
     links[1, 4, 3] += 1
-    before = {row: rank for row, (rank, _, _) in made.ranked().items()}
+    before = ranks_of(made)
     assert made.ranges()[1, 0] == 1
     made.step({"links": Counter({(1, 10, 1): -1}), "seeds": Counter()})
     tables["links"] = links - Counter({(1, 10, 1): 1})
     check_choices(made, "reach", tables, random.Random(2))
-    after = {row: rank for row, (rank, _, _) in made.ranked().items()}
+    after = ranks_of(made)
     assert [row for row in after if after[row] != before[row]] == [(4,)]
     assert made.ranges()[1, 3] == 1
 

@@ -25,7 +25,7 @@ from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.operator import Operator
 from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Expr, Literal
-from tests.engine.fixpoint.test_fixpoint import PLAIN, check, difference
+from tests.engine.fixpoint.test_fixpoint import PLAIN, added, check, difference, remembered
 from tests.support.paged_tables import stream_of, sums_of, table_in
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import PROGRAMS, Recursive, Row, recursive
@@ -83,19 +83,11 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_step_that_is_one_join_is_taken_for_that(name: str) -> None:
-    operators, wires = STEPS[name]
-    result = plain_step(Circuit(operators, wires), ONE_NUMBER, "rank")
-    assert result is not None
-    assert result.is_of_numbers
-    assert result.side == 0
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_what_is_more_than_one_join_is_not(name: str) -> None:
-    operators, wires = OTHERS[name]
-    assert plain_step(Circuit(operators, wires), ONE_NUMBER, "rank") is None
+@pytest.mark.parametrize("name", [*STEPS, *OTHERS])
+def test_a_step_that_is_one_join_and_no_other_is_taken_for_that(name: str) -> None:
+    result = plain_step(Circuit(*(STEPS | OTHERS)[name]), ONE_NUMBER, "rank")
+    assert (result is not None) == (name in STEPS)
+    assert result is None or (result.is_of_numbers, result.side) == (True, 0)
 
 
 def test_which_programs_are_one_join() -> None:
@@ -103,14 +95,13 @@ def test_which_programs_are_one_join() -> None:
     assert plain == {*PLAIN, "two keys"}
 
 
-def test_only_whole_numbers_are_followed_row_by_row() -> None:
-    for kind, is_number in ((LONG, True), (DOUBLE, False), (STRING, False)):
-        own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
-        join = JoinOperator("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
-        heads = ProjectOperator([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
-        result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
-        assert result is not None
-        assert result.is_of_numbers == is_number
+@pytest.mark.parametrize(("kind", "is_number"), [(LONG, True), (DOUBLE, False), (STRING, False)])
+def test_only_whole_numbers_are_followed_row_by_row(kind: SqlType, is_number: bool) -> None:
+    own = Side((("t.0", kind), ("rank", LONG)), ("t.0",), 0)
+    join = JoinOperator("join", own, Side((("a", kind), ("b", kind)), ("a",), 1), [False])
+    heads = ProjectOperator([("t.0", ColumnRef("b", kind)), ("rank", ColumnRef("rank", LONG))])
+    result = plain_step(Circuit([join, heads], [(-1, -2), (0,)]), (("t.0", kind),), "rank")
+    assert result.is_of_numbers == is_number
 
 
 def sparse(rng: random.Random, nodes: int) -> Tables:
@@ -138,18 +129,6 @@ def some_change(rng: random.Random, tables: Tables, nodes: int, most: int) -> Ta
     if rng.random() < 0.2:
         seeds[rng.randrange(nodes), 2] += 1
     return {"links": Counter({row: n for row, n in links.items() if n}), "seeds": seeds}
-
-
-def added(tables: Tables, change: Tables) -> Tables:
-    result = {name: Counter(held) for name, held in tables.items()}
-    for name, rows in change.items():
-        result[name].update(rows)
-    return {name: +held for name, held in result.items()}
-
-
-def remembered(made: Recursive) -> object:
-    """What is kept but for ranks, and the counts at the root."""
-    return {row: every for row, (_, every, _) in made.ranked().items()}, made.ranges()
 
 
 @pytest.mark.parametrize(("program", "nodes"), [("reach", 60), ("left-linear", 9)])
@@ -309,9 +288,8 @@ def test_altered_pages_are_an_error(thin: int) -> None:
 COLUMNS = (("n", LONG), ("c", LONG))
 BY_KEY = Grouped(("n",), (("c", False),))
 GREATEST = Grouped(("n",), (("c", True),))
-OWN = Side((*COLUMNS, ("rank", LONG)), ("n",), 0)
 LINKS = Side((("a", LONG), ("b", LONG), ("w", LONG), ("v", INTEGER), ("d", DOUBLE)), ("a",), 1)
-KINDS = dict((*OWN.columns, *LINKS.columns))
+KINDS = dict((*COLUMNS, *LINKS.columns))
 
 
 def ref(name: str) -> ColumnRef:
@@ -334,13 +312,17 @@ C, W, V = ref("c"), ref("w"), ref("v")
 
 
 def found_of(
-    *outputs: Mapping[str, Expr], grouped: Grouped = BY_KEY, links: Side = LINKS
+    *outputs: Mapping[str, Expr],
+    grouped: Grouped = BY_KEY,
+    own: tuple[tuple[str, SqlType], ...] = COLUMNS,
+    keys: tuple[str, ...] = ("n",),
+    links: Side = LINKS,
 ) -> ValuedStep | None:
     """What a step is taken for with these projections above its join, the lowest first."""
-    join = JoinOperator("join", OWN, links, [False])
+    join = JoinOperator("join", Side((*own, ("rank", LONG)), keys, 0), links, [False])
     above = [ProjectOperator(list(one.items())) for one in outputs]
     wires: Sequence[tuple[int, ...]] = [(-1, -2), *((at,) for at in range(len(above)))]
-    return valued_step(Circuit([join, *above], wires), COLUMNS, grouped, "rank")
+    return valued_step(Circuit([join, *above], wires), own, grouped, "rank")
 
 
 def heads(value: Expr, key: Expr = ref("b"), rank: Expr = ref("rank")) -> Mapping[str, Expr]:  # noqa: B008
@@ -384,15 +366,10 @@ OTHER_STEPS: Mapping[str, Expr] = {
 def test_what_is_added_is_told_in_the_order_of_values(name: str) -> None:
     value, offset = ADDED[name]
     result = found_of(heads(value))
-    assert result is not None
     assert (result.key, result.value, result.head, result.side) == ("n", "c", "b", 0)
-    assert result.offset == offset
-    assert not result.is_greatest
+    assert (result.offset, result.is_greatest) == (offset, False)
     turned = found_of(heads(value), grouped=GREATEST)
-    assert turned is not None
-    assert turned.offset.column == offset.column
-    assert turned.offset.constant == -offset.constant
-    assert turned.offset.sign == -offset.sign
+    assert turned.offset == Offset(offset.column, -offset.sign, -offset.constant)
     assert turned.is_greatest
 
 
@@ -404,9 +381,7 @@ def test_what_is_not_surely_that_is_not_taken_for_it(name: str) -> None:
 def test_sums_are_put_together_over_projections() -> None:
     below = {"b1": ref("b"), "c1": plus(C, W), "r1": ref("rank"), "more": number(4)}
     above = heads(minus(ref("c1"), ref("more")), ref("b1"), ref("r1"))
-    result = found_of(below, above)
-    assert result is not None
-    assert result.offset == Offset("w", 1, -4)
+    assert found_of(below, above).offset == Offset("w", 1, -4)
     taken_from = heads(minus(ref("more"), ref("c1")), ref("b1"), ref("r1"))
     assert found_of(below, taken_from) is None
 
@@ -421,28 +396,20 @@ def test_keys_come_from_the_table_and_ranks_from_the_rows() -> None:
     assert found_of(heads(value, rank=plus(ref("rank"), number(1)))) is None, "a rank computed"
 
 
-def test_one_key_and_one_value_of_whole_numbers() -> None:
+def test_one_key_and_one_value_of_whole_numbers_and_no_column_more() -> None:
     step = heads(plus(C, W))
     assert found_of(step, grouped=Grouped(("n", "c"), (("c", False),))) is None
     assert found_of(step, grouped=Grouped(("n",), (("c", False), ("n", False)))) is None
     for kinds in ({"n": STRING, "c": LONG}, {"n": LONG, "c": INTEGER}, {"n": LONG, "c": DOUBLE}):
-        own = Side((*kinds.items(), ("rank", LONG)), ("n",), 0)
         links = Side((("a", kinds["n"]), ("b", kinds["n"]), ("w", kinds["c"])), ("a",), 1)
         value = plus(ColumnRef("c", kinds["c"]), ColumnRef("w", kinds["c"]))
         outputs = heads(value, ColumnRef("b", kinds["n"]))
-        join = JoinOperator("join", own, links, [False])
-        circuit = Circuit([join, ProjectOperator(list(outputs.items()))], [(-1, -2), (0,)])
-        assert valued_step(circuit, tuple(kinds.items()), BY_KEY, "rank") is None
-
-
-def test_two_keys_or_a_column_more_are_too_many() -> None:
+        assert found_of(outputs, own=tuple(kinds.items()), links=links) is None
     more = (*COLUMNS, ("x", LONG))
-    for keys, own_columns in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
-        own = Side((*own_columns, ("rank", LONG)), keys, 0)
-        join = JoinOperator("join", own, Side(LINKS.columns, ("a", "w")[: len(keys)], 1), [False])
-        outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own_columns is more else {})}
-        circuit = Circuit([join, ProjectOperator(list(outputs.items()))], [(-1, -2), (0,)])
-        assert valued_step(circuit, own_columns, BY_KEY, "rank") is None
+    for keys, own in ((("n", "x"), more), (("n",), more), (("n", "c"), COLUMNS)):
+        links = Side(LINKS.columns, ("a", "w")[: len(keys)], 1)
+        outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own is more else {})}
+        assert found_of(outputs, own=own, keys=keys, links=links) is None
 
 
 NUMBERED_COLUMNS = (("a", LONG), ("b", DOUBLE))
@@ -510,7 +477,12 @@ def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
     ) == Counter({number_of[one]: count for one, count in copies.items()})
 
 
-def test_more_copies_than_there_are_cannot_go() -> None:
+def test_a_row_that_comes_again_has_another_number_and_not_more_can_go_than_there_are() -> None:
+    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
+    one = vectors([(1, None)])
+    first, gone, again = (held.counted(one, np.array([n]), numbers.fresh) for n in (1, -1, 1))
+    assert gone.numbers.tolist() == gone.gone.tolist() == first.numbers.tolist()
+    assert again.numbers.tolist() != first.numbers.tolist()
     held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
     one = vectors([(1, 1.5)])
     held.counted(one, np.array([2]), numbers.fresh)
@@ -518,29 +490,13 @@ def test_more_copies_than_there_are_cannot_go() -> None:
         held.counted(one, np.array([-3]), numbers.fresh)
 
 
-def test_a_row_that_comes_again_has_another_number() -> None:
-    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
-    one = vectors([(1, None)])
-    first = held.counted(one, np.array([1]), numbers.fresh)
-    gone = held.counted(one, np.array([-1]), numbers.fresh)
-    assert gone.numbers.tolist() == gone.gone.tolist() == first.numbers.tolist()
-    again = held.counted(one, np.array([1]), numbers.fresh)
-    assert again.numbers.tolist() != first.numbers.tolist()
-
-
 def test_rows_are_found_by_their_numbers() -> None:
     held = RowsByNumber(NUMBERED_COLUMNS, "number")
     held.put(vectors([(1, 1.5), (2, None), (None, 0.0)]), np.array([0, 4, 2]), 1)
     held.put(vectors([(2, None)]), np.array([4]), -1)
     result = held.rows([2, 0], -1)
-    rows = dict(
-        zip(
-            result.columns["number"].values.tolist(),
-            result.columns["a"].to_arrow().to_pylist(),
-            strict=True,
-        )
-    )
-    assert rows == {0: 1, 2: None}
+    numbers, values = (result.columns[name].to_arrow().to_pylist() for name in ("number", "a"))
+    assert dict(zip(numbers, values, strict=True)) == {0: 1, 2: None}
     assert result.weights.tolist() == [-1, -1]
     assert not len(held.rows([], 1))
 
@@ -549,18 +505,13 @@ _ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
 """The number that has the code of NULL."""
 
 
-def _column(values: list[int | None]) -> Vector:
-    valid = np.array([value is not None for value in values])
-    return Vector(LONG, np.array([value or 0 for value in values], dtype=np.int64), valid)
-
-
 def test_keys_keep_their_slots() -> None:
     rng = random.Random(5)
     for _ in range(300):
         slots, known = Slots(), dict[int | None, int]()
         for _ in range(rng.randint(1, 6)):
             values = [rng.choice((None, _ODD, 0, 1, 2, 3)) for _ in range(rng.randint(1, 5))]
-            column = _column(values)
+            column = from_arrow(pa.array(values, pa.int64()), LONG)
             grouping = group_rows([column], len(column))
             leaders = grouping.leaders([column])
             asked = [values[at] for at in grouping.first.tolist()]

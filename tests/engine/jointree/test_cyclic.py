@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from impctl.engine.jointree.cyclic import Circle, Probe, Probed
 from impctl.engine.tags import RowTags
 from impctl.errors import InvariantError
 from tests.support.circuits import Runs, load_all, save_all
+from tests.support.join_trees import random_changes
 from tests.support.random_cases import random_cases
 
 Row = tuple[Any, ...]
@@ -64,13 +66,12 @@ class CircleCase(Struct, frozen=True):
         return result
 
     def _meets(self, rows: Sequence[Row]) -> bool:
-        values: dict[int, list[Any]] = {}
+        values: dict[int, set[Any]] = {}
         for row, one in zip(rows, self.circle.inputs, strict=True):
             for class_, place in one.classes:
-                values.setdefault(class_, []).append(row[place])
+                values.setdefault(class_, set()).add(_same(row[place]))
         return all(
-            len({_same(value) for value in held}) == 1
-            and (held[0] is not None or self.circle.null_safe[class_])
+            len(held) == 1 and (held != {None} or self.circle.null_safe[class_])
             for class_, held in values.items()
         )
 
@@ -134,7 +135,7 @@ def random_circle(seed: int) -> CircleCase:
     return CircleCase(Circle(tuple(inputs), null_safe, outputs), tables, kinds)
 
 
-def random_circle_row(random_: random.Random, case: CircleCase, table: int) -> Row:
+def random_circle_row(case: CircleCase, random_: random.Random, table: int) -> Row:
     """Few values, so that rows meet; NULL among them."""
     values: dict[SqlType, list[Any]] = {
         STRING: [None, "", "a", "a", "b"],
@@ -142,35 +143,6 @@ def random_circle_row(random_: random.Random, case: CircleCase, table: int) -> R
     }
     row = [random_.choice(values.get(kind, [None, 0, 1, 1, 2])) for kind in case.kinds[table]]
     return (*row, random_.randrange(4))
-
-
-def random_circle_changes(
-    random_: random.Random, case: CircleCase, tables: Sequence[Counter[Row]]
-) -> list[tuple[int, Row, int]]:
-    """A batch over all tables: rows that come, go, do both, or come again."""
-    changes: list[tuple[int, Row, int]] = []
-    if random_.random() < 0.06:
-        return [(t, row, -n) for t, rows in enumerate(tables) for row, n in rows.items() if n]
-    for at, rows in enumerate(tables):
-        there = Counter(rows)
-        for _ in range(random_.choice([0, 1, 2, 3])):
-            known = [row for row, n in there.items() if n > 0]
-            if known and random_.random() < 0.4:
-                row = random_.choice(known)
-                gone = random_.randint(1, there[row])
-                there[row] -= gone
-                changes.append((at, row, -gone))
-            elif sum(there.values()) < 7:
-                row = random_circle_row(random_, case, at)
-                row = random_.choice([*known, row]) if random_.random() < 0.2 else row
-                copies = random_.choice([1, 1, 2])
-                there[row] += copies
-                changes.append((at, row, copies))
-        if random_.random() < 0.2:
-            row = random_circle_row(random_, case, at)
-            changes += [(at, row, 1), (at, row, -1)]
-    random_.shuffle(changes)
-    return changes
 
 
 STEPS = 6
@@ -196,9 +168,7 @@ class Followed:
         self.probe.fill(False)
 
     def step(self, changes: list[tuple[int, Row, int]]) -> Joined:
-        out = self.probe.step(*self.case.batches(changes))
-        assert out is not None
-        told = self.case.rows_in(out)
+        told = self.case.rows_in(self.probe.step(*self.case.batches(changes)))
         self.found.update(told)
         self._count(changes)
         return told
@@ -225,7 +195,7 @@ def run(seed: int) -> Counter[str]:
     case, random_ = random_circle(seed), random.Random(seed + 1)
     circle = Followed(case)
     rows = [
-        (table, random_circle_row(random_, case, table), random_.choice([1, 1, 2]))
+        (table, random_circle_row(case, random_, table), random_.choice([1, 1, 2]))
         for table in range(len(circle.tables))
         for _ in range(random_.choice([0, 2, 4]))
     ]
@@ -234,14 +204,13 @@ def run(seed: int) -> Counter[str]:
         circle.fill([rows[at : at + 3] for at in range(0, len(rows), 3)])
     else:
         circle.step(rows)
-    said: Counter[str] = Counter()
+    said = Counter(joined=circle.check(), shared=len(set(case.tables)) < len(case.tables))
     for _ in range(STEPS):
-        said["joined"] += circle.check()
-        circle.step(random_circle_changes(random_, case, circle.tables))
+        some_row = partial(random_circle_row, case)
+        circle.step(random_changes(random_, circle.tables, some_row))
         if seed % 3 == 0:
             circle.restart()
-    said["joined"] += circle.check()
-    said["shared"] += len(set(case.tables)) < len(case.tables)
+        said["joined"] += circle.check()
     return said
 
 
@@ -290,7 +259,6 @@ def test_rows_that_cancel_are_left_out() -> None:
     circle.step([(0, edge(at, at), 1) for at in range(3)])
     changes = [(0, edge(1, 1, 9), 1), (0, edge(2, 2), -1)]
     out = circle.probe.step(*circle.case.batches(changes))
-    assert out is not None
     told = circle.case.rows_in(out)
     assert len(out) == len(told)
     assert all(told.values())
@@ -334,15 +302,12 @@ def test_each_row_asks_the_input_that_offers_fewer(monkeypatch: pytest.MonkeyPat
     assert sum(looked) < many / 2
 
 
-def test_inputs_that_nothing_connects_are_refused() -> None:
-    alone = Probed((("a", LONG),), ((0, 0),), 0, 0)
-    other = Probed((("b", LONG),), ((1, 0),), 0, 1)
+def test_inputs_are_connected_and_of_one_store_have_the_same_columns() -> None:
+    one, alone, wider = (
+        Probed(tuple((name, LONG) for name in names), ((class_, 0),), 0, store)
+        for names, class_, store in (("a", 0, 0), ("b", 1, 1), ("bc", 0, 0))
+    )
     with pytest.raises(InvariantError, match="connected"):
-        Probe("probe0", Circle((alone, other), (False, False), ()))
-
-
-def test_inputs_of_one_store_have_the_same_columns() -> None:
-    one = Probed((("a", LONG),), ((0, 0),), 0, 0)
-    other = Probed((("b", LONG), ("c", LONG)), ((0, 0),), 0, 0)
+        Probe("probe0", Circle((one, alone), (False, False), ()))
     with pytest.raises(InvariantError, match="same rows"):
-        Probe("probe0", Circle((one, other), (False,), ()))
+        Probe("probe0", Circle((one, wider), (False,), ()))

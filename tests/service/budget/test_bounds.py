@@ -17,7 +17,6 @@ from impctl.service import capture, partners
 from impctl.service.budget.costs import chance_of_refill, size_for
 from impctl.store.store import Store
 from impctl.tables import rows
-from impctl.tables.write.maintenance import create_table
 from tests.behaviour.typed_joins import GROUPINGS, KEYS, change, write_workload
 from tests.service.budget.test_keep_to import (
     assert_alike,
@@ -27,7 +26,7 @@ from tests.service.budget.test_keep_to import (
     stored_pieces,
 )
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 
 QUERIES = {
     "first": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY g ORDER BY x, k) n"
@@ -54,15 +53,17 @@ NUMBERS = (None, *range(0, 100_000, 7))
 
 
 def some(rng: random.Random, count: int, first: int) -> pa.Table:
-    return pa.table(
-        {
-            "k": pa.array(range(first, first + count), pa.int64()),
-            "g": pa.array([rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(count)], pa.int32()),
-            "h": pa.array([rng.choice("abc") for _ in range(count)], pa.string()),
-            "x": pa.array([rng.choice(NUMBERS) for _ in range(count)], pa.int64()),
-            "d": pa.array([rng.choice((0.5, 1.25, 4.0)) for _ in range(count)], pa.float64()),
-        }
-    )
+    def drawn(values: Any, kind: pa.DataType) -> pa.Array:
+        return pa.array([rng.choice(values) for _ in range(count)], kind)
+
+    columns = {
+        "k": pa.array(range(first, first + count), pa.int64()),
+        "g": drawn((None, 0, 1, 2, 3, 4), pa.int32()),
+        "h": drawn("abc", pa.string()),
+        "x": drawn(NUMBERS, pa.int64()),
+        "d": drawn((0.5, 1.25, 4.0), pa.float64()),
+    }
+    return pa.table(columns)
 
 
 def change_best(folder: Path, rng: random.Random, turn: int) -> None:
@@ -78,19 +79,15 @@ def change_best(folder: Path, rng: random.Random, turn: int) -> None:
 
 def write_bounded(folder: Path, names: Iterable[str], rows: int) -> Path:
     """The table, and these queries beside twins of which all is kept."""
-    create_table(str(folder / "t"), some(random.Random(1), rows, 0))
     lines = "".join(
         f'  {name}{twin}: {{sql: "{QUERIES[name]}", sketch: {{t: x}}, answer: true, {more}}}\n'
         for name in names
         for twin, more in (("", "policy: incremental"), ("_kept", "join: index"))
     )
-    file = folder / "w.yaml"
-    file.write_text(
-        "version: 1\ntables: {t: {path: t}}\n"
-        "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
-        f"queries:\n{lines}store: .impctl\n"
-    )
-    return file
+    head = "version: 1\ntables: {t: {path: t}}\nstore: .impctl\n"
+    ranges = "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
+    table = some(random.Random(1), rows, 0)
+    return write_files(folder, f"{head}{ranges}queries:\n{lines}", t=table)
 
 
 @pytest.fixture
@@ -112,9 +109,7 @@ def few(cli_once: CliOnce) -> Cli:
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
-    result = stored(folder, name).state_meta.get("buffers", {})
-    assert isinstance(result, dict)
-    return result
+    return stored(folder, name).state_meta.get("buffers", {})
 
 
 def bytes_of(folder: Path, name: str, piece: str) -> int:
@@ -137,15 +132,12 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
 @pytest.mark.parametrize(
     "turns",
     [
-        [(0,), (1, 2)],
-        pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow),
+        pytest.param([(0,), (1, 2)], id="few"),
+        pytest.param([(turn,) for turn in range(6)], id="many", marks=pytest.mark.slow),
     ],
-    ids=["few", "many"],
 )
-def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
-    captured: Cli, turns: list[tuple[int, ...]]
-) -> None:
-    cli, tmp_path, rng = captured, captured.workload.parent, random.Random(5)
+def test_no_sketch_or_answer_notices_buffers(captured: Cli, turns: list[tuple[int, ...]]) -> None:
+    cli, tmp_path, rng = captured, captured.folder, random.Random(5)
     assert not any(bounded(tmp_path, name) for name in QUERIES)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")
@@ -162,9 +154,8 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
                     assert bytes_of(tmp_path, name, piece) < whole[name, piece]
                 assert not bounded(tmp_path, f"{name}_kept")
         else:
-            refilled += sum(
-                r["refilled_groups"] for r in cli.good("maintain", "--disk", "0").results
-            )
+            results = cli.good("maintain", "--disk", "0").results
+            refilled += sum(r["refilled_groups"] for r in results)
             assert_same(cli, tmp_path)
             cli.workload.write_text(kept)
             cli.good("maintain", "--disk", "1GB")
@@ -177,12 +168,16 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
 @pytest.mark.slow
 def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> None:
     """Another query is captured, where this one is three commits behind."""
-    cli, tmp_path = few, few.workload.parent
-    change_best(tmp_path, random.Random(2), 0)
+    cli, tmp_path = few, few.folder
+
+    def change_by(turn: int, seed: int) -> None:
+        change_best(tmp_path, random.Random(seed), turn)
+
+    change_by(0, 2)
     cli.good("maintain", "--disk", "0")
     assert all(bounded(tmp_path, name) for name in FEW)
     for turn in (3, 1, 2):
-        change_best(tmp_path, random.Random(turn), turn)
+        change_by(turn, turn)
     cli.edit("incremental", "incremental, state: keep")
     cli.good("capture", "--query", "first_kept", "--disk", "1GB")
     assert not any(bounded(tmp_path, name) for name in FEW)
@@ -194,21 +189,20 @@ def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> No
 @pytest.mark.slow
 def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     """Whatever wrote that: rows that are bounded must never be taken for all."""
-    tmp_path = cli.workload.parent
+    tmp_path = cli.folder
     names = ("--query", "ranked", "--query", "ranked_kept")
     cli.edit("policy: incremental", "policy: auto")
     cli.good("capture", "--disk", "0", *names)
     describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
     change_best(tmp_path, random.Random(2), 1)
-    result = {r["query"]: r for r in cli.good("maintain", *names).results}
-    assert result["ranked"]["reason_code"] == "engine_changed"
+    assert cli.by_query("maintain", *names)["ranked"]["reason_code"] == "engine_changed"
     with impctl.open(cli.workload) as opened:
         assert rows_of(opened, "ranked") == rows_of(opened, "ranked_kept")
 
 
 @pytest.mark.slow
 def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None:
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
     before = bounded(tmp_path, "first")
     assert before.keys() == {"top0"}
@@ -222,8 +216,7 @@ def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None
     for name in FEW:
         assert bounded(tmp_path, name) == dict.fromkeys(PIECES[name], 8), name
     change_best(tmp_path, random.Random(2), 1)
-    results = cli.good("maintain").results
-    assert sum(r["refilled_groups"] for r in results) > 0
+    assert sum(r["refilled_groups"] for r in cli.good("maintain").results) > 0
     assert_same(cli, tmp_path, FEW)
     cli.workload.write_text(free)
     cli.good("capture")
@@ -235,49 +228,55 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
     cli.edit("policy: incremental", f"buffer: {said}")
     cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
     for name in ("first", "of_groups"):
-        assert not bounded(cli.workload.parent, name)
-        explained = cli.one("explain", "--query", name)
-        (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
-        assert top["buffer"] == (None if said == "all" else 5000)
-        assert top["reason"] == "as set by `buffer`"
-        assert not top["chosen"]
+        assert not bounded(cli.folder, name)
+        (top,) = (
+            one for one in cli.one("explain", "--query", name)["buffers"] if one["name"] == "top0"
+        )
+        size = None if said == "all" else 5000
+        told = (top["buffer"], top["reason"], bool(top["chosen"]))
+        assert told == (size, "as set by `buffer`", False)
 
 
 def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
-    cli, tmp_path = few, few.workload.parent
-    (top,) = cli.one("explain", "--query", "first")["buffers"]
+    def explained() -> dict[str, Any]:
+        (top,) = few.one("explain", "--query", "first")["buffers"]
+        assert top["state_bytes"] == bytes_of(few.folder, "first", "top0")
+        return top
+
+    def planned() -> dict[str, Any]:
+        (piece,) = few.one("plan", "--query", "first", "--disk", "0")["state"]
+        return piece
+
+    top = explained()
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
     assert top["reason"].startswith("all are stored unless a budget")
-    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0")
-    (piece,) = cli.one("plan", "--query", "first", "--disk", "0")["state"]
+    piece = planned()
     assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
     assert piece["buffer"] == 8
     assert piece["bytes"] < piece["kept_bytes"] == top["state_bytes"]
-    told = cli.text("plan", "--query", "first", "--disk", "0")
+    told = few.text("plan", "--query", "first", "--disk", "0")
     assert "state top0: bounded to the best 8 (now kept), " in told
-    change_best(tmp_path, random.Random(2), 0)
-    cli.good("maintain", "--disk", "0", "--query", "first")
-    assert bounded(tmp_path, "first") == {"top0": 8}
-    (top,) = cli.one("explain", "--query", "first")["buffers"]
+    change_best(few.folder, random.Random(2), 0)
+    few.good("maintain", "--disk", "0", "--query", "first")
+    assert bounded(few.folder, "first") == {"top0": 8}
+    top = explained()
     assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
-    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
+    assert top["state_bytes"] < piece["kept_bytes"]
     assert top["reason"] == "no change exhausts it"
-    told = cli.text("explain", "--query", "first")
+    told = few.text("explain", "--query", "first")
     assert "first rows and values top0 (t): bounded to the best 8, " in told
-    status = cli.one("status", "--query", "first")
-    (conversion,) = (one for one in status["runs"] if one["action"] == "convert")
+    runs = few.one("status", "--query", "first")["runs"]
+    (conversion,) = (one for one in runs if one["action"] == "convert")
     assert conversion["reason"].startswith("top0 bounded to the best 8: ")
-    (piece,) = cli.one("plan", "--query", "first", "--disk", "0")["state"]
-    assert (piece["mode"], piece["now"]) == ("bounded", "bounded")
-    assert piece["bytes"] == top["state_bytes"]
+    piece = planned()
+    expected = ("bounded", "bounded", top["state_bytes"])
+    assert (piece["mode"], piece["now"], piece["bytes"]) == expected
 
 
 @pytest.mark.slow
-def test_first_rows_of_an_older_store_wait_for_a_capture(
-    few: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_rows_of_older_stores_wait_for_a_capture(few: Cli, monkeypatch: MonkeyPatch) -> None:
     """Nothing of it says how many groups they have; values of MIN and MAX have groups counted."""
-    cli, tmp_path = few, few.workload.parent
+    cli, tmp_path = few, few.folder
     names = ("--query", "first", "--query", "ends")
     with monkeypatch.context() as older:
         older.setattr(capture, "buffer_groups", lambda state: {})
@@ -292,25 +291,24 @@ def test_first_rows_of_an_older_store_wait_for_a_capture(
     assert bounded(tmp_path, "first").keys() == {"top0"}
 
 
-def test_how_much_is_kept() -> None:
-    assert size_for(1, 0.0, None) == 8
-    assert size_for(9, 0.0, None) == 16
-    # Ten in the mean, and three times their root.
-    assert size_for(1, 10.0, None) == 32
-    assert size_for(1, 1e6, None) == 1000
-    # A top-k that wants more than that has as many, whatever is said.
-    assert size_for(5000, 1e6, None) == 5000
-    # It stays while it is enough and not four times too much.
-    assert size_for(1, 10.0, 21) == 21
-    assert size_for(1, 10.0, 20) == 32
-    assert size_for(1, 0.0, 32) == 32
-    assert size_for(1, 0.0, 33) == 8
+@pytest.mark.parametrize(
+    ("wanted", "lost", "now", "size"),
+    [
+        *((1, 0.0, None, 8), (9, 0.0, None, 16)),
+        # Ten in the mean, and three times their root.
+        *((1, 10.0, None, 32), (1, 1e6, None, 1000)),
+        # A top-k that wants more than that has as many, whatever is said.
+        (5000, 1e6, None, 5000),
+        # It stays while it is enough and not four times too much.
+        *((1, 10.0, 21, 21), (1, 10.0, 20, 32), (1, 0.0, 32, 32), (1, 0.0, 33, 8)),
+    ],
+)
+def test_how_much_is_kept(wanted: int, lost: float, now: int | None, size: int) -> None:
+    assert size_for(wanted, lost, now) == size
 
 
 @pytest.mark.parametrize(("deleted", "spare"), [(0.5, 4), (0.5, 8), (0.8, 8), (1.0, 8)])
-def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
-    deleted: float, spare: int
-) -> None:
+def test_a_refill_is_as_likely_as_a_buffer_is_used_up(deleted: float, spare: int) -> None:
     """A buffer that loses and gains one at random, never has more than twice what is to spare, and
     is filled again when that is lost."""
     rng, held, refills, steps = random.Random(7), spare, 0, 50_000
@@ -334,7 +332,7 @@ Make = Callable[[Iterable[str]], Cli]
 
 
 @pytest.fixture
-def make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Make:
+def make(tmp_path: Path, capsys: Capsys) -> Make:
     """A workload of these queries, each with a twin whose state is kept."""
 
     def made(names: Iterable[str]) -> Cli:
@@ -354,18 +352,16 @@ def maintained(cli: Cli, folder: Path, names: Iterable[str], *flags: str) -> Non
 @pytest.mark.parametrize(
     ("names", "turns"),
     [
-        (BY_TYPE, [(0, 1)]),
-        pytest.param(GROUPINGS, [(0,), (1,), (2,), (3,)], marks=pytest.mark.long),
+        pytest.param(BY_TYPE, [(0, 1)], id="types"),
+        pytest.param(GROUPINGS, [(0,), (1,), (2,), (3,)], id="all", marks=pytest.mark.long),
     ],
-    ids=["types", "all"],
 )
 def test_groups_by_every_type_of_key_are_found_in_files(
     make: Make, tmp_path: Path, names: Iterable[str], turns: list[tuple[int, ...]]
 ) -> None:
     """Read from the first capture on, by a filter of keys that came while it was filled."""
     cli = make(names)
-    captured = cli.good("capture", "--disk", "0").results
-    assert {r["mode"] for r in captured} == {"exact"}
+    assert {r["mode"] for r in cli.good("capture", "--disk", "0").results} == {"exact"}
     rng = random.Random(5)
     for name in names:
         assert READ[name] in read_pieces(tmp_path, name)
@@ -384,18 +380,12 @@ def test_groups_by_every_type_of_key_are_found_in_files(
 @pytest.mark.parametrize(
     ("names", "turns", "more"),
     [
-        (OTHERS, [0], 1),
-        pytest.param(GROUPINGS, [0, 2, 4], 3, marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param(OTHERS, [0], 1, id="others"),
+        pytest.param(GROUPINGS, [0, 2, 4], 3, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
     ],
-    ids=["others", "all"],
 )
 def test_groups_go_and_come_back_and_no_sketch_notices(
-    make: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    names: Iterable[str],
-    turns: list[int],
-    more: int,
+    make: Make, tmp_path: Path, monkeypatch: MonkeyPatch, names: Any, turns: Any, more: int
 ) -> None:
     # What is kept again is read in parts, which no group's rows may be spread over.
     monkeypatch.setattr(rows, "BATCH_ROWS", 3)
@@ -432,11 +422,14 @@ def how_it_groups(explained: Any) -> str:
 @pytest.mark.slow
 def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
     cli = make(["by_s"])
-    cli.good("capture")
-    before = cli.one("explain", "--query", "by_s")
+
+    def planned(query: str = "by_s") -> dict[str, dict[str, Any]]:
+        state = cli.one("plan", "--query", query, "--disk", "0")["state"]
+        return {one["name"]: one for one in state}
+
+    before = cli.captured().one("explain", "--query", "by_s")
     assert {one["name"]: one["mode"] for one in before["groups"]} == {"aggregate0": "kept"}
-    least = cli.one("plan", "--query", "by_s", "--disk", "0")
-    told = {one["name"]: one for one in least["state"]}["aggregate0"]
+    told = planned()["aggregate0"]
     assert (told["mode"], told["now"]) == ("read", "kept")
     assert 0 <= told["bytes"] < told["kept_bytes"]
     change(tmp_path, random.Random(1), 0)
@@ -446,37 +439,37 @@ def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
     assert how_it_groups(after).startswith("reads the rows of changed groups, stores a filter")
     (groups,) = after["groups"]
     assert (groups["mode"], groups["tables"]) == ("read", ["t", "u"])
-    (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
-    assert f"aggregate0: {groups['reason']}" in run["reason"]
-    least = cli.one("plan", "--query", "by_s", "--disk", "0")
-    again = {one["name"]: one for one in least["state"]}["aggregate0"]
+    assert f"aggregate0: {groups['reason']}" in latest(cli, "by_s")["reason"]
+    again = planned()["aggregate0"]
     # What they took is remembered, for the day when there is room.
     assert again["now"] == "read"
     assert told["kept_bytes"] // 2 < again["kept_bytes"] < 2 * told["kept_bytes"]
-    pinned = cli.one("plan", "--query", "by_s_kept", "--disk", "0")
-    assert {one["mode"] for one in pinned["state"]} == {"kept"}
+    assert {one["mode"] for one in planned("by_s_kept").values()} == {"kept"}
 
 
-def test_ranges_of_a_query_whose_groups_are_read_are_mended(tmp_path: Path, cli_of: CliOf) -> None:
+def latest(cli: Cli, query: str) -> dict[str, Any]:
+    """The latest run of a query."""
+    return cli.one("status", "--query", query)["runs"][0]
+
+
+def test_ranges_of_a_query_whose_groups_are_read_are_mended(cli_of: CliOf) -> None:
     """Of groups that are kept the state is derived; of those that are read it is made anew."""
-    create_table(str(tmp_path / "t"), spread_rows(0, 60))
     sql = "SELECT x, COUNT(*) n FROM t GROUP BY x HAVING COUNT(*) > 1"
-    cli = cli_of(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {ranges: 12}}}\nqueries:\n"
-        f'  q: {{sql: "{sql}"}}\n  twin: {{sql: "{sql}", join: index}}\nstore: .impctl\n'
-    ).captured()
-    write_deltalake(str(tmp_path / "t"), spread_rows(60, 150), mode="append")
+    queries = {"q": sql, "twin": {"sql": sql, "join": "index"}}
+    workload = {"partitions": {"t": {"x": {"ranges": 12}}}, "queries": queries}
+    cli = cli_of(workload, t=spread_rows(0, 60)).captured()
+    cli.append("t", spread_rows(60, 150))
     cli.good("maintain", "--disk", "0", "--imbalance", "2")
-    assert read_pieces(tmp_path, "q") == ["aggregate0"]
+    assert read_pieces(cli.folder, "q") == ["aggregate0"]
     mended = {r["query"]: r["reason"] for r in cli.good("capture", "--rebalance").results}
     assert "recaptured" in mended["q"]
     assert "derived" in mended["twin"]
-    assert read_pieces(tmp_path, "q") == ["aggregate0"]
+    assert read_pieces(cli.folder, "q") == ["aggregate0"]
     for low in (30, 140):
-        write_deltalake(str(tmp_path / "t"), spread_rows(low, low + 20), mode="append")
-        DeltaTable(str(tmp_path / "t")).delete(f"x = {low + 3}")
+        cli.append("t", spread_rows(low, low + 20))
+        cli.table("t").delete(f"x = {low + 3}")
         assert {r["action"] for r in cli.good("maintain").results} == {"exact"}
-        assert ranges(tmp_path, "q") == ranges(tmp_path, "twin")
+        assert ranges(cli.folder, "q") == ranges(cli.folder, "twin")
 
 
 def spread_rows(low: int, high: int) -> pa.Table:
@@ -485,36 +478,23 @@ def spread_rows(low: int, high: int) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_capture_fills_groups_and_then_reads_them_again(make: Make, tmp_path: Path) -> None:
     """Partial aggregates go into kept groups, so that captures of one table's groups keep them."""
     cli = make(["alone", "by_s"])
-    cli.good("capture", "--disk", "0")
-    assert "aggregate0" in read_pieces(tmp_path, "alone")
-    (run,) = cli.good("status", "--query", "alone").results[0]["runs"][:1]
-    assert run["action"] == "convert"
-    cli.good("capture", "--query", "alone", "--disk", "0")
-    assert "aggregate0" in read_pieces(tmp_path, "alone")
-    (run,) = cli.good("status", "--query", "alone").results[0]["runs"][:1]
-    assert run["action"] == "convert"
+    for query in ((), ("--query", "alone")):
+        cli.good("capture", *query, "--disk", "0")
+        assert "aggregate0" in read_pieces(tmp_path, "alone")
+        assert latest(cli, "alone")["action"] == "convert"
     cli.good("capture", "--query", "by_s", "--disk", "0")
-    (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
-    assert run["action"] != "convert"
+    assert latest(cli, "by_s")["action"] != "convert"
 
 
 @pytest.mark.slow
-def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
-    make: Make, tmp_path: Path
-) -> None:
+def test_state_whose_groups_can_no_longer_be_read_is_recaptured(make: Make, tmp_path: Path) -> None:
     """As where another release reads fewer groupings: without rows groups would count as empty."""
-    cli = make(["by_i"])
-    cli.good("capture")
+    cli = make(["by_i"]).captured()
     describe(tmp_path, "by_i", from_files=["aggregate7"])
     change(tmp_path, random.Random(1), 0)
-    result = {r["query"]: r for r in cli.good("maintain").results}
-    assert (result["by_i"]["action"], result["by_i"]["reason_code"]) == (
-        "recapture",
-        "engine_changed",
-    )
+    result = cli.by_query("maintain")["by_i"]
+    assert (result["action"], result["reason_code"]) == ("recapture", "engine_changed")
     assert "from_files" not in stored(tmp_path, "by_i").state_meta

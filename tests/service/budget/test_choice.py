@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -35,8 +36,8 @@ from impctl.placement.search import (
     per_day,
     priced,
 )
+from impctl.service.budget import bounds
 from impctl.service.budget import choice as keep_to
-from impctl.service.budget import choice as looks_room
 from impctl.service.budget.bounds import (
     BOUND_IMPOSSIBLE,
     Bound,
@@ -67,26 +68,22 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli, MonkeyPatch, Ran, spied, write_files
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
-MADE = StateChoiceBasis(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
+MADE = StateChoiceBasis(
+    budget=100, rates=tuple(RATES.items()), bytes=200, pins={}, least=200, settled=True
+)
 SEEN = ChoiceInput(budget=100, bytes=200, rates=RATES, pins={})
 
 
 def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> None:
     for size in (190, 200, 210):
         assert is_known_to_exceed(MADE, replace(SEEN, bytes=size))
-    for other in (
-        replace(SEEN, bytes=189),
-        replace(SEEN, bytes=211),
-        replace(SEEN, budget=101),
-        replace(SEEN, pins={"q": "keep"}),
-        replace(SEEN, rates={**RATES, ("t",): 48.0}),
-        replace(SEEN, rates={("t",): 24.0}),
-    ):
-        assert not is_known_to_exceed(MADE, other)
-        assert is_to_look(MADE, other)
+    moved = ({"bytes": 189}, {"bytes": 211}, {"budget": 101}, {"pins": {"q": "keep"}})
+    for other in (*moved, {"rates": {**RATES, ("t",): 48.0}}, {"rates": {("t",): 24.0}}):
+        assert not is_known_to_exceed(MADE, replace(SEEN, **other))
+        assert is_to_look(MADE, replace(SEEN, **other))
     for made in (None, replace(MADE, settled=False), replace(MADE, bytes=90)):
         assert not is_known_to_exceed(made, SEEN)
         assert is_to_look(made, SEEN)
@@ -185,23 +182,14 @@ def test_a_piece_is_read_whole_to_be_kept_again() -> None:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def looks(monkeypatch: MonkeyPatch) -> list[Any]:
     """One entry for every choice that is made."""
-    made: list[Any] = []
-    chosen = keep_to.choose_state
-
-    def counted(*arguments: Any, **named: Any) -> WeighedState:
-        made.append(arguments)
-        return chosen(*arguments, **named)
-
-    monkeypatch.setattr(keep_to, "choose_state", counted)
-    return made
+    return spied(monkeypatch, keep_to, "choose_state")
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     """Tables whose rates the file says, so that they do not move with the clock."""
-
     cli = Cli(capsys, write_workload(tmp_path, [(n, QUERIES[n], "auto") for n in ("two", "l")]))
     cli.edit("t: {path: t}", "t: {path: t, changes: {every: 1h, rows: 6}}")
     cli.edit("u: {path: u}", "u: {path: u, changes: {every: 5h, rows: 4, deletes: 50%}}")
@@ -212,59 +200,52 @@ def paced(table: str, pause: str) -> str:
     return f"{table}: {{path: {table}, changes: {{every: {pause}"
 
 
-def exceeds(document: dict[str, Any]) -> bool:
-    return any("[budget_exceeded]" in one for one in document["warnings"])
+def exceeds(ran: Ran) -> bool:
+    return any("[budget_exceeded]" in one for one in ran.document["warnings"])
 
 
-def test_a_budget_that_is_too_small_is_looked_at_once(
-    cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tight_budget_is_tried_once(cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch) -> None:
     # Of so little state a few rows are many.
-    monkeypatch.setattr(looks_room, "_ALIKE", 1.0)
+    monkeypatch.setattr(keep_to, "_ALIKE", 1.0)
     cli.good("capture")
     assert not looks
     rng = random.Random(1)
-    change(tmp_path, rng, 0)
-    assert exceeds(cli.good("maintain", "--disk", "0").document)
-    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (1, True)
-    for turn in (2, 4):
-        change(tmp_path, rng, turn)
-        assert exceeds(cli.good("maintain", "--disk", "0").document)
-    assert len(looks) == 1
-    before = len(looks)
+    for turn in (0, 2, 4):
+        change(cli.folder, rng, turn)
+        assert exceeds(cli.good("maintain", "--disk", "0"))
+        assert (len(looks), bool(read_pieces(cli.folder, "two"))) == (1, True)
     cli.good("maintain", "--disk", "0")
-    assert len(looks) == before, "nothing to do, and the budget is the same"
+    assert len(looks) == 1, "nothing to do, and the budget is the same"
     cli.edit("every: 5h", "every: 50h")
-    change(tmp_path, rng, 6)
-    assert exceeds(cli.good("maintain", "--disk", "0").document)
-    assert len(looks) == before + 1, "a rate that moved"
+    change(cli.folder, rng, 6)
+    assert exceeds(cli.good("maintain", "--disk", "0"))
+    assert len(looks) == 2, "a rate that moved"
 
 
 @pytest.mark.slow
-def test_a_run_with_nothing_to_do_looks_at_another_budget(
-    cli: Cli, tmp_path: Path, looks: list[Any]
-) -> None:
+def test_a_run_with_nothing_to_do_looks_at_another_budget(cli: Cli, looks: list[Any]) -> None:
     cli.good("capture", "--disk", "1GB")
     assert len(looks) == 1
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 1
     ran = cli.good("maintain", "--disk", "0")
-    assert [result["action"] for result in ran.results] == ["none"] * len(ran.results)
-    assert exceeds(ran.document)
-    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (2, True)
+    assert {result["action"] for result in ran.results} == {"none"}
+    assert exceeds(ran)
+    assert (len(looks), bool(read_pieces(cli.folder, "two"))) == (2, True)
     cli.good("maintain")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 2
-    before = sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*"))
+
+    def times() -> list[int]:
+        return sorted(file.stat().st_mtime_ns for file in (cli.folder / ".impctl").rglob("*"))
+
+    before = times()
     cli.good("maintain", "--disk", "1GB", "--dry-run")
-    assert len(looks) == 2
-    assert sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*")) == before
+    assert (len(looks), times()) == (2, before)
 
 
 @pytest.mark.slow
-def test_who_uses_a_sketch_looks_at_no_budget(
-    cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_use_tries_no_budget(cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch) -> None:
     """It would have to wait for whoever writes."""
     cli.good("capture")
     with open_context(Settings(cli.workload, disk=0)) as ctx:
@@ -274,76 +255,71 @@ def test_who_uses_a_sketch_looks_at_no_budget(
     assert not looks
 
 
-def test_a_late_run_leaves_the_choice_to_the_next_one(
-    cli: Cli, tmp_path: Path, looks: list[Any]
-) -> None:
+def test_a_late_run_leaves_the_choice_to_the_next_one(cli: Cli, looks: list[Any]) -> None:
     cli.edit("join: auto", "join: auto, trigger: {fresh_within: 1ms}")
     cli.good("capture")
-    change(tmp_path, random.Random(1), 0)
-    (said,) = cli.good("maintain", "--disk", "0").document["warnings"]
+    change(cli.folder, random.Random(1), 0)
+    (said,) = cli.warnings("maintain", "--disk", "0")
     assert "this run was late" in said
     assert not looks
-    assert not read_pieces(tmp_path, "two")
+    assert not read_pieces(cli.folder, "two")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 1
-    assert read_pieces(tmp_path, "two")
+    assert read_pieces(cli.folder, "two")
     # By a budget that was looked at, too: then nothing but that it was late says so.
     cli.edit("every: 5h", "every: 50h")
-    change(tmp_path, random.Random(1), 2)
-    cli.good("maintain", "--disk", "0")
-    assert len(looks) == 1
-    cli.good("maintain", "--disk", "0")
-    assert len(looks) == 2
+    change(cli.folder, random.Random(1), 2)
+    for count in (1, 2):
+        cli.good("maintain", "--disk", "0")
+        assert len(looks) == count
 
 
-def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any]) -> None:
+def test_what_is_about_as_good_stays(cli: Cli, looks: list[Any]) -> None:
     cli.good("capture", "--disk", "0")
-    assert read_pieces(tmp_path, "two")
-    kept_ones = read_pieces(tmp_path, "two")
+    kept_ones = read_pieces(cli.folder, "two")
+    assert kept_ones
     # Once in a year: nothing that is saved then pays for reading sides whole.
     for name, pause in (("t", "1h"), ("u", "5h")):
         cli.edit(paced(name, pause), paced(name, "365d"))
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 2
-    assert read_pieces(tmp_path, "two") == kept_ones
+    assert read_pieces(cli.folder, "two") == kept_ones
     for plan in cli.good("plan", "--disk", "1GB").results:
         assert {one["mode"] for one in plan["state"]} == {"read"}
         assert any("converting saves too little" in one["reason"] for one in plan["state"])
     for name in ("t", "u"):
         cli.edit(paced(name, "365d"), paced(name, "1m"))
-    change(tmp_path, random.Random(1), 1)
+    change(cli.folder, random.Random(1), 1)
     looks.clear()
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 1
-    assert read_pieces(tmp_path, "two") != kept_ones
+    assert read_pieces(cli.folder, "two") != kept_ones
+
+
+OF_L = "WHERE name = 'l'"
 
 
 @pytest.mark.parametrize(
     ("altered", "is_converted"),
     [
-        ("UPDATE query SET sql = 'SELECT 1' WHERE name = 'l'", False),
-        (
-            "UPDATE pin SET path = 'x' WHERE query_id = (SELECT id FROM query WHERE name = 'l')",
-            True,
-        ),
+        (f"query SET sql = 'SELECT 1' {OF_L}", False),
+        (f"pin SET path = 'x' WHERE query_id = (SELECT id FROM query {OF_L})", True),
     ],
 )
-def test_a_query_whose_row_was_altered_fails_no_run_of_others(
-    cli: Cli, tmp_path: Path, altered: str, is_converted: bool
-) -> None:
+def test_an_altered_query_fails_no_other_run(cli: Cli, altered: str, is_converted: bool) -> None:
     """What its state takes cannot be told in one case, in the other only how it is kept."""
     cli.good("capture")
-    connection = sqlite3.connect(tmp_path / ".impctl" / "catalog.sqlite")
-    connection.execute(altered)
-    connection.commit()
-    connection.close()
-    change(tmp_path, random.Random(1), 0)
+    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:
+        catalog.execute(f"UPDATE {altered}")
+    change(cli.folder, random.Random(1), 0)
     for turn in range(2):
         ran = cli.good("maintain", "--query", "two", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
-        if not turn:
-            assert any("does not change" in one for one in ran.document["warnings"])
-    assert bool(read_pieces(tmp_path, "two")) == is_converted
+        assert turn or any("does not change" in one for one in ran.document["warnings"])
+    assert bool(read_pieces(cli.folder, "two")) == is_converted
+
+
+KEPT_OR_READ = {PieceMode.KEPT: 10, PieceMode.READ: 1}
 
 
 def frequent_and_rare(seed: int) -> Graph:
@@ -353,13 +329,15 @@ def frequent_and_rare(seed: int) -> Graph:
 
     def side(name: str, asked_by: int) -> Piece:
         read = tuple(float(rng.randint(100, 900)) if at == asked_by else 0.0 for at in range(2))
-        return Piece(
-            name=name, sizes={PieceMode.KEPT: 10, PieceMode.READ: 1}, read=read, source=(name,)
-        )
+        return Piece(name=name, sizes=KEPT_OR_READ, read=read, source=(name,))
 
-    scans = tuple(CostNode(work=Work.SCAN, table=name) for name in "rs")
-    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("left", 1), side("right", 0)))
-    return Graph((*scans, join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
+    pieces = (side("left", 1), side("right", 0))
+    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=pieces)
+    return Graph((*scans_of("rs"), join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
+
+
+def scans_of(tables: Iterable[str]) -> tuple[CostNode, ...]:
+    return tuple(CostNode(work=Work.SCAN, table=name) for name in tables)
 
 
 @random_seeds(12, 44, 300)
@@ -406,25 +384,22 @@ def _modes_of(graph: Graph) -> list[tuple[PieceMode, ...]]:
 @pytest.mark.parametrize(
     ("now", "has_captured", "expected"),
     [
-        ((100, 1000.0), False, False),
-        ((100, 1000.0), True, True),
-        ((950, 110.0), True, False),
-        ((3000, 100.0), False, False),
+        pytest.param((100, 1000.0), False, False, id="grows"),
+        pytest.param((100, 1000.0), True, True, id="after a capture"),
+        pytest.param((950, 110.0), True, False, id="saves little"),
+        pytest.param((3000, 100.0), False, False, id="shrinks"),
     ],
-    ids=["grows", "after a capture", "saves little", "shrinks"],
 )
 def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
     now: tuple[int, float], has_captured: bool, expected: bool
 ) -> None:
     """The choice takes 1,000 bytes and 100 ms a day, each byte counting for 0.1 ms."""
     sizes = {PieceMode.KEPT: 1000, PieceMode.READ: now[0]}
-    piece = Piece(
-        name="p.right", sizes=sizes, probe=(100.0,), read=(now[1],), hit=(1.0,), source=("u",)
-    )
-    scans = (CostNode(work=Work.SCAN, table="t"), CostNode(work=Work.SCAN, table="u"))
+    costs = {"probe": (100.0,), "read": (now[1],), "hit": (1.0,)}
+    piece = Piece(name="p.right", sizes=sizes, source=("u",), **costs)
     left = Piece(name="p.left", sizes={PieceMode.KEPT: 0})
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
-    graph = Graph((*scans, join), (KindOfChange(frozenset({"t"}), 1.0),))
+    graph = Graph((*scans_of("tu"), join), (KindOfChange(frozenset({"t"}), 1.0),))
     chosen = choose({"q": pinned(graph, {"p.right": PieceMode.KEPT})}, None)
     choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
     modes = {"p.left": PieceMode.KEPT, "p.right": PieceMode.READ}
@@ -482,17 +457,14 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
         return [at for at, (ms, chance) in enumerate(each) if chance > 0.05 and 1.5 * ms > bound.ms]
 
     mine, before = late(result.queries["q"].modes), late(plain.queries["q"].modes)
-    assert [("q", kind) for kind in mine] == late_runs(
-        graphs, modes_in(result), {"q": bound}, chances
-    )
+    told = late_runs(graphs, modes_in(result), {"q": bound}, chances)
+    assert told == [("q", kind) for kind in mine]
     assert len(mine) <= len(before)
     assert result.exceeds == plain.exceeds
     assert result.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
     assert bool(unheld) == bool(mine)
-    every = [
-        dict(zip((p.name for p in graph.pieces), modes, strict=True))
-        for modes in product(*(piece.modes for piece in graph.pieces))
-    ]
+    names = [piece.name for piece in graph.pieces]
+    every = [dict(zip(names, modes, strict=True)) for modes in product(*_modes_of(graph))]
     for one in unheld:
         doing = [modes for modes in every if not set(late(modes)) & set(mine)]
         assert one.ms == max(evaluate(graph, result.queries["q"].modes).per_kind[k] for k in mine)
@@ -503,21 +475,12 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
             assert min(map(graph.bytes_of, doing)) <= one.enough <= most
 
 
-def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.service.budget import bounds
-
-    made = []
-
-    def counted(*arguments: object, **named: object) -> StateChoice:
-        made.append(named)
-        return choose(*arguments, **named)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(bounds, "choose", counted)
+def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: MonkeyPatch) -> None:
+    made = spied(monkeypatch, bounds, "choose")
     graph = frequent_and_rare(1)
     (*below, root) = graph.nodes
-    slow = Graph(
-        (*below, CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))), graph.kinds
-    )
+    slower = CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))
+    slow = Graph((*below, slower), graph.kinds)
     _, (one,) = chosen_within({"q": slow}, 11, {"q": Bound(13.0, "fresh_within 13ms")}, (1, 1))
     assert (len(made), one.enough) == (1, None)
     assert "with all of it" in missed_bound_text(one, 0)
@@ -527,9 +490,8 @@ def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_text_says_what_would_do() -> None:
-    _, (one,) = chosen_within(
-        {"q": frequent_and_rare(1)}, 11, {"q": Bound(1.0, "fresh_within 1ms")}, (1, 1)
-    )
+    bound = {"q": Bound(1.0, "fresh_within 1ms")}
+    _, (one,) = chosen_within({"q": frequent_and_rare(1)}, 11, bound, (1, 1))
     text = missed_bound_text(one, 4_989)
     assert "`q` may miss fresh_within 1ms: when s changes" in text
     assert "with 5 kB of state for all queries" in text
@@ -537,96 +499,90 @@ def test_the_text_says_what_would_do() -> None:
 
 
 def test_the_shorter_bound_of_a_query_counts(tmp_path: Path) -> None:
-    (tmp_path / "w.yaml").write_text(
-        "version: 1\ntables: {t: {path: t}}\nqueries:\n"
-        '  a: {sql: "SELECT x FROM t", trigger: {every: 1h, ready_within: 5s}}\n'
-        '  b: {sql: "SELECT x FROM t", trigger: {fresh_within: 10m}}\n'
-        '  c: {sql: "SELECT x FROM t"}\n'
-        '  d: {sql: "SELECT x FROM t", trigger: commit}\n'
-    )
-    specs = load_workload(tmp_path / "w.yaml", {}).queries.values()
+    triggers = {
+        "a": {"trigger": {"every": "1h", "ready_within": "5s"}},
+        "b": {"trigger": {"fresh_within": "10m"}},
+        "c": {},
+        "d": {"trigger": "commit"},
+    }
+    queries = {name: {"sql": "SELECT x FROM t", **said} for name, said in triggers.items()}
+    file = write_files(tmp_path, {"tables": "t", "queries": queries})
+    specs = load_workload(file, {}).queries.values()
     assert {name: one.ms for name, one in bounds_of(specs).items()} == {"a": 5_000, "b": 600_000}
 
 
-def _warning(document: dict[str, Any]) -> str:
-    (said,) = [one for one in document["warnings"] if "[budget_exceeded]" in one]
-    return str(said)
+def _warning(cli: Cli, budget: str) -> str:
+    """What a run within the budget says of it."""
+    (said,) = [one for one in cli.warnings("maintain", "--disk", budget) if EXCEEDED in one]
+    return said
 
 
-def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(
-    cli: Cli, tmp_path: Path
-) -> None:
+EXCEEDED = "[budget_exceeded]"
+
+
+def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(cli: Cli) -> None:
     cli.good("capture")
-    rng = random.Random(1)
-    change(tmp_path, rng, 0)
-    said = _warning(cli.good("maintain", "--disk", "100B").document)
+    change(cli.folder, random.Random(1), 0)
+    said = _warning(cli, "100B")
     assert ", so no more of it is removed; raise the budget to " in said
-    assert not read_pieces(tmp_path, "two")
-    assert not read_pieces(tmp_path, "l")
+    assert not read_pieces(cli.folder, "two")
+    assert not read_pieces(cli.folder, "l")
     enough = said.split("raise the budget to ")[1].split(", or ")[0].replace(" ", "")
     cli.good("maintain", "--disk", enough)
-    assert read_pieces(tmp_path, "two"), "within reach"
+    assert read_pieces(cli.folder, "two"), "within reach"
 
 
 @pytest.mark.slow
-def test_a_first_capture_keeps_again_what_a_budget_out_of_reach_was_to_leave_out(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_first_capture_keeps_again_what_a_budget_out_of_reach_was_to_leave_out(cli: Cli) -> None:
     """What may take a good part of the budget is not built at first; with changes as frequent as
     the file says it is worth more than its bytes."""
-    cli.edit("every: 1h", "every: 1m")
-    cli.edit("every: 5h", "every: 1m")
-    assert exceeds(cli.good("capture", "--disk", "100B").document)
-    assert not read_pieces(tmp_path, "two")
+    for pause in ("1h", "5h"):
+        cli.edit(f"every: {pause}", "every: 1m")
+    assert exceeds(cli.good("capture", "--disk", "100B"))
+    assert not read_pieces(cli.folder, "two")
     # A lower budget does not make state larger, whatever it would save.
-    change(tmp_path, random.Random(1), 0)
+    change(cli.folder, random.Random(1), 0)
     cli.good("maintain", "--disk", "0")
-    least = read_pieces(tmp_path, "two")
-    change(tmp_path, random.Random(2), 1)
-    assert exceeds(cli.good("maintain", "--disk", "100B").document)
-    assert read_pieces(tmp_path, "two") == least != []
+    least = read_pieces(cli.folder, "two")
+    change(cli.folder, random.Random(2), 1)
+    assert exceeds(cli.good("maintain", "--disk", "100B"))
+    assert read_pieces(cli.folder, "two") == least != []
 
 
-def test_the_result_whose_rows_exceed_the_budget_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_result_whose_rows_exceed_the_budget_is_named(tmp_path: Path, capsys: Capsys) -> None:
     asked = [("two", QUERIES["two"], "index"), ("l", QUERIES["l"], "index, answer: true")]
-    cli = Cli(capsys, write_workload(tmp_path, asked))
-    said = _warning(cli.captured().good("maintain", "--disk", "0").document)
-    assert said.endswith("or store the state of fewer queries [budget_exceeded]")
+    cli = Cli(capsys, write_workload(tmp_path, asked)).captured()
+    assert _warning(cli, "0").endswith("or store the state of fewer queries [budget_exceeded]")
     with Store.open(tmp_path / ".impctl", create=False) as store:
         size = sum(run.bytes for name in ("two", "l") for run in store.run_refs(name))
-    said = _warning(cli.good("maintain", "--disk", f"{size - 1}B").document)
-    assert "or drop the result of query `l` (" in said
+    assert "or drop the result of query `l` (" in _warning(cli, f"{size - 1}B")
 
 
-def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(
-    cli: Cli, tmp_path: Path
-) -> None:
+def known_runs(folder: Path) -> tuple[list[str], list[RunCost]]:
+    """How the state of `two` was kept in its runs, and those that tell something of it now."""
+    with Store.open(folder / ".impctl", create=False) as store:
+        costs, told = store.costs("two"), recorded(store, store.load("two"))
+    return [one.layout for one in costs if one.kind is RunKind.MAINTAIN], told
+
+
+def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(cli: Cli) -> None:
     """Estimates, the choice to recapture, `plan` and `simulate` go by runs with the state as it is
     kept now; what a conversion took is added to what a capture did."""
     cli.good("capture")
     rng = random.Random(1)
     for turn in range(3):
-        change(tmp_path, rng, turn)
+        change(cli.folder, rng, turn)
         cli.good("maintain", *(["--disk", "0"] if turn else []))
-    with Store.open(tmp_path / ".impctl", create=False) as store:
-        stored = store.load("two")
-        assert stored is not None
-        layouts = [one.layout for one in store.costs("two") if one.kind is RunKind.MAINTAIN]
-        told = recorded(store, stored)
+    layouts, told = known_runs(cli.folder)
     assert [bool(layout) for layout in layouts] == [True, False, False], "the second was converted"
     assert [one.kind for one in told] == [RunKind.MAINTAIN, RunKind.RECAPTURE]
     assert {one.layout for one in told} == {layouts[0]}
-    change(tmp_path, rng, 3)
+    change(cli.folder, rng, 3)
     planned = cli.one("plan", "--query", "two")
     assert (planned["maintain_runs"], planned["recapture_runs"]) == (1, 1)
     cli.good("maintain", "--disk", "1GB")
-    with Store.open(tmp_path / ".impctl", create=False) as store:
-        stored = store.load("two")
-        assert stored is not None
-        again = [one.layout for one in recorded(store, stored)]
-    assert set(again) == {""} or read_pieces(tmp_path, "two")
+    _, again = known_runs(cli.folder)
+    assert {one.layout for one in again} == {""} or read_pieces(cli.folder, "two")
 
 
 TABLES = tuple(f"t{number}" for number in range(5))
@@ -640,15 +596,14 @@ class World:
         drawn = tree(self.random)
         # Of the two modes that there are today; scans before operators, as in circuits.
         nodes = tuple(_plain(node) for node in drawn.nodes)
+        nodes = tuple(_plain(node) for node in drawn.nodes)
         order = sorted(range(len(nodes)), key=lambda at: bool(nodes[at].inputs))
         moved = {old: new for new, old in enumerate(order)}
-        self.graph = Graph(
-            tuple(
-                replace(nodes[old], inputs=tuple(moved[wire] for wire in nodes[old].inputs))
-                for old in order
-            ),
-            drawn.kinds,
+        ordered = (
+            replace(nodes[old], inputs=tuple(moved[wire] for wire in nodes[old].inputs))
+            for old in order
         )
+        self.graph = Graph(tuple(ordered), drawn.kinds)
         modes = (PieceMode.KEPT, PieceMode.READ)
         self.modes = {piece.name: self.random.choice(modes) for piece in self.graph.pieces}
         kinds = range(len(self.graph.kinds))
@@ -696,11 +651,8 @@ class World:
 
 
 def _plain(node: CostNode) -> CostNode:
-    pieces = tuple(
-        replace(piece, sizes={PieceMode.KEPT: 9, PieceMode.READ: 1}, reads_below=False)
-        for piece in node.pieces
-    )
-    return replace(node, pieces=pieces)
+    said = {"sizes": {PieceMode.KEPT: 9, PieceMode.READ: 1}, "reads_below": False}
+    return replace(node, pieces=tuple(replace(piece, **said) for piece in node.pieces))
 
 
 def alone(world: World) -> list[int]:
@@ -750,11 +702,8 @@ def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None
     for told in (other, old):
         # A read of a side is the same read, whatever asked it; its chance is not.
         for before, after in zip(world.graph.pieces, world.learned(told).pieces, strict=True):
-            assert (after.hit, after.probe, after.upkeep) == (
-                before.hit,
-                before.probe,
-                before.upkeep,
-            )
+            same = (before.hit, before.probe, before.upkeep)
+            assert (after.hit, after.probe, after.upkeep) == same
 
 
 @random_seeds(8, 34, 60)
@@ -765,19 +714,17 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     if not kinds or not world.graph.pieces:
         return
     costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
+    costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
     turned = world.random.choice(world.graph.pieces).name
-    before = world.modes[turned]
-    world.modes[turned] = PieceMode.KEPT if before is PieceMode.READ else PieceMode.READ
-    (at,) = (
-        at
-        for at, node in enumerate(world.graph.nodes)
-        if turned in [piece.name for piece in node.pieces]
-    )
+    is_read = world.modes[turned] is PieceMode.READ
+    world.modes[turned] = PieceMode.KEPT if is_read else PieceMode.READ
+    nodes = list(enumerate(world.graph.nodes))
+    (at,) = (at for at, node in nodes if turned in [piece.name for piece in node.pieces])
     told = learned_of(world.graph, TABLES, world.modes, costs, world.rows)
     for kind in kinds:
         known = [
             world.times[place, kind]
-            for place, node in enumerate(world.graph.nodes)
+            for place, node in nodes
             if node.inputs and place != at and world.work(place, kind) > 0
         ]
         low, high = (min(known), max(known)) if known else (1.0, 1.0)
@@ -795,16 +742,12 @@ def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
 
 
 def _bounded_graph() -> Graph:
-    piece = Piece(
-        name="p",
-        sizes={PieceMode.KEPT: 9, PieceMode.READ: 1, PieceMode.BOUNDED: 2},
-        upkeep=(1.0, 1.0),
-        refill=(5.0, 0.0),
-    )
-    kinds = (KindOfChange(frozenset({"t"}), 1.0), KindOfChange(frozenset({"u"}), 1.0))
-    scans = (CostNode(work=Work.SCAN, table="t"), CostNode(work=Work.SCAN, table="u"))
+    sizes = {PieceMode.KEPT: 9, PieceMode.READ: 1, PieceMode.BOUNDED: 2}
+    piece = Piece(name="p", sizes=sizes, upkeep=(1.0, 1.0), refill=(5.0, 0.0))
+    kinds = tuple(KindOfChange(frozenset({table}), 1.0) for table in "tu")
     union = CostNode(work=Work.ROWS, inputs=(0, 1))
-    return Graph((*scans, union, CostNode(work=Work.KEYED, inputs=(2,), pieces=(piece,))), kinds)
+    keyed = CostNode(work=Work.KEYED, inputs=(2,), pieces=(piece,))
+    return Graph((*scans_of("tu"), union, keyed), kinds)
 
 
 def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
@@ -820,15 +763,16 @@ def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
 
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
     graph, rows = _bounded_graph(), [7.0, 7.0]
-    bounded = {"p": PieceMode.BOUNDED}
-    costs = _bounded_runs(5, 3)
-    told = learned_of(graph, ("t", "u"), bounded, costs, rows)
-    (piece,) = priced(graph, told).pieces
+
+    def learned(runs: int, filled: int) -> Any:
+        bounded = {"p": PieceMode.BOUNDED}
+        return learned_of(graph, ("t", "u"), bounded, _bounded_runs(runs, filled), rows)
+
+    (piece,) = priced(graph, learned(5, 3)).pieces
     # What was thought of it counts as one run more.
     assert piece.refill == pytest.approx(((3 + 1) / (5 + 1) * 30.0, 0.0))
     assert piece.upkeep == pytest.approx((2.0, 1.0))
-    seldom = learned_of(graph, ("t", "u"), bounded, _bounded_runs(4, 0), rows)
-    assert seldom.refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
+    assert learned(4, 0).refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
 
 
 @pytest.mark.parametrize("mode", [PieceMode.KEPT, PieceMode.READ])
@@ -873,7 +817,7 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
 
 
 @pytest.fixture
-def cli_of_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli_of_two(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_workload(tmp_path, [("two", QUERIES["two"], "auto")]))
 
 
@@ -883,23 +827,21 @@ def costs_in(folder: Path) -> list[RunCost]:
 
 
 @pytest.mark.slow
-def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path: Path) -> None:
+def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli) -> None:
     cli_of_two.good("capture")
     rng = random.Random(1)
-    change(tmp_path, rng, 0)
+    change(cli_of_two.folder, rng, 0)
     cli_of_two.good("maintain", "--disk", "0")
-    (kept,) = costs_in(tmp_path)
-    assert kept.parts is not None
+    (kept,) = costs_in(cli_of_two.folder)
     assert not kept.parts.reads
     assert 0 < sum(kept.parts.times) <= kept.elapsed_ms
-    change(tmp_path, rng, 1)
+    change(cli_of_two.folder, rng, 1)
     with open_context(Settings(cli_of_two.workload)) as ctx:
-        (spec,), held = ctx.sketched(None), stored(tmp_path, "two")
+        (spec,), held = ctx.sketched(None), stored(cli_of_two.folder, "two")
         moved = pending_of(ctx, spec, held, 4e9, CommitLog()).moved
     cli_of_two.good("maintain")
-    latest, *_ = costs_in(tmp_path)
+    latest, *_ = costs_in(cli_of_two.folder)
     assert latest.moved == moved == ("t", "u")
-    assert latest.parts is not None
     names = ["aggregate0", "join0.left", "join0.right"]
     assert [one.side for one in latest.parts.reads] == names
     for one in latest.parts.reads:
@@ -910,15 +852,14 @@ def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_plan_says_by_how_many_runs(cli_of_two: Cli, tmp_path: Path) -> None:
+def test_a_plan_says_by_how_many_runs(cli_of_two: Cli) -> None:
     coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
-    text = cli_of_two.workload.read_text()
-    text = text.replace("t: {path: t}", f"t: {{path: t, {coming}}}")
-    cli_of_two.workload.write_text(text.replace("u: {path: u}", f"u: {{path: u, {coming}}}"))
+    for table in "tu":
+        cli_of_two.edit(f"{table}: {{path: {table}}}", f"{table}: {{path: {table}, {coming}}}")
     cli_of_two.good("capture")
     rng = random.Random(1)
     for turn in range(FEWEST):
-        change(tmp_path, rng, 2 * turn)
+        change(cli_of_two.folder, rng, 2 * turn)
         cli_of_two.good("maintain")
         told = [one["reason"] for one in cli_of_two.one("plan", "--disk", "1GB")["state"]]
         is_known = turn == FEWEST - 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from impctl.compile import session
 from impctl.data.pages import table_of
@@ -36,14 +37,12 @@ from impctl.workload.load import load_workload
 from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import OTHERS, QUERIES, change, write_workload
 from tests.support.kept_workload import fragments_by_access, run_record, stored
-from tests.support.run_cli import Cli, CliOf, CliOnce
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 
 
 def read_pieces(folder: Path, name: str) -> list[str]:
     """The sides of joins and the groupings that are read from the tables."""
-    result = stored(folder, name).state_meta.get("from_files", [])
-    assert isinstance(result, list)
-    return result
+    return stored(folder, name).state_meta.get("from_files", [])
 
 
 def stored_pieces(folder: Path, name: str) -> set[str]:
@@ -62,7 +61,7 @@ def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> N
         one, other = stored(folder, name), stored(folder, twin.format(name))
         assert one.versions == other.versions
         assert fragments_by_access(one) == fragments_by_access(other), name
-        assert one.state_meta["unsure"] == other.state_meta["unsure"]
+        assert one.state_meta.get("unsure") == other.state_meta.get("unsure")
 
 
 def describe(folder: Path, name: str, **said: Any) -> None:
@@ -79,10 +78,10 @@ NAMES = ("l", "s", "two", "self", "computed")
 FEW = ("l", "s", "two")
 
 
-def write_pairs(folder: Path, names: Iterable[str]) -> Path:
+def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] = QUERIES) -> Path:
     """Each query with a twin whose state is kept."""
-    asked = [(name, QUERIES[name], "auto") for name in names]
-    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in names]
+    asked = [(name, queries[name], "auto") for name in names]
+    pinned = [(f"{name}_kept", queries[name], "index") for name in names]
     return write_workload(folder, [*asked, *pinned])
 
 
@@ -104,18 +103,18 @@ def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
 
 
 def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
-    folder = pairs.workload.parent
+    folder = pairs.folder
     whole = state_bytes(folder, NAMES)
     rng = random.Random(7)
     change(folder, rng, 0)
-    least = pairs.good("maintain", "--disk", "0")
-    assert all(read_pieces(folder, name) for name in NAMES)
-    assert not any(read_pieces(folder, f"{name}_kept") for name in NAMES)
-    (said,) = [one for one in least.document["warnings"] if "more than its budget" in one]
+    (said,) = [t for t in pairs.warnings("maintain", "--disk", "0") if "more than its budget" in t]
     assert said.endswith("[budget_exceeded]")
     for name in NAMES:
+        read = read_pieces(folder, name)
+        assert read
+        assert not read_pieces(folder, f"{name}_kept")
         # Their rows are gone from the store, not only from its description.
-        assert not set(read_pieces(folder, name)) & stored_pieces(folder, name)
+        assert not set(read) & stored_pieces(folder, name)
     assert_alike(folder, NAMES)
     change(folder, rng, 1)
     assert {result["action"] for result in pairs.good("maintain").results} == {"exact"}
@@ -129,15 +128,20 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
     assert_alike(folder, NAMES)
 
 
+def say(cli: Cli, text: str) -> None:
+    """One more line of the workload file."""
+    cli.workload.write_text(cli.workload.read_text() + text + "\n")
+
+
 @pytest.mark.slow
 def test_a_budget_in_the_file_holds_and_a_flag_wins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch
 ) -> None:
     """From the first capture on, and for queries that are versions behind, at these versions."""
     # How often tables change here goes by how quick the machine is.
     monkeypatch.setattr(choice, "is_worth", lambda *_, **__: True)
     cli = Cli(capsys, write_pairs(tmp_path, FEW))
-    cli.workload.write_text(cli.workload.read_text() + "budget: {disk: 0}\n")
+    say(cli, "budget: {disk: 0}")
     cli.good("capture")
     assert all(read_pieces(tmp_path, name) for name in FEW)
     assert_alike(tmp_path, FEW)
@@ -148,14 +152,13 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
     cli.good("capture", "--query", "l", "--disk", "1GB")
     assert stored(tmp_path, "two").versions == behind
     assert len(read_pieces(tmp_path, "two")) < 2
-    for result in cli.good("maintain").results:
-        assert result["action"] in ("exact", "none"), result
+    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
     assert_alike(tmp_path, FEW)
     assert all(read_pieces(tmp_path, name) for name in FEW)
 
 
 def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     before = stored(folder, "two").maintained_at
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "s")
@@ -164,113 +167,119 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert after.versions != stored(folder, "s").versions
     assert after.maintained_at == before
     latest = captured.one("status", "--query", "two")["runs"][0]
-    assert latest["action"] == "convert"
-    assert latest["reason_code"] == choice.CONVERTED
+    assert (latest["action"], latest["reason_code"]) == ("convert", choice.CONVERTED)
     assert "join0" in latest["reason"]
 
 
 @pytest.mark.slow
 def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
-    assert captured.one("plan", "--query", "two")["state"] == []
-    least = captured.one("plan", "--query", "two", "--disk", "0")
-    assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
-        "join0.left": ("read", "kept"),
-        "join0.right": ("read", "kept"),
-        "aggregate0": ("read", "kept"),
-    }
-    for one in least["state"]:
+    def planned(query: str, *words: str) -> list[dict[str, Any]]:
+        return captured.one("plan", "--query", query, *words)["state"]
+
+    assert planned("two") == []
+    least = planned("two", "--disk", "0")
+    pieces = {one["name"]: (one["mode"], one["now"]) for one in least}
+    assert pieces == dict.fromkeys(("join0.left", "join0.right", "aggregate0"), ("read", "kept"))
+    for one in least:
         assert one["bytes"] < one["kept_bytes"]
         assert one["reason"]
-    pinned = captured.one("plan", "--query", "two_kept", "--disk", "0")
-    assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
-    assert not read_pieces(captured.workload.parent, "two")
+    pinned = planned("two_kept", "--disk", "0")
+    assert {(one["mode"], one["now"]) for one in pinned} == {("kept", "kept")}
+    assert not read_pieces(captured.folder, "two")
 
 
-def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
+KEPT_SIDES = {("index", "small enough to keep")}
+
+
+def explained(cli: Cli, name: str = "two") -> dict[str, tuple[str, str]]:
     """How each side of the query's joins is found, and why."""
-    entry = cli.one("explain", "--query", name, *words)
+    entry = cli.one("explain", "--query", name)
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
 @pytest.mark.slow
 def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     """As it is stored, whatever a capture without the budget would choose; and ever after."""
-    folder = captured.workload.parent
-    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
-    change(folder, random.Random(1), 0)
+    assert set(explained(captured).values()) == KEPT_SIDES
+    change(captured.folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
-    result = explained(captured, "two")
+    result = explained(captured)
     assert {strategy for strategy, _ in result.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row joins")
-    history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
+    history = captured.one("status", "--query", "two")["runs"][0]["reason"]
     for side, (_, reason) in result.items():
         assert f"{side}: {reason}" in history
-    change(folder, random.Random(2), 1)
+    change(captured.folder, random.Random(2), 1)
     captured.good("maintain", "--query", "two")
-    assert explained(captured, "two") == result
+    assert explained(captured) == result
     text = captured.workload.read_text()
-    captured.workload.write_text(text + "budget: {disk: 0}\n")
+    say(captured, "budget: {disk: 0}")
     captured.good("capture", "--query", "two")
-    assert explained(captured, "two").keys() == result.keys()
-    assert not {reason for _, reason in explained(captured, "two").values()} & {"as captured"}
+    again = explained(captured)
+    assert again.keys() == result.keys()
+    assert "as captured" not in {reason for _, reason in again.values()}
     captured.workload.write_text(text)
     captured.good("capture", "--query", "two")
-    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
+    assert set(explained(captured).values()) == KEPT_SIDES
+
+
+GONE, NO_LOG = HistoryGoneError("gone"), StorageError("no log")
 
 
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((session, "transfer_state"), HistoryGoneError("gone"), "does not change: gone"),
-        ((choice, "choose_state"), StorageError("no log"), "whatever its budget: no log"),
+        pytest.param(
+            *((session, "transfer_state"), GONE, "does not change: gone"), id="a conversion"
+        ),
+        pytest.param(
+            *((choice, "choose_state"), NO_LOG, "whatever its budget: no log"), id="a choice"
+        ),
     ],
-    ids=["a conversion", "a choice"],
 )
-def test_what_fails_leaves_the_queries_as_they_were(
-    captured: Cli, monkeypatch: pytest.MonkeyPatch, part: Any, error: Exception, told: str
+def test_a_failure_changes_no_query(
+    captured: Cli, monkeypatch: MonkeyPatch, part: Any, error: Exception, told: str
 ) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     before = state_bytes(folder, FEW)
     monkeypatch.setattr(*part, Mock(side_effect=error))
     change(folder, random.Random(1), 0)
-    ran = captured.good("maintain", "--disk", "0")
-    assert any(told in one for one in ran.document["warnings"])
+    assert any(told in one for one in captured.warnings("maintain", "--disk", "0"))
     assert not any(read_pieces(folder, name) for name in FEW)
     assert state_bytes(folder, FEW) >= before // 2
     assert_alike(folder, FEW)
 
 
-def with_query_over(cli: Cli, table: str, query: str) -> None:
+def with_query_over(cli: Cli, table: str, sql: str) -> None:
     """Capture one more query over one more table."""
     cli.edit("tables: {", f"tables: {{{table}: {{path: {table}}}, ")
-    cli.edit("queries:\n", f"queries:\n  other: {{{query}}}\n")
+    cli.edit("queries:\n", f'queries:\n  other: {{sql: "{sql}"}}\n')
     cli.good("capture", "--query", "other")
 
 
 def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> None:
     """Its table is gone: the state of the others is brought within the budget, its own counts."""
-    folder = captured.workload.parent
+    folder = captured.folder
     create_table(str(folder / "far"), pa.table({"k": [1, 1, 2]}))
     sql = "SELECT k, COUNT(*) AS n FROM far GROUP BY k HAVING COUNT(*) > 1"
-    with_query_over(captured, "far", f'sql: "{sql}"')
+    with_query_over(captured, "far", sql)
     whole = state_bytes(folder, ("other",))
     (folder / "far").rename(folder / "away")
     change(folder, random.Random(1), 0)
     ran = captured.good("maintain", "--disk", "0", "--query", "two", "--query", "two_kept")
     assert any("`other` does not change: Table `far`" in one for one in ran.document["warnings"])
-    assert [result["action"] for result in ran.results] == ["exact"] * len(ran.results)
+    assert {result["action"] for result in ran.results} == {"exact"}
     assert read_pieces(folder, "two")
     assert state_bytes(folder, ("other",)) == whole > 0
 
 
 @pytest.mark.slow
 def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(captured: Cli) -> None:
-    folder = captured.workload.parent
-    path = str(folder / "v")
-    rows = DeltaTable(str(folder / "u")).to_pyarrow_table()
+    folder, path = captured.folder, captured.path("v")
+    rows = captured.table("u").to_pyarrow_table()
     create_table(path, rows)
-    with_query_over(captured, "v", 'sql: "SELECT t.x FROM t JOIN v ON t.l = v.l"')
+    with_query_over(captured, "v", "SELECT t.x FROM t JOIN v ON t.l = v.l")
     write_deltalake(path, rows.drop_columns(["l"]), mode="overwrite", schema_mode="overwrite")
     change(folder, random.Random(1), 0)
     captured.good("capture", "--disk", "0", "--query", "two")
@@ -284,7 +293,7 @@ def test_what_is_said_to_be_enough_is(size: int) -> None:
 
 
 def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     describe(folder, "l", from_files=7)
     captured.good("capture", "--query", "l", "--disk", "0")
     assert read_pieces(folder, "l")
@@ -292,7 +301,7 @@ def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
 
 @pytest.mark.slow
 def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
-    folder = captured.workload.parent
+    folder = captured.folder
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
     sides = read_pieces(folder, "l")
@@ -306,17 +315,13 @@ def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
 
 
 def write_pinned(folder: Path) -> Path:
-    asked = [
-        ("kept", QUERIES["two"], "auto, state: keep"),
-        ("least", QUERIES["two"], "auto, state: least"),
-        ("free", QUERIES["two"], "auto"),
-        ("twin", QUERIES["two"], "index"),
-    ]
-    return write_workload(folder, asked)
+    ways = {"kept": "auto, state: keep", "least": "auto, state: least", "free": "auto"}
+    ways["twin"] = "index"
+    return write_workload(folder, [(name, QUERIES["two"], way) for name, way in ways.items()])
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     return Cli(capsys, write_pinned(tmp_path))
 
 
@@ -333,7 +338,7 @@ def how_many(folder: Path, *names: str) -> tuple[int, ...]:
 
 @pytest.mark.slow
 def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli) -> None:
-    folder = captured_pins.workload.parent
+    folder = captured_pins.folder
     assert how_many(folder, "kept", "least") == (0, 3)
     rng = random.Random(1)
     for turn, (words, free) in enumerate((([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))):
@@ -346,18 +351,18 @@ def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli
         assert_alike(folder, ("kept", "least", "free"), "twin")
 
 
-def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
-    assert how_many(tmp_path, "kept", "least") == (0, 3)
+    assert how_many(cli.folder, "kept", "least") == (0, 3)
     for name in ("kept", "least"):
-        entry = cli.one("status", "--query", name)
-        assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
+        runs = [run["action"] for run in cli.one("status", "--query", name)["runs"]]
+        assert runs == ["capture"], "and not converted after it"
 
 
 @pytest.mark.slow
 def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pins: Cli) -> None:
     """Without one it waits for a capture."""
-    folder = captured_pins.workload.parent
+    folder = captured_pins.folder
     captured_pins.edit("state: least", "state: keep")
     captured_pins.good("maintain")
     assert how_many(folder, "least") == (3,)
@@ -375,32 +380,31 @@ def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pin
     assert how_many(folder, "least") == (0,)
 
 
+RARE = "{path: PATH, changes: {every: 10d, rows: 10, deletes: 50%}}"
+
+
 @pytest.mark.slow
-def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_path: Path) -> None:
-    coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
-    cli.edit("t: {path: t}", f"t: {{path: t, {coming}}}")
+def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli) -> None:
+    cli.edit("t: {path: t}", "t: " + RARE.replace("PATH", "t").replace("10d", "1h"))
     cli.edit("join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
-    told = cli.good("capture", "--disk", "0").document["warnings"]
-    (said,) = [one for one in told if f"[{BOUND_IMPOSSIBLE}]" in one]
-    assert said in cli.good("plan", "--disk", "0").document["warnings"]
+    (said,) = [t for t in cli.warnings("capture", "--disk", "0") if f"[{BOUND_IMPOSSIBLE}]" in t]
+    assert said in cli.warnings("plan", "--disk", "0")
     assert said.startswith("query `free` may miss fresh_within 2ms: when ")
     assert "of state for all queries it would take" in said
     # Too seldom for it to pay, and yet it is kept again for the bound.
     cli.edit("every: 1h", "every: 10d")
-    cli.edit("u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
-    free = cli.good("maintain", "--disk", "1GB").document["warnings"]
-    assert not any(BOUND_IMPOSSIBLE in one for one in free)
-    assert how_many(tmp_path, "free") == (0,)
+    cli.edit("u: {path: u}", "u: " + RARE.replace("PATH", "u"))
+    assert not any(BOUND_IMPOSSIBLE in one for one in cli.warnings("maintain", "--disk", "1GB"))
+    assert how_many(cli.folder, "free") == (0,)
 
 
 @pytest.mark.slow
-def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
+def test_without_a_bound_what_does_not_pay_stays(cli: Cli) -> None:
     for name in ("t", "u"):
-        coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
-        cli.edit(f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
+        cli.edit(f"{name}: {{path: {name}}}", f"{name}: " + RARE.replace("PATH", name))
     cli.good("capture", "--disk", "0", "--query", "free")
     cli.good("maintain", "--disk", "1GB", "--query", "free")
-    assert how_many(tmp_path, "free") == (3,)
+    assert how_many(cli.folder, "free") == (3,)
 
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
@@ -422,37 +426,36 @@ def grow(folder: Path) -> None:
     write_deltalake(str(folder / "u"), right_rows(), mode="append")
 
 
+SIDES = ("join0.left", "join0.right")
+
+
+def read_of_q(monkeypatch: MonkeyPatch, *sides: str) -> None:
+    """Have the choice read these sides of `q`, and keep all else."""
+    target = {"q": StateTarget(sides)}
+    monkeypatch.setattr(WeighedState, "wanted", lambda _, name: target.get(name, StateTarget()))
+
+
 @pytest.fixture
-def cli_kept_again(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
+def again(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
     def write(folder: Path) -> None:
-        create_table(str(folder / "t"), left_rows())
-        create_table(str(folder / "u"), right_rows())
-        lines = "".join(
-            f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
-            for name, join in (("q", "auto"), ("twin", "index"))
-        )
-        (folder / "w.yaml").write_text(
-            "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
-            "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
-            f"queries:\n{lines}store: .impctl\n"
-        )
+        said = {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}
+        queries = {"q": {**said, "join": "auto"}, "twin": {**said, "join": "index"}}
+        workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4, 5]}}}, "queries": queries}
+        write_files(folder, workload, t=left_rows(), u=right_rows())
 
     def go_and_come_back(cli: Cli) -> None:
         cli.good("capture")
-        for sides in (("join0.left", "join0.right"), ()):
-            of_q = StateTarget(sides)
-            monkeypatch.setattr(
-                WeighedState, "wanted", lambda _, name, w=of_q: w if name == "q" else StateTarget()
-            )
-            grow(cli.workload.parent)
+        for sides in (SIDES, ()):
+            read_of_q(monkeypatch, *sides)
+            grow(cli.folder)
             cli.good("maintain", "--disk", "0")
-            assert tuple(read_pieces(cli.workload.parent, "q")) == sides
+            assert tuple(read_pieces(cli.folder, "q")) == sides
 
     cli = cli_once("kept again", write, go_and_come_back)
-    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
+    read_of_q(monkeypatch)
     return cli
 
 
@@ -460,84 +463,72 @@ def held(folder: Path, name: str) -> dict[str, int]:
     """How many rows the joins' sides have in the store, by their weights."""
     with Store.open(folder / ".impctl", create=False) as store:
         runs = store.load_runs(name)
-        return {
-            side: sum(pc.sum(table_of(run)[0].column("weight")).as_py() for _, run in runs[side])
-            for side in ("join0.left", "join0.right")
-        }
+        weights = {s: [table_of(run)[0].column("weight") for _, run in runs[s]] for s in SIDES}
+    return {side: sum(pc.sum(each).as_py() for each in every) for side, every in weights.items()}
 
 
-def test_rows_that_never_find_a_partner_do_not_come_back(cli_kept_again: Cli) -> None:
-    folder = cli_kept_again.workload.parent
+def test_rows_that_never_find_a_partner_do_not_come_back(again: Cli) -> None:
+    folder = again.folder
     assert held(folder, "q") == held(folder, "twin") == {"join0.left": 9, "join0.right": 9}
 
 
 @pytest.mark.slow
-def test_a_clock_moves_what_is_kept_again(
-    cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = cli_kept_again.workload.parent
+def test_a_clock_moves_what_is_kept_again(again: Cli, monkeypatch: MonkeyPatch) -> None:
+    folder = again.folder
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
         monkeypatch.setenv("IMPCTL_NOW", day)
-        for result in cli_kept_again.good("maintain").results:
+        for result in again.good("maintain").results:
             assert result["action"] == "exact", result
         assert ranges(folder, "q") == ranges(folder, "twin"), day
 
 
 @pytest.mark.slow
 def test_sides_that_the_clock_moves_are_not_given_up(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
-    create_table(str(tmp_path / "t"), left_rows())
-    create_table(str(tmp_path / "u"), right_rows())
-    cli = cli_of(
-        "version: 1\ntables: {t: {path: t}, u: {path: u}}\nbudget: {disk: 0}\n"
-        f'queries:\n  q: {{sql: "{SQL}", sketch: {{t: g}}, policy: incremental}}\nstore: .impctl\n'
-    ).captured()
+    queries = {"q": {"sql": SQL, "sketch": {"t": "g"}, "policy": "incremental"}}
+    workload = {"budget": {"disk": 0}, "queries": queries}
+    cli = cli_of(workload, t=left_rows(), u=right_rows()).captured()
     for day in ("2026-01-20", "2026-02-05"):
         monkeypatch.setenv("IMPCTL_NOW", day)
         grow(tmp_path)
-        results = cli.good("maintain").results
-        assert {result["action"] for result in results} == {"exact"}
+        assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
         assert "from_files" not in stored(tmp_path, "q").state_meta
 
 
 @pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
 def test_a_table_in_place_of_another_is_not_read(
-    cli_kept_again: Cli, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+    again: Cli, monkeypatch: MonkeyPatch, sides: tuple[str, ...]
 ) -> None:
     """A backup of another day stands there for a while, and rows of it are in no state after."""
-    folder = cli_kept_again.workload.parent
-    text = cli_kept_again.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
-    apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
+    folder = again.folder
+    document = json.loads(again.workload.read_text())
+    document["tables"]["v"] = {"path": "v"}
+    sql = "SELECT t.g FROM t JOIN v ON t.k = v.k"
+    document["queries"]["apart"] = {"sql": sql, "sketch": {"t": "g"}}
+    again.workload.write_text(json.dumps(document))
     create_table(str(folder / "v"), right_rows())
-    cli_kept_again.workload.write_text(text.replace("store:", apart))
-    cli_kept_again.good("capture", "--query", "apart")
-    read = ("join0.left", "join0.right")
-    monkeypatch.setattr(
-        WeighedState, "wanted", lambda _, name: StateTarget(read if name == "q" else ())
-    )
+    again.good("capture", "--query", "apart")
+    read_of_q(monkeypatch, *SIDES)
     grow(folder)
-    cli_kept_again.good("maintain", "--disk", "0")
+    again.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
     (folder / "u").rename(folder / "aside")
     create_table(str(folder / "u"), other)
-    for _ in range(3):
-        write_deltalake(str(folder / "u"), other, mode="append")
-    write_deltalake(str(folder / "v"), other, mode="append")
-    monkeypatch.setattr(
-        WeighedState, "wanted", lambda _, name: StateTarget(sides if name == "q" else ())
-    )
-    cli_kept_again.good("maintain", "--disk", "0", "--query", "apart")
+    for table in ("u", "u", "u", "v"):
+        again.append(table, other)
+    read_of_q(monkeypatch, *sides)
+    again.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
-    assert read_pieces(folder, "q") == list(read)
+    assert read_pieces(folder, "q") == list(SIDES)
     grow(folder)
-    cli_kept_again.good("maintain")
+    again.good("maintain")
     assert ranges(folder, "q") == ranges(folder, "twin")
-    monkeypatch.setattr(WeighedState, "wanted", lambda *_: StateTarget())
+    read_of_q(monkeypatch)
     grow(folder)
-    cli_kept_again.good("maintain", "--disk", "0")
+    again.good("maintain", "--disk", "0")
     assert held(folder, "q") == held(folder, "twin")
 
 
@@ -553,92 +544,80 @@ def grouped_rows(first: int) -> pa.Table:
 
 
 @pytest.mark.slow
-def test_they_are_kept_where_sides_are_read(
-    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_groups_stay_beside_sides(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
-    create_table(str(tmp_path / "t"), grouped_rows(1))
-    create_table(str(tmp_path / "u"), pa.table({"k": pa.array([0, 1, None], pa.int64())}))
-    lines = "".join(
-        f'  {name}: {{sql: "{GROUPED}", sketch: {{t: g}}, join: {join}, policy: strict}}\n'
-        for name, join in (("q", "files"), ("twin", "index"))
-    )
-    cli = cli_of(
-        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
-        f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
-    ).captured("--disk", "0")
-    match = []
+    said = {"sql": GROUPED, "sketch": {"t": "g"}, "policy": "strict"}
+    queries = {"q": {**said, "join": "files"}, "twin": {**said, "join": "index"}}
+    workload = {"partitions": {"t": {"g": {"boundaries": [2, 3, 4]}}}, "queries": queries}
+    u = pa.table({"k": pa.array([0, 1, None], pa.int64())})
+    cli = cli_of(workload, t=grouped_rows(1), u=u).captured("--disk", "0")
+    match = set()
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
-        write_deltalake(str(tmp_path / "t"), grouped_rows(first), mode="append")
+        cli.append("t", grouped_rows(first))
         ran = cli.good("maintain", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"exact"}
-        assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
+        assert read_pieces(tmp_path, "q") == list(SIDES)
         assert_alike(tmp_path, "q", "twin")
-        match.append(ranges(tmp_path, "q"))
-    assert len({str(one) for one in match}) > 1, "the clock moved something"
+        match.add(str(ranges(tmp_path, "q")))
+    assert len(match) > 1, "the clock moved something"
 
 
 @pytest.fixture
-def cli_beside_twin(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def twins(tmp_path: Path, capsys: Capsys) -> Cli:
     asked = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
     return Cli(capsys, write_workload(tmp_path, asked))
 
 
-def test_a_side_that_may_not_fit_is_read(cli_beside_twin: Cli, tmp_path: Path) -> None:
-    text = cli_beside_twin.workload.read_text()
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
-    cli_beside_twin.good("capture")
-    assert len(read_pieces(tmp_path, "two")) == 2
+def test_a_side_that_may_not_fit_is_read(twins: Cli) -> None:
+    text = twins.workload.read_text()
+    say(twins, "budget: {memory: 50MB, disk: 1GB}")
+    twins.good("capture")
     # What the workload pins is kept all the same, and no choice under a budget builds the other.
-    assert not read_pieces(tmp_path, "twin")
-    reasons = stored(tmp_path, "two").state_meta["side_reasons"]
-    of_sides = {reasons[side] for side in read_pieces(tmp_path, "two")}
+    assert how_many(twins.folder, "two", "twin") == (2, 0)
+    reasons = stored(twins.folder, "two").state_meta["side_reasons"]
+    of_sides = {reasons[side] for side in read_pieces(twins.folder, "two")}
     assert of_sides == {"building it may need more memory than is available"}
     rng = random.Random(1)
     for turn in range(2):
-        change(tmp_path, rng, turn)
-        cli_beside_twin.good("maintain")
-        assert ranges(tmp_path, "two") == ranges(tmp_path, "twin")
-    assert len(read_pieces(tmp_path, "two")) == 2
+        change(twins.folder, rng, turn)
+        twins.good("maintain")
+        assert ranges(twins.folder, "two") == ranges(twins.folder, "twin")
+    assert how_many(twins.folder, "two") == (2,)
     # A flag wins over the file.
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 50MB}\n")
-    cli_beside_twin.good("capture", "--memory", "1GB")
-    assert not read_pieces(tmp_path, "two")
+    twins.workload.write_text(text + "budget: {memory: 50MB}\n")
+    twins.good("capture", "--memory", "1GB")
+    assert how_many(twins.folder, "two") == (0,)
 
 
-def test_what_is_no_size_is_refused_with_its_place(cli_beside_twin: Cli) -> None:
+def test_what_is_no_size_is_refused_with_its_place(twins: Cli) -> None:
     """Memory may be a share of the machine's, too."""
-    text = cli_beside_twin.workload.read_text()
+    text = twins.workload.read_text()
     for name, right, wrong in (
         ("disk", ("0", "1GB"), ("1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB", "25%")),
         ("memory", ("2GB", "25%", "100 %", "1"), ("0", "0%", "101%", "-5%", "1XB", "25%%")),
     ):
-        for given in right:
-            cli_beside_twin.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
-            load_workload(cli_beside_twin.workload, {})
-        for given in wrong:
-            cli_beside_twin.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+        for given in (*right, *wrong):
+            twins.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            if given in right:
+                load_workload(twins.workload, {})
+                continue
             with pytest.raises(WorkloadError) as caught:
-                load_workload(cli_beside_twin.workload, {})
+                load_workload(twins.workload, {})
             (problem,) = caught.value.problems
             assert f"`budget.{name}` must be a size" in problem.message
-            assert problem.location is not None
             assert problem.location.line == text.count("\n") + 1
-    cli_beside_twin.workload.write_text(text)
-    assert cli_beside_twin("maintain", "--disk", "many").code == 2
+    twins.workload.write_text(text)
+    assert twins("maintain", "--disk", "many").code == 2
 
 
-def test_the_run_comes_before_the_file(cli_beside_twin: Cli) -> None:
-    text = cli_beside_twin.workload.read_text()
-    plain = load_workload(cli_beside_twin.workload, {})
-    assert memory_of(Settings(cli_beside_twin.workload), plain) is None
-    cli_beside_twin.workload.write_text(text + "budget: {memory: 25%}\n")
-    said = load_workload(cli_beside_twin.workload, {})
-    assert memory_of(Settings(cli_beside_twin.workload, memory=7), said) == 7
-    whole = machine_memory()
-    assert whole is not None
-    assert memory_of(Settings(cli_beside_twin.workload), said) == whole // 4
+def test_the_run_comes_before_the_file(twins: Cli) -> None:
+    file = twins.workload
+    assert memory_of(Settings(file), load_workload(file, {})) is None
+    say(twins, "budget: {memory: 25%}")
+    said = load_workload(file, {})
+    assert memory_of(Settings(file, memory=7), said) == 7
+    assert memory_of(Settings(file), said) == machine_memory() // 4
 
 
 def test_what_fits_takes_no_more_than_there_is() -> None:
@@ -646,14 +625,10 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
     for memory in (0, 1, 49_999_999, 50_000_000):
         assert largest_side(memory) == 0
     for memory in (50_000_004, 10**9, 10**12):
-        result = largest_side(memory)
-        assert result is not None
-        assert memory - 4 <= 50_000_000 + 4 * result <= memory
+        assert memory - 4 <= 50_000_000 + 4 * largest_side(memory) <= memory
 
 
-def kept_after(
-    monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
-) -> list[str]:
+def kept_after(monkeypatch: MonkeyPatch, over: int, sizes: dict[str, int], order: str) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
     monkeypatch.setattr(state_cache, "_forms", lambda *_: ())
     held = [500] * (len(order) - 1) + [500 + over]
@@ -666,16 +641,14 @@ def kept_after(
     return sorted(kept._states)
 
 
-def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: MonkeyPatch) -> None:
     sizes = {"a": 100, "b": 60, "c": 10}
     # Used once each, the largest goes; used twice as often as its neighbour, that one does.
-    assert kept_after(monkeypatch, 0, sizes, "abc") == ["a", "b", "c"]
-    assert kept_after(monkeypatch, 1, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 1, sizes, "abac") == ["a", "c"]
-    assert kept_after(monkeypatch, 100, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 101, sizes, "abc") == ["c"]
-    assert kept_after(monkeypatch, 10**9, sizes, "abc") == []
-    assert kept_after(monkeypatch, -1, sizes, "abc") == ["a", "b", "c"]
+    for over, order, kept in (
+        *((0, "abc", "abc"), (1, "abc", "bc"), (1, "abac", "ac"), (100, "abc", "bc")),
+        *((101, "abc", "c"), (10**9, "abc", ""), (-1, "abc", "abc")),
+    ):
+        assert kept_after(monkeypatch, over, sizes, order) == list(kept), (over, order)
 
 
 def test_without_a_bound_nothing_is_measured() -> None:
@@ -683,9 +656,7 @@ def test_without_a_bound_nothing_is_measured() -> None:
     kept._drop_to_memory()
 
 
-def test_a_process_that_follows_has_the_bound_of_its_run(
-    cli_beside_twin: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_has_the_bound_of_its_run(twins: Cli, monkeypatch: MonkeyPatch) -> None:
     class Told(Exception):
         """What the states are bounded by."""
 
@@ -693,21 +664,11 @@ def test_a_process_that_follows_has_the_bound_of_its_run(
         raise Told(memory)
 
     monkeypatch.setattr(follow_case, "StateCache", states)
-    nothing: Any = None
-    for settings, memory in (
-        (Settings(cli_beside_twin.workload, memory=7), 7),
-        (Settings(cli_beside_twin.workload), None),
-    ):
+    unused: Any = {"batch_rows": None, "reporter": SilentReporter(), "stop": None, "show": None}
+    for memory in (7, None):
+        settings = Settings(twins.workload, memory=memory)
         with pytest.raises(Told) as told:
-            follow_case.follow(
-                settings,
-                None,
-                FollowRequest(),
-                batch_rows=None,
-                reporter=SilentReporter(),
-                stop=nothing,
-                show=nothing,
-            )
+            follow_case.follow(settings, None, FollowRequest(), **unused)
         assert told.value.args == (memory,)
 
 
@@ -716,10 +677,8 @@ REBUILT = {"padded", "groups", "merged", "left"}
 
 
 @pytest.fixture
-def cli_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    asked = [(name, sql, "auto") for name, sql in OTHERS.items()]
-    pinned = [(f"{name}_kept", sql, "index") for name, sql in OTHERS.items()]
-    return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+def others(tmp_path: Path, capsys: Capsys) -> Cli:
+    return Cli(capsys, write_pairs(tmp_path, OTHERS, OTHERS))
 
 
 def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) -> None:
@@ -737,36 +696,32 @@ def modes(cli: Cli) -> dict[str, set[str]]:
 @pytest.mark.parametrize(
     ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.long)], ids=["few", "many"]
 )
-def test_sketches_stay_those_of_all_state_kept(
-    cli_of_others: Cli, tmp_path: Path, turns: int, each: int
-) -> None:
-    cli_of_others.good("capture", "--disk", "1GB")
-    assert all(result == {"kept"} for result in modes(cli_of_others).values())
-    free = cli_of_others.workload.read_text()
-    least = free.replace("join: auto}", "join: auto, state: least}")
-    assert least != free
+def test_sketches_stay_those_of_all_state_kept(others: Cli, turns: int, each: int) -> None:
+    others.good("capture", "--disk", "1GB")
+    assert all(result == {"kept"} for result in modes(others).values())
+    free = others.workload.read_text()
+    texts = [free.replace("auto}", f"auto, state: {way}}}") for way in ("least", "keep")]
+    assert free not in texts
     rng = random.Random(5)
     for turn in range(turns):
-        cli_of_others.workload.write_text(
-            least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
-        )
-        changed(cli_of_others, tmp_path, rng, each * turn, "--disk", "1GB")
-        result = modes(cli_of_others)
+        others.workload.write_text(texts[turn % 2])
+        changed(others, others.folder, rng, each * turn, "--disk", "1GB")
+        result = modes(others)
         if turn % 2 == 0:
             assert {name for name, each in result.items() if "rebuilt" in each} == REBUILT
             assert all(each & {"read", "rebuilt"} for each in result.values()), result
         else:
             assert all(each == {"kept"} for each in result.values()), result
         for more in range(1, each):
-            changed(cli_of_others, tmp_path, rng, 2 * turn + more, "--disk", "1GB")
+            changed(others, others.folder, rng, 2 * turn + more, "--disk", "1GB")
 
 
 @pytest.mark.slow
-def test_a_plan_tells_what_is_rebuilt(cli_of_others: Cli, tmp_path: Path) -> None:
+def test_a_plan_tells_what_is_rebuilt(others: Cli) -> None:
     asked = [f"--query={name}" for name in ("merged", "groups", "own")]
-    cli_of_others.good("capture", "--disk", "0", *asked)
-    change(tmp_path, random.Random(3), 1)
-    plans = cli_of_others.good("plan", "--disk", "0", *asked).results
+    others.good("capture", "--disk", "0", *asked)
+    change(others.folder, random.Random(3), 1)
+    plans = others.good("plan", "--disk", "0", *asked).results
     pieces = [piece for one in plans for piece in one["state"]]
     assert {"read", "rebuilt"} <= {piece["mode"] for piece in pieces}
     reasons = [piece["reason"] for piece in pieces if piece["mode"] == "rebuilt"]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -32,24 +33,24 @@ from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.test_bad_input import held_lock
 from tests.support.kept_workload import stored
-from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce
+from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch, write_files
 
-FILE = """
-version: 1
-tables: {t: {path: t}, u: {path: u}}
-partitions: {t: {g: {boundaries: [2, 4, 6]}}, u: {g: {boundaries: [2, 4, 6]}}}
-queries:
-  many:
-    sql: "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 2"
-    sketch: {t: g}
-    policy: incremental
-  other:
-    sql: "SELECT g, SUM(x) s FROM u GROUP BY g HAVING SUM(x) > 20"
-    sketch: {u: g}
-    policy: incremental
-    maintain: eager
-store: .impctl
-"""
+SQL = {
+    "many": "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 2",
+    "other": "SELECT g, SUM(x) s FROM u GROUP BY g HAVING SUM(x) > 20",
+}
+
+
+def followed_text(many: str = "", other: str = ", maintain: eager") -> str:
+    """The workload, with more that is said of its queries."""
+    ranges = "{g: {boundaries: [2, 4, 6]}}"
+    said = {"many": f"{{t: g}}{many}", "other": f"{{u: g}}{other}"}
+    queries = "".join(
+        f'  {name}: {{sql: "{SQL[name]}", policy: incremental, sketch: {more}}}\n'
+        for name, more in said.items()
+    )
+    head = "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+    return f"{head}partitions: {{t: {ranges}, u: {ranges}}}\nqueries:\n{queries}store: .impctl\n"
 
 
 def rows(*groups: int) -> pa.Table:
@@ -59,11 +60,8 @@ def rows(*groups: int) -> pa.Table:
 
 @pytest.fixture
 def workload(cli_once: CliOnce) -> Path:
-    def write(folder: Path) -> None:
-        for name in ("t", "u"):
-            create_table(str(folder / name), rows(0, 0, 0, 3, 3, 5))
-        (folder / "w.yaml").write_text(FILE)
-
+    start = rows(0, 0, 0, 3, 3, 5)
+    write = partial(write_files, workload=followed_text(), t=start, u=start)
     return cli_once("followed workload", write, Cli.captured).workload
 
 
@@ -75,13 +73,15 @@ def sketch(store: Path, query: str) -> tuple[int, ...]:
     return tuple(stored(store.parent, query, store.name).sketches[0].ranges.ids)
 
 
-def is_right(workload: Path, query: str, store: Path | None = None) -> bool:
-    """Whether the followed sketch is the one that a capture in an empty store finds."""
+def is_right(workload: Path, *queries: str) -> bool:
+    """Whether the followed sketches are those that a capture in an empty store finds."""
     fresh = workload.parent / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
-    captured = impctl("capture", str(workload), "--query", query, "--store", str(fresh))
-    assert captured["ok"], captured
-    return sketch(store or workload.parent / ".impctl", query) == sketch(fresh, query)
+    for query in queries:
+        captured = impctl("capture", str(workload), "--query", query, "--store", str(fresh))
+        assert captured["ok"], captured
+    own = workload.parent / ".impctl"
+    return all(sketch(own, query) == sketch(fresh, query) for query in queries)
 
 
 def run_of(line: dict[str, Any]) -> tuple[int, int]:
@@ -110,14 +110,11 @@ def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
     # An eager query has a sketch for each version passed.
     (result,) = three["results"]
     assert [step["versions"]["u"] for step in result["steps"]] == [1, 2]
-    assert is_right(workload, "many")
-    assert is_right(workload, "other")
+    assert is_right(workload, "many", "other")
 
 
 @pytest.mark.slow
-def test_another_process_maintains_captures_and_replaces_the_store_in_between(
-    workload: Path,
-) -> None:
+def test_another_process_maintains_captures_and_replaces_the_store(workload: Path) -> None:
     options = ("--query", "many", "--pending-rows", "3", "--max-wait", "1h")
     with following(workload, *options) as process:
         append(workload, "t", 1, 1, 3)
@@ -159,15 +156,11 @@ def took_up_three(process: Following) -> None:
 @pytest.mark.slow
 def test_one_query_that_fails_does_not_stop_the_others(workload: Path) -> None:
     with following(workload) as process:
-        write_deltalake(
-            str(workload.parent / "u"),
-            pa.table({"g": pa.array([1], pa.int64())}),
-            mode="overwrite",
-            schema_mode="overwrite",
-        )
+        without = pa.table({"g": pa.array([1], pa.int64())})
+        path = str(workload.parent / "u")
+        write_deltalake(path, without, mode="overwrite", schema_mode="overwrite")
         line = process.line()
-        assert line["error"]["query"] == "other"
-        assert line["error"]["code"] == "column_unknown"
+        assert (line["error"]["query"], line["error"]["code"]) == ("other", "column_unknown")
         assert line["run"]["retry_ms"] is None
         assert process.is_silent(0.3), "what no later try can cure is not tried again and again"
         append(workload, "t", 5, 5)
@@ -222,8 +215,7 @@ def test_a_query_that_is_put_off_holds_up_no_other(workload: Path) -> None:
         line = process.line()
         assert (line["ok"], [result["query"] for result in line["results"]]) == (True, ["other"])
         assert process.end() == 0
-    assert is_right(workload, "many")
-    assert is_right(workload, "other")
+    assert is_right(workload, "many", "other")
 
 
 def newest_file(table: Path) -> Path:
@@ -277,7 +269,7 @@ def test_a_changed_workload_file_ends_it(workload: Path) -> None:
             workload.touch()
             append(workload, "t", 5)
         elif line["run"]["number"] == 2:
-            workload.write_text(FILE + "# changed\n")
+            workload.write_text(workload.read_text() + "# changed\n")
 
     append(workload, "t", 5)
     code, lines = followed(workload, react=react)
@@ -316,7 +308,6 @@ def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
 @pytest.mark.slow
 def test_it_ends_when_nobody_reads(workload: Path) -> None:
     with following(workload) as process:
-        assert process.process.stdout is not None
         process.process.stdout.close()
         append(workload, "t", 5)
         assert process.process.wait(PATIENCE) == 0
@@ -324,10 +315,9 @@ def test_it_ends_when_nobody_reads(workload: Path) -> None:
 
 def resident(pid: int) -> float:
     """Megabytes of memory that the process has."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no VmRSS")
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (size,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
+    return int(size) / 1024
 
 
 @pytest.mark.long
@@ -348,12 +338,8 @@ def test_memory_does_not_grow(workload: Path) -> None:
 @pytest.fixture
 def triggered(workload: Path) -> Path:
     """`many` waits for three rows of `t`, `other` for four seconds after a change of `u`."""
-    text = FILE.replace(
-        "    policy: incremental\n  other",
-        "    policy: incremental\n    trigger: {rows: 3}\n  other",
-    )
-    text = text.replace("maintain: eager", "trigger: {fresh_within: 500ms, rows: 1000}")
-    workload.write_text(text)
+    bound = ", trigger: {fresh_within: 500ms, rows: 1000}"
+    workload.write_text(followed_text(", trigger: {rows: 3}", bound))
     return workload
 
 
@@ -382,26 +368,21 @@ def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> 
     options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
     code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
     assert code == 0
-    assert [text.rpartition(" ")[2] for text in first["warnings"]] == [
-        *("[max_wait_deprecated]", "[fresh_impossible]")
-    ]
+    codes = [text.rpartition(" ")[2] for text in first["warnings"]]
+    assert codes == ["[max_wait_deprecated]", "[fresh_impossible]"]
     assert second["warnings"] == []
     assert second["run"]["late_ms"] >= 0
 
 
-QUERIES = """
-  three: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 20", sketch: {t: g},
-          policy: incremental, trigger: {rows: 3}}
-  night: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 21", sketch: {t: g},
-          policy: incremental, trigger: {point: nightly}}
-store: .impctl
-"""
-
-
 @pytest.fixture
-def looking_on(cli: Cli) -> Iterator[_Following]:
+def process(cli: Cli) -> Iterator[_Following]:
     """Following `q`, on each commit, `three` and `night`; the first look is done."""
-    cli.edit("store: .impctl\n", QUERIES[1:])
+    queries = "".join(
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {least}", '
+        f"sketch: {{t: g}}, policy: incremental, trigger: {trigger}}}\n"
+        for name, least, trigger in (("three", 20, "{rows: 3}"), ("night", 21, "{point: nightly}"))
+    )
+    cli.edit("store: .impctl\n", f"{queries}store: .impctl\n")
     cli.good("capture")
     with open_context(Settings(cli.workload, lock_timeout=0.0)) as ctx:
         result = _Following(ctx, ctx.sketched(None), None, FollowRequest(interval=1.0))
@@ -410,12 +391,12 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
         yield result
 
 
-def work(looking_on: _Following) -> list[str]:
+def work(process: _Following) -> list[str]:
     """One turn of the loop; the queries that a run took."""
-    ready, due = looking_on.due()
+    ready, due = process.due()
     if not ready and not due:
         return []
-    looking_on.run(ready, due, lambda outcome, run: None)
+    process.run(ready, due, lambda outcome, run: None)
     return [*ready, *(one.query for one in due)]
 
 
@@ -424,84 +405,84 @@ def append_rows(table: str, rows: int) -> None:
 
 
 @pytest.mark.slow
-def test_each_by_its_trigger(looking_on: _Following, table: str) -> None:
+def test_each_by_its_trigger(process: _Following, table: str) -> None:
     append_rows(table, 2)
-    assert work(looking_on) == ["q"]
-    assert work(looking_on) == []
+    assert work(process) == ["q"]
+    assert work(process) == []
     append_rows(table, 1)
-    assert work(looking_on) == ["q", "three"]
-    assert work(looking_on) == []
+    assert work(process) == ["q", "three"]
+    assert work(process) == []
 
 
 @pytest.mark.slow
-def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
-    looking_on: _Following, table: str
-) -> None:
+def test_commits_between_a_look_and_its_run_are_new(process: _Following, table: str) -> None:
     append_rows(table, 1)
-    ready, due = looking_on.due()
+    ready, due = process.due()
     assert (ready, due) == (["q"], [])
     append_rows(table, 2)
-    looking_on.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(looking_on)
+    process.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(process)
+
+
+@pytest.fixture
+def failing_look(process: _Following, monkeypatch: MonkeyPatch) -> Any:
+    """The block's looks fail."""
+
+    @contextmanager
+    def failing() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(process.followed, "look", lambda ctx: False)
+            yield
+
+    return failing
 
 
 @pytest.mark.slow
-def test_a_look_that_failed_leaves_all_as_new(
-    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_look_leaves_all_new(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda ctx: False)
-        looking_on._look()
-    assert work(looking_on) == ["q", "three"]
+    with failing_look():
+        process._look()
+    assert work(process) == ["q", "three"]
 
 
 def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
-    looking_on: _Following, cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+    process: _Following, cli: Cli, monkeypatch: MonkeyPatch
 ) -> None:
-    append_rows(table, 3)
+    append_rows(cli.path("t"), 3)
     with monkeypatch.context() as patch:
         patch.setattr(Store, "lock", Mock(side_effect=LockHeldError("another process writes")))
-        assert work(looking_on) == ["q", "three"]
-        assert work(looking_on) == [], "both are put off"
+        assert work(process) == ["q", "three"]
+        assert work(process) == [], "both are put off"
     cli.good("maintain")
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
-    assert "three" not in work(looking_on)
-    assert looking_on.retries.next_due() is None, "what is not due is not put off for ever"
-    assert looking_on.pause() > 0
+    assert "three" not in work(process)
+    assert process.retries.next_due() is None, "what is not due is not put off for ever"
+    assert process.pause() > 0
 
 
 @pytest.mark.slow
-def test_a_look_that_failed_after_a_run_is_made_up_for(
-    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_failed_is_repeated(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 1)
-    ready, due = looking_on.due()
+    ready, due = process.due()
     append_rows(table, 2)
-    with monkeypatch.context() as patch:
-        patch.setattr(looking_on.followed, "look", lambda ctx: False)
-        looking_on.run(ready, due, lambda outcome, run: None)
-    assert "three" in work(looking_on)
+    with failing_look():
+        process.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(process)
 
 
-def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_table(str(tmp_path / "t"), ROWS)
-    (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
+def test_a_log_that_cannot_be_read_is_no_news(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    file = write_files(tmp_path, WORKLOAD.replace("POLICY", "auto"), t=ROWS)
     watch = TableWatch()
-
     # As an object store answers, which a test has none of.
     away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
-    with open_context(Settings(tmp_path / "w.yaml")) as ctx:
+    with open_context(Settings(file)) as ctx:
         watch.pinned()
         ctx.tables.source("t")
         watch.saw(ctx)
         assert not watch.is_due(ctx)
         with monkeypatch.context() as patch:
-            patch.setattr(looking, "has_new_log", away)
-            patch.setattr(looking, "log_end", away)
-            patch.setattr(looking, "open_newest", away)
+            for name in ("has_new_log", "log_end", "open_newest"):
+                patch.setattr(looking, name, away)
             assert watch.is_due(ctx)
             watch.saw(ctx.next_run(watch.pinned()))  # the run could not open it either
             assert not watch.is_due(ctx)
@@ -516,54 +497,49 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 
 
 @pytest.fixture
-def _no_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def retries(monkeypatch: MonkeyPatch) -> Callable[[float], Retries]:
+    """Retries whose pauses are left to no chance."""
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
+    return Retries
 
 
-@pytest.mark.usefixtures("_no_chance")
-def test_pauses_of_one_query_grow_and_those_of_another_do_not() -> None:
-    retries = Retries(2.0)
-    assert [retries.failed(["a"], 100.0) for _ in range(4)] == [2.0, 4.0, 8.0, 16.0]
-    assert retries.failed(["b"], 100.0) == 2.0
-    assert retries.next_due() == 102.0
-    assert retries.waiting(102.0) == {"a"}
-    assert retries.waiting(116.0) == set()
+def test_pauses_of_one_query_grow_and_those_of_another_do_not(retries: Any) -> None:
+    tried = retries(2.0)
+    assert [tried.failed(["a"], 100.0) for _ in range(4)] == [2.0, 4.0, 8.0, 16.0]
+    assert tried.failed(["b"], 100.0) == 2.0
+    assert tried.next_due() == 102.0
+    assert [tried.waiting(at) for at in (102.0, 116.0)] == [{"a"}, set()]
 
 
-@pytest.mark.usefixtures("_no_chance")
-def test_a_try_that_goes_well_starts_over() -> None:
-    retries = Retries(2.0)
-    retries.failed(["a"], 0.0)
-    retries.failed(["a"], 2.0)
-    retries.went_well("a")
-    retries.went_well("never failed")
-    assert (retries.next_due(), retries.waiting(0.0)) == (None, frozenset())
-    assert retries.failed(["a"], 10.0) == 2.0
+def test_a_try_that_goes_well_starts_over(retries: Any) -> None:
+    tried = retries(2.0)
+    for at in (0.0, 2.0):
+        tried.failed(["a"], at)
+    for query in ("a", "never failed"):
+        tried.went_well(query)
+    assert (tried.next_due(), tried.waiting(0.0)) == (None, frozenset())
+    assert tried.failed(["a"], 10.0) == 2.0
 
 
-@pytest.mark.usefixtures("_no_chance")
-def test_what_failed_together_is_due_together_and_the_pause_told_is_the_shortest() -> None:
-    retries = Retries(1.0)
-    retries.failed(["a", "b"], 0.0)
-    assert retries.waiting(0.5) == {"a", "b"}
-    retries.failed(["b"], 1.0)
-    assert retries.failed(["a", "b", "c"], 3.0) == 1.0
-    assert [retries.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == [
-        {"a", "b", "c"},
-        {"a", "b"},
-        {"b"},
-        set(),
-    ]
-    assert retries.failed([], 9.0) is None
+def test_failures_together_are_due_together_and_tell_the_shortest_pause(retries: Any) -> None:
+    tried = retries(1.0)
+    tried.failed(["a", "b"], 0.0)
+    assert tried.waiting(0.5) == {"a", "b"}
+    tried.failed(["b"], 1.0)
+    assert tried.failed(["a", "b", "c"], 3.0) == 1.0
+    waiting = [{"a", "b", "c"}, {"a", "b"}, {"b"}, set()]
+    assert [tried.waiting(at) for at in (3.5, 4.0, 5.0, 7.0)] == waiting
+    assert tried.failed([], 9.0) is None
 
 
-@pytest.mark.usefixtures("_no_chance")
 @pytest.mark.parametrize(("first", "longest"), [(2.0, 60.0), (300.0, 300.0)])
-def test_pauses_end_growing_at_a_minute_or_at_the_interval(first: float, longest: float) -> None:
-    retries = Retries(first)
-    pauses = [retries.failed(["a"], 0.0) for _ in range(2000)]
+def test_pauses_grow_to_a_minute_or_the_interval(
+    retries: Any, first: float, longest: float
+) -> None:
+    tried = retries(first)
+    pauses = [tried.failed(["a"], 0.0) for _ in range(2000)]
     assert (pauses[0], pauses[-1]) == (first, longest)
-    assert retries.next_due() == longest
+    assert tried.next_due() == longest
 
 
 PATIENCE = 60.0
@@ -588,7 +564,6 @@ class Following:
         return self._read(seconds) is None
 
     def _read(self, within: float) -> dict[str, Any] | None:
-        assert self.process.stdout is not None
         descriptor = self.process.stdout.fileno()
         while b"\n" not in self._rest:
             ready, _, _ = select.select([descriptor], [], [], within)
@@ -597,9 +572,7 @@ class Following:
                 return None
             self._rest += more
         first, _, self._rest = self._rest.partition(b"\n")
-        result = json.loads(first)
-        assert isinstance(result, dict)
-        return result
+        return json.loads(first)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; its exit code."""
@@ -642,11 +615,11 @@ class _Lines(io.StringIO):
                 self._react(self.lines[-1])
 
 
+React = Callable[[dict[str, Any]], object]
+
+
 def followed(
-    workload: Path,
-    *options: str,
-    command: str = "maintain",
-    react: Callable[[dict[str, Any]], object] = lambda line: None,
+    workload: Path, *options: str, command: str = "maintain", react: React = lambda line: None
 ) -> tuple[int, list[dict[str, Any]]]:
     """Follow in this process until it ends; the exit code and the lines.
 
@@ -665,6 +638,4 @@ def impctl(*words: str) -> dict[str, Any]:
     shown = io.StringIO()
     with redirect_stdout(shown):
         run(build_app(), [*words, "--json"])
-    result = json.loads(shown.getvalue())
-    assert isinstance(result, dict)
-    return result
+    return json.loads(shown.getvalue())

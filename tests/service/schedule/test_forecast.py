@@ -7,8 +7,9 @@ import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -29,29 +30,25 @@ from impctl.service.schedule.forecast import (
 )
 from impctl.store.store import Store
 from impctl.tables import log
-from impctl.tables.source import DeltaSource
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
-from tests.support.run_cli import ROWS, Cli, MadeOnce, Ran
+from tests.support.run_cli import ROWS, Cli, MadeOnce, MonkeyPatch, Ran, spied
 
 NOW = 2e9
 HOUR = 3600.0
 
 
 def history(
-    times: Iterable[float | None],
-    rows: int | None = 10,
-    deleted: int | None = 0,
-    days: float = 30.0,
+    times: Iterable[float | None], rows: int | None = 10, deleted: int | None = 0, days: float = 30
 ) -> History:
     """Commits so many seconds before now."""
     inserted = None if rows is None else rows - (deleted or 0)
-    arrivals = [
+    arrivals = tuple(
         Arrival(v, None if back is None else NOW - back, inserted, deleted, 1, 1, "WRITE")
         for v, back in enumerate(times, start=1)
-    ]
-    return History("x", len(arrivals), NOW - days * DAY, tuple(arrivals))
+    )
+    return History("x", len(arrivals), NOW - days * DAY, arrivals)
 
 
 def every(pause: float, days: float, shift: float = 0.0) -> list[float]:
@@ -72,23 +69,27 @@ def moments(generator: random.Random) -> list[float]:
 
 
 def test_tables_that_are_loaded_together_are_one_kind() -> None:
-    kinds = found(
-        {"orders": history(every(HOUR, 15)), "lines": history(every(HOUR, 15, shift=40.0))}
-    )
-    assert list(kinds) == ["lines orders"]
-    assert len(kinds["lines orders"].changes) == 15 * 24
+    lines = history(every(HOUR, 15, shift=40.0))
+    kinds = found({"orders": history(every(HOUR, 15)), "lines": lines})
+    assert (list(kinds), len(kinds["lines orders"].changes)) == (["lines orders"], 15 * 24)
     # Further apart than any two runs they are two.
     apart = found({"a": history(every(HOUR, 9)), "b": history(every(HOUR, 9, shift=1200.0))})
     assert sorted(apart) == ["a", "b"]
     # And so they are in the eyes of who looks all the time.
-    assert sorted(found({"a": history([99.0]), "b": history([90.0])}, together=5.0)) == ["a", "b"]
-    assert sorted(found({"a": history([99.0]), "b": history([90.0])}, together=9.0)) == ["a b"]
+    close = {"a": history([99.0]), "b": history([90.0])}
+    assert sorted(found(close, together=5.0)) == ["a", "b"]
+    assert sorted(found(close, together=9.0)) == ["a b"]
+
+
+def alone(held: History) -> tuple[ChangeKind, Expected]:
+    """The only kind of change of a table, and what is expected of it."""
+    (kind,) = kinds_of({"t": held}, NOW)
+    return kind, expected_of(kind, NOW)
 
 
 def test_commits_of_a_busy_table_are_changes_of_their_own() -> None:
-    (kind,) = kinds_of({"t": history(every(60.0, 0.2), days=0.2)}, NOW)
-    assert len(kind.changes) == 288
-    assert expected_of(kind, NOW).per_day == pytest.approx(1440, rel=0.01)
+    kind, expected = alone(history(every(60.0, 0.2), days=0.2))
+    assert (len(kind.changes), expected.per_day) == (288, pytest.approx(1440, rel=0.01))
 
 
 def test_every_commit_is_in_one_change_and_changes_keep_their_rows() -> None:
@@ -106,23 +107,21 @@ def test_every_commit_is_in_one_change_and_changes_keep_their_rows() -> None:
 
 @pytest.mark.parametrize("days", [0.0, 1.0, 9.5, 365.0])
 def test_what_never_changed_may_change(days: float) -> None:
-    (kind,) = kinds_of({"t": history([], days=days)}, NOW)
-    expected = expected_of(kind, NOW)
+    _, expected = alone(history([], days=days))
     assert expected.per_day == expected.chance == 1 / (2 * days + 2)
     assert expected.rows == {"t": None}
 
 
 def test_a_table_that_nobody_looked_at_is_as_one_of_no_days() -> None:
-    (kind,) = kinds_of({"t": History("", -1, None)}, NOW)
-    assert (kind.days, expected_of(kind, NOW).per_day) == (0.0, 0.5)
+    kind, expected = alone(History("", -1, None))
+    assert (kind.days, expected.per_day) == (0.0, 0.5)
 
 
 @pytest.mark.parametrize(
     ("pause", "days"), [(600.0, 2.0), (HOUR, 15.0), (DAY, 60.0), (7 * DAY, 700.0)]
 )
 def test_rates_are_those_of_regular_tables(pause: float, days: float) -> None:
-    (kind,) = kinds_of({"t": history(every(pause, days), days=days)}, NOW)
-    expected = expected_of(kind, NOW)
+    _, expected = alone(history(every(pause, days), days=days))
     assert expected.per_day == pytest.approx(DAY / pause, rel=0.1)
     assert 0 < expected.chance < 1
     assert expected.rows == {"t": 10.0}
@@ -130,10 +129,10 @@ def test_rates_are_those_of_regular_tables(pause: float, days: float) -> None:
 
 def test_a_rate_follows_what_changed_of_late() -> None:
     ceased = [40 * DAY + back for back in every(HOUR, 15)]
-    (kind,) = kinds_of({"t": history(ceased, days=60)}, NOW)
+    _, expected = alone(history(ceased, days=60))
     # Over all sixty days it was six a day.
-    assert expected_of(kind, NOW).per_day < 1.1
-    assert expected_of(kind, NOW).chance < 0.1
+    assert expected.per_day < 1.1
+    assert expected.chance < 0.1
 
 
 def test_rates_and_rows_of_two_kinds_over_the_same_tables() -> None:
@@ -148,33 +147,27 @@ def test_rates_and_rows_of_two_kinds_over_the_same_tables() -> None:
 
 
 def test_rows_that_no_log_tells_are_not_guessed() -> None:
-    (kind,) = kinds_of({"t": history(every(HOUR, 2), rows=None)}, NOW)
-    assert expected_of(kind, NOW).rows == {"t": None}
+    kind, expected = alone(history(every(HOUR, 2), rows=None))
+    assert expected.rows == {"t": None}
     assert all(change.rows is None for change in kind.changes)
-    (kind,) = kinds_of({"t": history(every(HOUR, 2), rows=5, deleted=None)}, NOW)
-    assert expected_of(kind, NOW).rows == {"t": None}
+    assert alone(history(every(HOUR, 2), rows=5, deleted=None))[1].rows == {"t": None}
 
 
 def test_a_time_that_is_not_known_counts_for_no_days() -> None:
     held = history(every(DAY, 20), days=20)
     gone = held.arrivals[10]
     behind = Arrival(*[getattr(gone, name) for name in Arrival.__struct_fields__[:7]], True)
+    behind = replace(held.arrivals[10], is_after_gap=True)
     broken = History("x", 20, held.since, (*held.arrivals[:10], behind, *held.arrivals[11:]))
-    (whole,), (kind,) = kinds_of({"t": held}, NOW), kinds_of({"t": broken}, NOW)
-    assert (whole.days, kind.days) == pytest.approx((20.0, 19.0))
+    days = (alone(held)[0].days, alone(broken)[0].days)
+    assert days == pytest.approx((20.0, 19.0))
 
 
 @pytest.mark.parametrize(
     "times",
     [
-        [],
-        [5.0],
-        [0.0] * 30,
-        [-1e9] * 30,
-        [1e6, -5.0, 2e6, 0.0, None] * 9,
-        [None] * 9,
-        [10.0 * 2.0**n for n in range(24, 0, -1)],
-        [1.9e9, 1.0],
+        *([], [5.0], [0.0] * 30, [-1e9] * 30, [1e6, -5.0, 2e6, 0.0, None] * 9, [None] * 9),
+        *([10.0 * 2.0**n for n in range(24, 0, -1)], [1.9e9, 1.0]),
     ],
 )
 def test_hard_histories_have_sound_rates(times: list[float | None]) -> None:
@@ -192,21 +185,19 @@ def spec(name: str, coming: tuple[ExpectedChanges, ...] | None = None) -> TableS
 
 
 def coming(
-    pause: float | None = HOUR,
-    rows: int | None = 200,
-    deletes: float = 0.05,
-    since: float | None = None,
-    until: float | None = None,
+    pause: float | None = HOUR, rows: int | None = 200, deletes: float = 0.05, *times: float | None
 ) -> ExpectedChanges:
-    return ExpectedChanges(pause, rows, deletes, since, until)
+    """What the file says, from when and until when."""
+    return ExpectedChanges(pause, rows, deletes, *(times or (None, None)))
 
 
-def expectations(
-    histories: dict[str, History], said: dict[str, tuple[ExpectedChanges, ...]] | None = None
-) -> Expectations:
-    names = {*histories, *(said or {})}
-    specs = {name: spec(name, (said or {}).get(name)) for name in sorted(names)}
-    return Expectations(specs, histories, NOW)
+Said = Mapping[str, tuple[ExpectedChanges, ...]]
+
+
+def expectations(histories: dict[str, History], said: Said | None = None) -> Expectations:
+    said = said or {}
+    names = sorted({*histories, *said})
+    return Expectations({name: spec(name, said.get(name)) for name in names}, histories, NOW)
 
 
 def rates(expecteds: tuple[Expected, ...]) -> dict[str, float]:
@@ -227,8 +218,7 @@ def test_a_query_sees_its_own_tables_only() -> None:
 
 def test_the_next_change_of_tables_that_are_loaded_together() -> None:
     result = expectations(LOADED).next_change(["orders", "lines"])
-    assert result.tables == ("lines", "orders")
-    assert result.in_s == pytest.approx(0.0, abs=1.0)
+    assert (result.tables, result.in_s) == (("lines", "orders"), pytest.approx(0.0, abs=1.0))
     assert (result.rows_low, result.rows, result.rows_high) == (50, 50, 50)
     later = {name: replace_times(held, -0.5 * HOUR) for name, held in LOADED.items()}
     result = expectations(later).next_change(["orders", "lines"])
@@ -246,12 +236,9 @@ def replace_times(held: History, back: float) -> History:
 
 @pytest.mark.parametrize("count", range(5))
 def test_few_changes_are_not_forecast(count: int) -> None:
-    change = expectations({"t": history(every(HOUR, 1)[-count:] if count else [])}).next_change(
-        ["t"]
-    )
-    assert change.in_s is None
-    assert change.rows is None
-    assert change.unknown is not None
+    held = history(every(HOUR, 1)[-count:] if count else [])
+    change = expectations({"t": held}).next_change(["t"])
+    assert (change.in_s, change.rows) == (None, None)
     assert change.unknown.endswith("a forecast needs 5")
     assert change.unknown.split()[0] == (str(count) if count else "no")
 
@@ -270,10 +257,8 @@ def test_many_changes_of_other_tables_each_are_not_one_kind() -> None:
 
 
 def test_a_kind_that_ceased_leaves_the_word_to_others() -> None:
-    held = {
-        "old": history([20 * DAY + back for back in every(HOUR, 9)]),
-        "new": history(every(2 * HOUR, 9)),
-    }
+    old = history([20 * DAY + back for back in every(HOUR, 9)])
+    held = {"old": old, "new": history(every(2 * HOUR, 9))}
     assert expectations(held).next_change(held).tables == ("new",)
     ceased = expectations({"old": held["old"]}).next_change(["old"])
     assert (ceased.tables, ceased.in_s, ceased.in_s_high) == (("old",), 0.0, 0.0)
@@ -320,10 +305,10 @@ def test_the_file_speaks_until_the_log_has_enough() -> None:
 
 def test_commits_before_an_expectation_do_not_take_over() -> None:
     held = history(every(HOUR, 9))
-    (result,) = expectations({"t": held}, {"t": (coming(since=NOW - HOUR),)}).expected(["t"])
-    assert result.rows == {"t": 200.0}
-    (result,) = expectations({"t": held}, {"t": (coming(since=NOW - DAY),)}).expected(["t"])
-    assert result.rows == {"t": 10.0}
+    for since, rows in ((NOW - HOUR, 200.0), (NOW - DAY, 10.0)):
+        said = {"t": (coming(HOUR, 200, 0.05, since, None),)}
+        (result,) = expectations({"t": held}, said).expected(["t"])
+        assert result.rows == {"t": rows}
 
 
 def test_tables_of_the_same_pauses_come_together() -> None:
@@ -340,7 +325,7 @@ def test_tables_of_the_same_pauses_come_together() -> None:
     # Of queries over one of them the other is not spoken of.
     (alone,) = expectations({}, said).expected(["orders"])
     assert (alone.tables, alone.per_day) == ({"orders"}, 24.0)
-    later = {**said, "lines": (coming(HOUR, 800, 0.5, NOW - 1),)}
+    later = {**said, "lines": (coming(HOUR, 800, 0.5, NOW - 1, None),)}
     assert len(expectations({}, later).expected(["orders", "lines"])) == 2
 
 
@@ -355,11 +340,8 @@ def test_several_expectations_add_up() -> None:
 @pytest.mark.parametrize(
     ("since", "until", "holds"),
     [
-        (None, NOW + 1, True),
-        (None, NOW, False),
-        (NOW, None, True),
-        (NOW + 1, None, False),
-        (NOW - 1, NOW + 1, True),
+        *((None, NOW + 1, True), (None, NOW, False)),
+        *((NOW, None, True), (NOW + 1, None, False), (NOW - 1, NOW + 1, True)),
     ],
 )
 def test_out_of_its_time_a_table_is_as_one_that_never_changed(
@@ -382,46 +364,31 @@ def test_a_table_that_never_changes_is_in_no_kind() -> None:
 
 
 def test_a_table_that_nobody_knows_may_change() -> None:
-    assert rates(expectations({}, {"t": (coming(None, None),)}).expected(["t", "u"])) == {
-        "t": 0.5,
-        "u": 0.5,
-    }
+    known = expectations({}, {"t": (coming(None, None),)})
+    assert rates(known.expected(["t", "u"])) == {"t": 0.5, "u": 0.5}
 
 
 def test_whatever_came_is_forecast_soundly() -> None:
     generator = random.Random(11)
+    pick = generator.choice
     for _ in range(120):
         histories = {}
         for name in "abc"[: generator.randrange(1, 4)]:
-            at, arrivals = NOW - generator.choice([10.0, DAY, 1e8]), []
+            at, arrivals = NOW - pick([10.0, DAY, 1e8]), []
             for version in range(generator.randrange(0, 40)):
-                at += generator.choice([0.0, -HOUR, HOUR, generator.expovariate(1e-4), 1e7])
-                arrivals.append(
-                    Arrival(
-                        version,
-                        generator.choice([None, at, at, at]),
-                        generator.choice([None, 0, 7, 2**62]),
-                        generator.choice([0, 0, 3, None]),
-                        1,
-                        1,
-                        "",
-                        generator.random() < 0.1,
-                    )
-                )
-            histories[name] = History(
-                name, 40, generator.choice([None, NOW - 1e8]), tuple(arrivals)
-            )
+                at += pick([0.0, -HOUR, HOUR, generator.expovariate(1e-4), 1e7])
+                time_, inserted = pick([None, at, at, at]), pick([None, 0, 7, 2**62])
+                gone, is_after_gap = pick([0, 0, 3, None]), generator.random() < 0.1
+                arrivals.append(Arrival(version, time_, inserted, gone, 1, 1, "", is_after_gap))
+            since = pick([None, NOW - 1e8])
+            histories[name] = History(name, 40, since, tuple(arrivals))
         known = expectations(histories)
         change = known.next_change(histories)
         if change.in_s is None:
             assert change.unknown
         else:
-            assert change.in_s_low is not None
-            assert change.in_s_high is not None
             assert 0 <= change.in_s_low <= change.in_s <= change.in_s_high < 1e11
         if change.rows is not None:
-            assert change.rows_low is not None
-            assert change.rows_high is not None
             assert 0 <= change.rows_low <= change.rows <= change.rows_high
         for each in known.expected(histories):
             assert 0 < each.per_day < 1e9
@@ -431,9 +398,14 @@ STANDING_NOW = time.time()
 
 
 @pytest.fixture
-def _the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def still(cli: Cli, monkeypatch: MonkeyPatch) -> Cli:
     """Commits and forecasts of all tests are as of one moment, so that tables can be shared."""
     monkeypatch.setattr(time, "time", lambda: STANDING_NOW)
+    return cli
+
+
+def next_change(cli: Cli) -> dict[str, Any]:
+    return cli.one("plan")["next_change"]
 
 
 def append(table: str, back: float, rows: int = 10) -> int:
@@ -444,10 +416,14 @@ def append(table: str, back: float, rows: int = 10) -> int:
     return version
 
 
+def history_of(cli: Cli) -> tuple[Arrival, ...]:
+    with Store.open(cli.folder / ".impctl") as store:
+        held = store.arrivals(["t"]).get("t")
+    return () if held is None else held.arrivals
+
+
 def arrivals(cli: Cli) -> list[int]:
-    with Store.open(cli.workload.parent / ".impctl") as store:
-        history = store.arrivals(["t"]).get("t")
-    return [] if history is None else [each.version for each in history.arrivals]
+    return [each.version for each in history_of(cli)]
 
 
 def unexpected(ran: Ran) -> list[str]:
@@ -455,13 +431,14 @@ def unexpected(ran: Ran) -> list[str]:
 
 
 @pytest.fixture
-def hourly(table: str, made_once: MadeOnce) -> str:
+def hourly(still: Cli, made_once: MadeOnce) -> str:
     """The table with eight commits, an hour between them, the last one half an hour ago."""
 
     def write(folder: Path) -> None:
         create_table(str(folder / "t"), ROWS)
         came_hourly(str(folder / "t"), HOUR / 2)
 
+    table = still.path("t")
     shutil.rmtree(table)
     shutil.copytree(made_once.folder("hourly", write) / "t", table)
     return table
@@ -475,188 +452,164 @@ def came_hourly(table: str, last: float) -> str:
     return table
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
-def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
-    assert cli.good("plan").results[0]["next_change"] is None
-    cli.good("capture")
-    result = cli.good("plan").results[0]["next_change"]
+def test_a_plan_tells_the_next_change(still: Cli, hourly: str) -> None:
+    assert next_change(still) is None
+    still.good("capture")
+    result = next_change(still)
     assert (result["tables"], result["unknown"]) == (["t"], None)
     for part in ("in_s_low", "in_s", "in_s_high"):
         assert result[part] == pytest.approx(HOUR / 2, abs=60)
     assert (result["rows_low"], result["rows"], result["rows_high"]) == (4, 4, 4)
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
+def test_what_is_pending_came_already(still: Cli) -> None:
     # It comes when it was expected: who forecasts an hour does so after it, too.
-    came_hourly(table, HOUR)
-    cli.good("capture")
-    assert cli.good("plan").results[0]["next_change"]["in_s"] == pytest.approx(0, abs=60)
-    append(table, 0.0, 4)
-    result = cli.good("plan").results[0]["next_change"]
+    came_hourly(still.path("t"), HOUR)
+    still.good("capture")
+    assert next_change(still)["in_s"] == pytest.approx(0, abs=60)
+    append(still.path("t"), 0.0, 4)
+    result = next_change(still)
     for part in ("in_s_low", "in_s", "in_s_high"):
         assert result[part] == pytest.approx(HOUR, abs=90)
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: str) -> None:
-    cli.good("capture")
-    assert arrivals(cli) == list(range(1, 9))
+def test_captures_and_runs_keep_the_commits_and_plans_do_not(still: Cli, hourly: str) -> None:
+    still.good("capture")
+    assert arrivals(still) == list(range(1, 9))
     append(hourly, 0.0)
-    cli.good("plan")
-    cli.good("maintain", "--dry-run")
-    assert arrivals(cli) == list(range(1, 9))
-    cli.good("maintain")
-    assert arrivals(cli) == list(range(1, 10))
+    still.good("plan")
+    still.good("maintain", "--dry-run")
+    assert arrivals(still) == list(range(1, 9))
+    still.good("maintain")
+    assert arrivals(still) == list(range(1, 10))
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_what_a_run_has_read_of_a_log_is_not_read_again(
-    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli.good("capture")
+def test_a_run_reads_each_log_entry_once(still: Cli, hourly: str, monkeypatch: MonkeyPatch) -> None:
+    still.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
-    read, reads = log.read_entry, Counter[int]()
-
-    def counted(source: DeltaSource, version: int) -> str:
-        reads[version] += 1
-        return read(source, version)
-
-    monkeypatch.setattr(log, "read_entry", counted)
-    cli.good("maintain")
-    assert set(reads.values()) <= {1}
-    with Store.open(cli.workload.parent / ".impctl") as store:
-        result = store.arrivals(["t"])["t"].arrivals[-3:]
-    assert [(each.version, each.inserted) for each in result] == [(9, 2), (10, 5), (11, 3)]
+    reads = spied(monkeypatch, log, "read_entry")
+    still.good("maintain")
+    assert set(Counter(version for _, version in reads).values()) <= {1}
+    result = [(each.version, each.inserted) for each in history_of(still)[-3:]]
+    assert result == [(9, 2), (10, 5), (11, 3)]
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> None:
-    cli.good("capture")
-    before = cli.good("plan").results[0]["next_change"]
+def test_a_log_that_was_cleaned_takes_nothing_away(still: Cli, hourly: str) -> None:
+    still.good("capture")
+    before = next_change(still)
     append(hourly, 0.0, 4)
-    cli.good("maintain")
+    still.good("maintain")
     DeltaTable(hourly).create_checkpoint()
     for version in range(9):
         log_entry(hourly, version).unlink()
-    after = cli.good("plan").results[0]["next_change"]
+    after = next_change(still)
     assert (after["rows"], after["unknown"]) == (before["rows"], None)
     # Without the store nobody knows.
-    with Store.open(cli.workload.parent / ".impctl") as store:
-        assert len(store.arrivals(["t"])["t"].arrivals) == 9
-    as_format(cli.workload.parent / ".impctl", 5)
-    unknown = cli.good("plan").results[0]["next_change"]
-    assert unknown["unknown"] == "1 change is known, a forecast needs 5"
+    assert len(history_of(still)) == 9
+    as_format(still.folder / ".impctl", 5)
+    assert next_change(still)["unknown"] == "1 change is known, a forecast needs 5"
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_a_store_of_before_is_brought_up_by_the_next_run(cli: Cli, hourly: str) -> None:
-    cli.good("capture")
-    as_format(cli.workload.parent / ".impctl", 5)
-    assert cli.good("plan").results[0]["next_change"]["rows"] == 4
+def test_a_store_of_before_is_brought_up_by_the_next_run(still: Cli, hourly: str) -> None:
+    still.good("capture")
+    as_format(still.folder / ".impctl", 5)
+    assert next_change(still)["rows"] == 4
     append(hourly, 0.0)
-    cli.good("maintain")
-    assert arrivals(cli) == list(range(1, 10))
+    still.good("maintain")
+    assert arrivals(still) == list(range(1, 10))
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_a_run_that_fails_for_all_keeps_nothing(cli: Cli, hourly: str) -> None:
-    cli.good("capture")
+def test_a_run_that_fails_for_all_keeps_nothing(still: Cli, hourly: str) -> None:
+    still.good("capture")
     gone = append(hourly, 0.0)
     held = set(DeltaTable(hourly, version=gone - 1).file_uris())
     for uri in set(DeltaTable(hourly).file_uris()) - held:
         Path(uri.removeprefix("file://")).unlink()
-    assert cli("maintain").code == 7
-    assert arrivals(cli) == list(range(1, 9))
+    assert still("maintain").code == 7
+    assert arrivals(still) == list(range(1, 9))
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_a_change_that_was_never_to_come_is_told_once(cli: Cli, table: str) -> None:
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
-    append(table, HOUR)
+def test_a_change_that_was_never_to_come_is_told_once(still: Cli) -> None:
+    def told(command: str) -> str:
+        """The one warning."""
+        (said,) = unexpected(still.good(command))
+        return said
+
+    never = "{path: t, changes: never}"
+    still.edit("{path: t}", never)
+    append(still.path("t"), HOUR)
     # What came before the file was written, or before anybody looked, was no surprise.
-    assert unexpected(cli.good("capture")) == []
-    assert "never change" in cli.good("plan").results[0]["next_change"]["unknown"]
-    append(table, 0.0)
-    append(table, 0.0)
-    ran = cli.good("maintain")
-    (told,) = unexpected(ran)
-    assert "table `t` changed in versions 2 to 3" in told
+    assert unexpected(still.good("capture")) == []
+    assert "never change" in next_change(still)["unknown"]
+    append(still.path("t"), 0.0)
+    append(still.path("t"), 0.0)
+    ran = still.good("maintain")
+    (said,) = unexpected(ran)
+    assert "table `t` changed in versions 2 to 3" in said
     assert (ran.results[0]["action"], ran.results[0]["reason_code"]) == ("exact", "incremental")
-    assert unexpected(cli.good("maintain")) == []
-    DeltaTable(table).optimize.compact()
-    assert unexpected(cli.good("maintain")) == []
-    append(table, 0.0)
-    (told,) = unexpected(cli.good("maintain"))
-    assert "changed in version 5," in told
-    append(table, 0.0)
-    (told,) = unexpected(cli.good("capture"))
-    assert "changed in version 6," in told
-    cli.workload.write_text(text)
-    append(table, 0.0)
-    assert unexpected(cli.good("maintain")) == []
+    assert unexpected(still.good("maintain")) == []
+    still.table("t").optimize.compact()
+    assert unexpected(still.good("maintain")) == []
+    for command, version in (("maintain", 5), ("capture", 6)):
+        append(still.path("t"), 0.0)
+        assert f"changed in version {version}," in told(command)
+    still.edit(never, "{path: t}")
+    append(still.path("t"), 0.0)
+    assert unexpected(still.good("maintain")) == []
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
-def test_in_a_store_of_before_what_is_pending_is_told(cli: Cli, table: str) -> None:
-    cli.edit("{path: t}", "{path: t, changes: never}")
-    append(table, HOUR)
-    cli.good("capture")
-    as_format(cli.workload.parent / ".impctl", 5)
-    append(table, 0.0)
-    (told,) = unexpected(cli.good("maintain"))
+def test_in_a_store_of_before_what_is_pending_is_told(still: Cli) -> None:
+    still.edit("{path: t}", "{path: t, changes: never}")
+    append(still.path("t"), HOUR)
+    still.good("capture")
+    as_format(still.folder / ".impctl", 5)
+    append(still.path("t"), 0.0)
+    (told,) = unexpected(still.good("maintain"))
     assert "changed in version 2," in told
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
-def test_what_cannot_be_remembered_stops_nothing(
-    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli.good("capture")
+def test_a_failed_record_stops_nothing(still: Cli, hourly: str, monkeypatch: MonkeyPatch) -> None:
+    still.good("capture")
     append(hourly, 0.0)
+    refused = StorageError("the disk said no", hint="mend it")
     with monkeypatch.context() as patch:
-        refused = StorageError("the disk said no", hint="mend it")
         patch.setattr(Store, "save_arrivals", Mock(side_effect=refused))
-        ran = cli.good("maintain")
+        ran = still.good("maintain")
     assert ran.results[0]["action"] == "exact"
     assert ran.document["warnings"] == ["the disk said no; mend it"]
     append(hourly, 0.0)
-    cli.good("maintain")
-    assert arrivals(cli) == list(range(1, 11))
+    still.good("maintain")
+    assert arrivals(still) == list(range(1, 11))
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
-    said = "{path: t, changes: {every: 2h, rows: 200}}"
-    cli.edit("{path: t}", said)
-    cli.good("capture")
-    append(table, HOUR)
-    result = cli.good("plan").results[0]["next_change"]
+def test_the_file_says_what_the_log_cannot_know(still: Cli) -> None:
+    still.edit("{path: t}", "{path: t, changes: {every: 2h, rows: 200}}")
+    still.good("capture")
+    append(still.path("t"), HOUR)
+    result = next_change(still)
     assert result["in_s"] == pytest.approx(HOUR, abs=60)
     assert (result["rows"], result["by"]) == (200, "the workload file")
 
 
-@pytest.mark.usefixtures("_the_clock_stands")
 @pytest.mark.slow
-def test_tables_that_move_together_are_told_together(cli: Cli, hourly: str) -> None:
-    other = str(Path(hourly).parent / "u")
+def test_tables_that_move_together_are_told_together(still: Cli, hourly: str) -> None:
+    other = still.path("u")
     write_deltalake(other, pa.table({"g": [1, 2], "y": [1, 2]}))
     for n in range(8, 0, -1):
         write_deltalake(other, pa.table({"g": [1], "y": [2]}), mode="append")
         set_time(other, DeltaTable(other).version(), STANDING_NOW - (n - 0.49) * HOUR)
-    text = cli.workload.read_text().replace("  t: {path: t}", "  t: {path: t}\n  u: {path: u}")
-    text = text.replace("FROM t", "FROM t JOIN u USING (g)").replace("SUM(x)", "SUM(y)")
-    cli.workload.write_text(text)
-    cli.good("capture")
-    result = cli.good("plan").results[0]["next_change"]
+    still.edit("  t: {path: t}", "  t: {path: t}\n  u: {path: u}")
+    still.edit("FROM t", "FROM t JOIN u USING (g)")
+    still.edit("SUM(x)", "SUM(y)")
+    still.good("capture")
+    result = next_change(still)
     assert (result["tables"], result["rows"]) == (["t", "u"], 5)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -32,7 +31,6 @@ from impctl.service.schedule.simulate import (
     MostPriced,
     Pieces,
     Price,
-    ReplayedChoice,
     StepCosts,
     commits_of,
     disks_from,
@@ -50,14 +48,11 @@ from impctl.workload.models import ON_COMMIT, Trigger
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
 from tests.placement.graphs import tree
 from tests.service.budget.test_choice import frequent_and_rare
-from tests.support.kept_workload import set_time
+from tests.support.kept_workload import run_record, set_time
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli, MadeOnce
+from tests.support.run_cli import Capsys, Cli, MadeOnce, MonkeyPatch, Words, spied
 
-NAMES = ("l", "s", "two")
-
-
-START = 1_790_000_000.0
+NAMES, START = ("l", "s", "two"), 1_790_000_000.0
 
 
 class Wall:
@@ -76,7 +71,7 @@ class Wall:
 
 
 @pytest.fixture
-def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+def wall(monkeypatch: MonkeyPatch) -> Wall:
     result = Wall()
     monkeypatch.setattr(time, "time", lambda: result.now)
     # What was measured is compared below: each look at a stopwatch takes a millisecond.
@@ -93,7 +88,7 @@ def write_three(folder: Path) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys, monkeypatch: MonkeyPatch) -> Cli:
     monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     return Cli(capsys, write_three(tmp_path))
 
@@ -110,12 +105,7 @@ def taking(folder: Path, rng: random.Random) -> None:
 
 
 @pytest.fixture
-def followed(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    made_once: MadeOnce,
-    wall: Wall,
-) -> Cli:
+def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall: Wall) -> Cli:
     """Captured after a commit, and maintained three seconds after each of twelve others, a minute
     apart."""
 
@@ -142,10 +132,12 @@ def followed(
     return Cli(capsys, folder / "w.yaml")
 
 
-def simulated(cli: Cli, *words: str) -> tuple[dict[str, Any], list[str]]:
-    ran = cli.good("simulate", *words)
-    (result,) = ran.results
-    return result, ran.document["warnings"]
+def simulated(cli: Cli, *words: str) -> dict[str, Any]:
+    return cli.one("simulate", *words)
+
+
+def those_of(setting: dict[str, Any], *names: str) -> list[Any]:
+    return [setting[name] for name in names]
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
@@ -158,16 +150,15 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 @pytest.mark.slow
 def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
-    result, _ = simulated(followed, "--interval", "6s")
+    result = simulated(followed, "--interval", "6s")
     recorded, (present,) = result["recorded"], result["settings"]
     # What came before the capture is replayed, but nothing to compare.
     assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 12
     assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 36
     assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
     assert abs(recorded["work_off"]) < 0.3
-    assert recorded["work_off"] == pytest.approx(
-        recorded["model_work_ms"] / recorded["work_ms"] - 1
-    )
+    work_off = recorded["model_work_ms"] / recorded["work_ms"] - 1
+    assert recorded["work_off"] == pytest.approx(work_off)
     assert result["costs_by"] == dict.fromkeys(NAMES, "runs")
     assert result["commits"] == {"t": 13, "u": 4}
     assert (present["late"], present["conversions"], present["reads"]) == (0, 0, 0.0)
@@ -177,7 +168,7 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
 @pytest.mark.slow
 def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
     words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
-    result, _ = simulated(followed, *words)
+    result = simulated(followed, *words)
     match = {one["setting"]: one for one in result["settings"]}
     assert list(match) == [
         "as it is",
@@ -186,10 +177,9 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
     ]
     as_it_is, kept, least = match["as it is"], match["all kept, commit"], match["0 B, commit"]
     same = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
-    assert [as_it_is[name] for name in same] == [kept[name] for name in same]
+    assert those_of(as_it_is, *same) == those_of(kept, *same)
     assert least["state_bytes"] < kept["state_bytes"]
-    assert least["over_budget"]
-    assert not kept["over_budget"]
+    assert (bool(least["over_budget"]), bool(kept["over_budget"])) == (True, False)
     assert least["conversions"] == 3
     assert least["reads"] > 0
     assert least["work_ms"] > kept["work_ms"]
@@ -203,19 +193,18 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
 
 @pytest.mark.slow
 def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
-    before = contents(followed.workload.parent)
+    before = contents(followed.folder)
     words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
     first, second = followed.good(*words), followed.good(*words)
-    assert contents(followed.workload.parent) == before
+    assert contents(followed.folder) == before
     assert first.document == second.document
     assert first.results[0]["commits"] == {"t": 8, "u": 3}
 
 
 def test_the_file_says_what_is_present(followed: Cli) -> None:
-    text = followed.workload.read_text()
     head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'
-    followed.workload.write_text(text.replace("queries:", f"{head}queries:"))
-    result, _ = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
+    followed.edit("queries:", f"{head}queries:")
+    result = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
     present, other = result["settings"]
     assert (present["runs"], present["age_s"], present["disk_bytes"]) == (0, None, 0)
     assert present["age_worst_s"] == pytest.approx(30 + 12 * 63 + 30, abs=1)
@@ -224,25 +213,21 @@ def test_the_file_says_what_is_present(followed: Cli) -> None:
     assert result["costs_by"] == {"l": "runs"}
 
 
-def test_the_variable_holds_for_what_is_present(
-    followed: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_variable_holds_for_what_is_present(followed: Cli, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_DISK", "0")
-    result, _ = simulated(followed, "--trigger", "commit")
-    present, other = result["settings"]
+    present, other = simulated(followed, "--trigger", "commit")["settings"]
     assert present["conversions"] == 3
     assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
 
 
-def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
-    ran = cli("simulate")
-    assert ran.refusal == (2, "nothing_to_replay")
-    assert "impctl capture" in ran.error["hint"]
-    assert not (tmp_path / ".impctl").exists()
-    cli.good("capture", "--query", "l")
-    ran = cli("simulate")
-    assert ran.refusal == (2, "nothing_to_replay")
-    assert "--since" in ran.error["hint"]
+def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli) -> None:
+    assert not (cli.folder / ".impctl").exists()
+    for hint in ("impctl capture", "--since"):
+        ran = cli("simulate")
+        assert ran.refusal == (2, "nothing_to_replay")
+        assert hint in ran.error["hint"]
+        assert (cli.folder / ".impctl").exists() is (hint == "--since")
+        cli.good("capture", "--query", "l")
 
 
 @pytest.mark.parametrize(
@@ -255,52 +240,44 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", "sometimes"), "must be one of"),
     ],
 )
-def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_what_makes_no_sense_is_refused(cli: Cli, words: Words, said: str) -> None:
     ran = cli("simulate", *words)
     assert ran.refusal == (2, "usage")
     assert said in ran.error["message"]
     assert ran.error["hint"]
 
 
-def test_what_is_read_now_is_what_other_budgets_are_held_against(
-    cli: Cli, tmp_path: Path, wall: Wall
-) -> None:
+def test_other_budgets_are_compared_with_what_is_read_now(cli: Cli, wall: Wall) -> None:
     cli.good("capture", "--disk", "0")
     rng = random.Random(9)
     for _ in range(4):
         wall.now += 60.0
-        wall.commit(tmp_path, "t", some(rng, 3, "x"))
+        wall.commit(cli.folder, "t", some(rng, 3, "x"))
         cli.good("maintain")
-        taking(tmp_path, rng)
-    result, _ = simulated(cli, "--disk", "0,all")
-    present, least, kept = result["settings"]
+        taking(cli.folder, rng)
+    present, least, kept = simulated(cli, "--disk", "0,all")["settings"]
     same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
-    assert [present[name] for name in same] == [least[name] for name in same]
+    assert those_of(present, *same) == those_of(least, *same)
     assert present["reads"] > kept["reads"] == 0
     assert (present["conversions"], kept["conversions"]) == (0, 3)
     assert kept["work_ms"] < present["work_ms"]
     assert kept["state_bytes"] > present["state_bytes"]
 
 
-def test_a_choice_goes_by_the_bounds_of_the_setting(
-    followed: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[int | None, dict[str, float]]] = []
-    within = Pieces.within
+def test_a_choice_uses_the_bounds_of_the_setting(followed: Cli, monkeypatch: MonkeyPatch) -> None:
+    calls = spied(monkeypatch, Pieces, "within")
 
-    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> ReplayedChoice:
-        asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
-        return within(self, budget, bounds)
+    def asked() -> list[tuple[int | None, dict[str, float]]]:
+        return [(budget, {n: one.ms for n, one in bounds.items()}) for _, budget, bounds in calls]
 
-    monkeypatch.setattr(Pieces, "within", noted)
     words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
     simulated(followed, *words, "--query", "l", "--query", "s")
-    assert asked == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
-    asked.clear()
+    assert asked() == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    calls.clear()
     text = followed.workload.read_text()
     followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
     simulated(followed, "--disk", "0", "--query", "l")
-    assert asked == [(0, {"l": 60_000.0})]
+    assert asked() == [(0, {"l": 60_000.0})]
 
 
 SIZES = 6
@@ -315,8 +292,7 @@ def pieces(
     tables = {table: 0 for kind in graph.kinds for table in kind.tables}
     query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
     takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
-    choice = choose({"q": graph}, None)
-    then: Mapping[str, Modes] = {"q": now if before is None else before}
+    choice, then = choose({"q": graph}, None), {"q": now if before is None else before}
     kept = WeighedState({"q": query}, choice, 0, {}, {"q": graph}, then, {"q": takes})
     expected = tuple(
         Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
@@ -419,18 +395,16 @@ def test_commits_of_several_tables_keep_their_order() -> None:
 
 def test_every_budget_by_every_trigger_and_none_twice() -> None:
     fresh, each = Trigger(fresh_within=600.0), ON_COMMIT
-    assert [one.name for one in settings_of(None, [], [])] == ["as it is"]
-    settings = settings_of(10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh])
-    assert [one.name for one in settings] == [
-        "as it is",
-        *("500 MB, fresh_within 10m", "500 MB, commit"),
-        *("all kept, fresh_within 10m", "all kept, commit"),
-    ]
-    assert [one.name for one in settings_of(10**9, [], [fresh])] == [
-        "as it is",
-        "1 GB, fresh_within 10m",
-    ]
-    assert [one.name for one in settings_of(None, [0], [])] == ["as it is", "0 B"]
+    several = ["500 MB, fresh_within 10m", "500 MB, commit"]
+    several += ["all kept, fresh_within 10m", "all kept, commit"]
+    for disk, disks, triggers, names in (
+        (None, [], [], []),
+        (10**9, disks_from(["500MB, all", "500MB"]), [fresh, each, fresh], several),
+        (10**9, [], [fresh], ["1 GB, fresh_within 10m"]),
+        (None, [0], [], ["0 B"]),
+    ):
+        settings = settings_of(disk, disks, triggers)
+        assert [one.name for one in settings] == ["as it is", *names]
     assert settings_of(10**9, [], [])[0].disk == 10**9
 
 
@@ -445,28 +419,24 @@ def test_a_trigger_is_read_as_in_the_file() -> None:
 
 
 def record(ended: float, took_ms: float, commit_ms: float = 0.0) -> RunRecord:
-    return RunRecord(
-        action="exact",
-        reason_code="",
-        reason="",
-        started_at=ended,
-        elapsed_ms=took_ms + commit_ms,
-        read_ms=took_ms / 2,
-        engine_ms=took_ms / 2,
-        commit_ms=commit_ms,
-        changes=1,
-        added=0,
-        removed=0,
-        versions={},
-    )
+    half = {"read_ms": took_ms / 2, "engine_ms": took_ms / 2, "commit_ms": commit_ms}
+    return run_record("exact", started_at=ended, elapsed_ms=took_ms + commit_ms, changes=1, **half)
 
 
-def test_steps_close_together_are_one_run() -> None:
-    a, b = ("a", record(10.0, 500.0, 900.0)), ("b", record(13.0, 1_000.0))
-    assert runs_in([], 1.0) == 0
-    assert runs_in([a, b], 1.2) == 1
-    assert runs_in([a, b], 1.0) == 2, "b began 1.1 s after the commit of a was over"
-    assert runs_in([a, ("a", record(10.1, 50.0))], 1.2) == 2, "no query comes twice in a run"
+@pytest.mark.parametrize(
+    ("others", "pause", "count"),
+    [
+        pytest.param(None, 1.0, 0, id="none"),
+        pytest.param([("b", 13.0, 1_000.0)], 1.2, 1, id="close together"),
+        # `b` began 1.1 s after the commit of `a` was over.
+        pytest.param([("b", 13.0, 1_000.0)], 1.0, 2, id="apart"),
+        pytest.param([("a", 10.1, 50.0)], 1.2, 2, id="no query comes twice in a run"),
+    ],
+)
+def test_steps_close_together_are_one_run(others: Any, pause: float, count: int) -> None:
+    steps = [] if others is None else [("a", record(10.0, 500.0, 900.0))]
+    steps += [(name, record(*times)) for name, *times in others or ()]
+    assert runs_in(steps, pause) == count
 
 
 def test_a_quantile_is_one_of_the_numbers() -> None:
@@ -500,17 +470,11 @@ def runs(rng: random.Random) -> list[RunCost]:
 def test_lines_are_those_of_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
-    lines = lines_of(known)
+    lines, size_of = lines_of(known), MaintenanceSize
     for moved in SETS[1:]:
         for rows, size in [(0, 0), (3, 100), (70_000, 10), (2, 10**8), (10**7, 10**9)]:
-            wanted = estimated(
-                known,
-                RunKind.MAINTAIN,
-                MaintenanceSize(rows, size),
-                has_spark=True,
-                table_rows=lambda: 0,
-                moved=sorted(moved),
-            ).maintain_ms
+            words = {"has_spark": True, "table_rows": lambda: 0, "moved": sorted(moved)}
+            wanted = estimated(known, RunKind.MAINTAIN, size_of(rows, size), **words).maintain_ms
             result = lines.ms(moved, rows, size)
             assert (result is None) == (wanted is None)
             if result is not None:
@@ -544,18 +508,15 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
         assert 0 <= step.seconds <= costs.most(rows + more, 0) + 1e-9
         assert step.reads >= 0
 
-
-def test_prices_lie_on_lines_between_sizes() -> None:
     price = Price((10.0, 20.0, 40.0), (1.0, 3.0, 7.0), (0.0, -1.0, 1.0), (0.5, 1.0, 1.0))
     of = {frozenset("a"): price}
-    assert price_of_step(of, frozenset("a"), 3) == (1.0, 0.0, 0.5)
-    assert price_of_step(of, frozenset("a"), 20) == (3.0, -1.0, 1.0)
-    assert price_of_step(of, frozenset("a"), 30) == (5.0, 0.0, 1.0)
-    assert price_of_step(of, frozenset("a"), 1_000) == (7.0, 1.0, 1.0)
-    assert price_of_step(of, frozenset("b"), 30) == (0.0, 0.0, 0.0)
+    for table, rows, wanted in (
+        *(("a", 3, (1.0, 0.0, 0.5)), ("a", 20, (3.0, -1.0, 1.0)), ("a", 30, (5.0, 0.0, 1.0))),
+        *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
+    ):
+        assert price_of_step(of, frozenset(table), rows) == wanted
     most = MostPriced.of(of.values())
-    assert most.at(20) == (3.0, 0.0)
-    assert most.at(21) == (7.0, 1.0)
+    assert (most.at(20), most.at(21)) == ((3.0, 0.0), (7.0, 1.0))
 
 
 def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:

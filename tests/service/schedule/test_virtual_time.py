@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.forecast import Arrival
+from impctl.service.schedule import simulate
 from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
@@ -27,22 +28,12 @@ from impctl.service.schedule.due import (
     dues,
     next_moment,
 )
-from impctl.service.schedule.simulate import (
-    CommitStream,
-    CostsBy,
-    Price,
-    QueryLines,
-    ReplayedCommits,
-    ReplayedQuery,
-    RunTotals,
-    StepCosts,
-    VirtualRun,
-    commits_of,
-)
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
+from impctl.workload.scalars import read_cron
 from tests.support.random_cases import random_cases
+from tests.support.run_cli import MonkeyPatch, spied
 
 
 class Query(Struct, dict=True):
@@ -236,9 +227,8 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
     # As late as is safe: a tenth is given away to share runs, the rest to margin and look.
     assert sum(ages) / len(ages) > 0.75 * bound
     steps = sum(len(run.done) for run in runs)
-    commits = sum(
-        sum(1 for _, table, _ in arrivals if table in query.tables) for query in queries.values()
-    )
+    each = [sum(table in query.tables for _, table, _ in arrivals) for query in queries.values()]
+    commits = sum(each)
     assert steps < commits
     assert len(runs) < 2 * days * DAY / bound + 4
 
@@ -258,55 +248,52 @@ def test_what_the_look_does_not_allow_is_told_as_late() -> None:
     assert run.late == pytest.approx(run.end - 21.0)
 
 
+def query_of(bound: float, fixed: float, per_row: float = 0.0, **more: Any) -> Query:
+    """A query over `a` with a bound."""
+    return Query(Trigger(fresh_within=bound, **more), frozenset("a"), fixed, per_row)
+
+
 def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
-    queries = {
-        "first": Query(Trigger(fresh_within=100.0), frozenset("a"), 2.0, 0.0),
-        "second": Query(Trigger(fresh_within=400.0), frozenset("a"), 4.0, 0.0),
-    }
-    process = Process(queries, [(0.0, "a", 1)], 10.0)
+    process = Process(
+        {"first": query_of(100.0, 2.0), "second": query_of(400.0, 4.0)}, [(0.0, "a", 1)], 10.0
+    )
+    timetable, first = process.timetable, process.queries["first"]
     process.sees()
-    assert process.timetable.due(0.0) == []
+    assert timetable.due(0.0) == []
     # Three times (1 s to open first, 2 s to work), and the look.
-    assert process.timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
-    process.queries["first"].pinned = 0.0
+    assert timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
+    first.pinned = 0.0
     process.sees()
-    process.timetable.due(0.0)
-    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
-    process.timetable.ran([], 0.0, 1.0)
-    assert process.timetable.pace.opening == 1.0, "nothing was loaded for that"
-    (first, _) = dues(process.timetable.waiting, process.timetable.pace, 0.0)
-    process.timetable.ran([first], 0.0, 2.05)
-    process.timetable.due(0.0)
-    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
-    process.queries["first"].pinned = -1.0
-    process.queries["first"].trigger = Trigger(fresh_within=399.0)
+    timetable.due(0.0)
+    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
+    timetable.ran([], 0.0, 1.0)
+    assert timetable.pace.opening == 1.0, "nothing was loaded for that"
+    (due, _) = dues(timetable.waiting, timetable.pace, 0.0)
+    timetable.ran([due], 0.0, 2.05)
+    timetable.due(0.0)
+    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
+    first.pinned = -1.0
+    first.trigger = Trigger(fresh_within=399.0)
     process.sees()
-    process.timetable.due(0.0)
+    timetable.due(0.0)
     # `second` has to wait for `first`, whose deadline comes before, so it is what has to start.
-    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 6.05 - 10.0)
+    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 6.05 - 10.0)
 
 
 def test_those_nearly_due_go_along_and_the_earliest_deadline_first() -> None:
-    queries = {
-        "late": Query(Trigger(fresh_within=105.0), frozenset("a"), 0.1, 0.0),
-        "soon": Query(Trigger(fresh_within=100.0), frozenset("a"), 0.1, 0.0),
-        "far": Query(Trigger(fresh_within=200.0), frozenset("a"), 0.1, 0.0),
-    }
+    bounds = {"late": 105.0, "soon": 100.0, "far": 200.0}
+    queries = {name: query_of(bound, 0.1) for name, bound in bounds.items()}
     runs = Process(queries, [(0.0, "a", 1)], 5.0).run(300.0)
     assert [run.done for run in runs] == [["soon", "late"], ["far"]]
 
 
 def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> None:
-    queries = {
-        "b": Query(Trigger(fresh_within=600.0), frozenset("a"), 1.0, 0.0),
-        "a": Query(Trigger(fresh_within=300.0), frozenset("a"), 1.0, 0.0),
-        "c": Query(Trigger(fresh_within=7_200.0), frozenset("a"), 1.0, 0.0),
-    }
+    bounds = {"b": 600.0, "a": 300.0, "c": 7_200.0}
+    queries = {name: query_of(bound, 1.0) for name, bound in bounds.items()}
     process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
     first, *_ = process.run(5_000.0)
     assert (first.start, first.done) == (4_000.0, ["a", "b"])
-    assert first.late == pytest.approx(4_000.0 + 2.05 - 310.0)
-    assert first.steps_late == 2
+    assert (first.late, first.steps_late) == (pytest.approx(4_000.0 + 2.05 - 310.0), 2)
 
 
 @pytest.mark.slow
@@ -381,9 +368,9 @@ def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
 
 def test_idle_time_takes_what_is_cheap() -> None:
     queries = {
-        "cheap": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 0.5, 0.0),
-        "dear": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 1.5, 0.0),
-        "plain": Query(Trigger(fresh_within=3_600.0), frozenset("a"), 0.5, 0.0),
+        "cheap": query_of(3_600.0, 0.5, cheap=True),
+        "dear": query_of(3_600.0, 1.5, cheap=True),
+        "plain": query_of(3_600.0, 0.5),
     }
     first, *others = Process(queries, [(10.0, "a", 1)], 5.0).run(4_000.0)
     assert (first.done, first.start) == (["cheap"], 10.0)
@@ -433,12 +420,11 @@ def a_load(rng: random.Random) -> list[float]:
     return result + [rng.uniform(0, MOMENT) for _ in range(20)]
 
 
-SHAPES: tuple[Callable[[random.Random], list[float]], ...] = (evenly, in_gusts, rising, a_load)
+Shape = Callable[[random.Random], list[float]]
+SHAPES: tuple[Shape, ...] = (evenly, in_gusts, rising, a_load)
 
 
-def night(
-    rng: random.Random, shape: Callable[[random.Random], list[float]]
-) -> list[VirtualArrival]:
+def night(rng: random.Random, shape: Shape) -> list[VirtualArrival]:
     """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
     last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
     times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
@@ -492,9 +478,7 @@ def played(make: type[Process], seed: int, most: float = inf) -> Played:
     ("make", "seeds"),
     [(Process, (1, 4, 11)), (Foreseeing, (1, 2, 4, 11)), (Process, ALL), (Foreseeing, ALL)],
 )
-def test_at_each_moment_two_seconds_are_left_at_most(
-    make: type[Process], seeds: Sequence[int]
-) -> None:
+def test_each_moment_leaves_two_seconds_at_most(make: type[Process], seeds: Sequence[int]) -> None:
     """As far as steps take no longer than the margin has it: three times what is thought, in a
     process that has not learned yet. The work is done as late as that allows."""
     nights = [played(make, seed, FIRST_MARGIN) for seed in seeds]
@@ -514,7 +498,7 @@ Commit = tuple[float, str, int]
 class SlowQuery(Struct, dict=True):
     trigger: Trigger
     tables: frozenset[str]
-    costs: StepCosts
+    costs: simulate.StepCosts
     rows_per_s: float = 0.0
     pinned: float = -1.0
     last: float | None = None
@@ -601,7 +585,7 @@ TRIGGERS = (
 )
 
 
-def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> StepCosts:
+def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> simulate.StepCosts:
     """What runs say; with `rng` tables differ, some are never told, and state adds something."""
     runs = [RunCost(RunKind.MAINTAIN, rows, 0, fixed_ms + row_ms * rows) for rows in (1, 9, 50, 99)]
     prices = {}
@@ -614,23 +598,17 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> S
             ]
         for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
             more = tuple(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3))
-            prices[tables] = Price((1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0))
-    return StepCosts(QueryLines(runs, CostsBy.RUNS), prices)
+            prices[tables] = simulate.Price(
+                (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0)
+            )
+    return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
 
 
-def commits_by_table(commits: list[Commit]) -> dict[str, ReplayedCommits]:
-    return {
-        table: commits_of(
-            [
-                Arrival(n, at, rows, 0, 1, 0, "WRITE")
-                for n, (at, name, rows) in enumerate(commits)
-                if name == table
-            ],
-            0.0,
-            1e9,
-        )
-        for table in "abc"
-    }
+def commits_by_table(commits: list[Commit]) -> dict[str, simulate.ReplayedCommits]:
+    of: dict[str, list[Arrival]] = {table: [] for table in "abc"}
+    for n, (at, table, rows) in enumerate(commits):
+        of[table].append(Arrival(n, at, rows, 0, 1, 0, "WRITE"))
+    return {table: simulate.commits_of(arrivals, 0.0, 1e9) for table, arrivals in of.items()}
 
 
 def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
@@ -645,7 +623,7 @@ def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[
     return result
 
 
-VirtualQuery = tuple[str, Trigger, frozenset[str], StepCosts]
+VirtualQuery = tuple[str, Trigger, frozenset[str], simulate.StepCosts]
 
 
 class Replay(Struct, frozen=True):
@@ -658,13 +636,13 @@ class Replay(Struct, frozen=True):
     rows_per_s: float = 0.02
     since: float = 0.0
 
-    def fast(self) -> RunTotals:
+    def fast(self) -> simulate.RunTotals:
         of = commits_by_table(self.commits)
         made = []
         for name, trigger, tables, cost in self.queries:
-            stream = CommitStream.made({table: of[table] for table in tables})
-            made.append(ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
-        return VirtualRun(made, self.look).run(self.since, self.until)
+            stream = simulate.CommitStream.made({table: of[table] for table in tables})
+            made.append(simulate.ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
+        return simulate.VirtualRun(made, self.look).run(self.since, self.until)
 
     def slow(self) -> SlowRun:
         made = {
@@ -677,10 +655,8 @@ class Replay(Struct, frozen=True):
 
     def assert_alike(self) -> None:
         result, wanted = self.fast(), self.slow()
-        assert result.runs == wanted.runs
-        assert result.ages == pytest.approx(wanted.ages, abs=1e-6)
-        assert result.work_s == pytest.approx(wanted.work)
-        assert result.late == wanted.late
+        assert (result.runs, result.ages) == (wanted.runs, pytest.approx(wanted.ages, abs=1e-6))
+        assert (result.work_s, result.late) == (pytest.approx(wanted.work), wanted.late)
 
 
 @pytest.mark.slow
@@ -744,38 +720,33 @@ def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range)
             (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
-        queries: list[VirtualQuery] = [
-            ("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))
-        ]
+        queries = only(ready, costs(40.0, rng.choice([5.0, 20.0])))
         Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
 
 
+def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
+    """One query, over `a`."""
+    return [("q", trigger, frozenset("a"), takes)]
+
+
 def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
-    times = [3.0, 11.0, 12.0, 44.0, 45.5]
-    commits: list[Commit] = [(at, "a", 1) for at in times]
-    queries: list[VirtualQuery] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
-    fast = Replay(queries, commits, 5.0, 100.0).fast()
+    commits: list[Commit] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
+    fast = Replay(only(ON_COMMIT, costs(1_000.0, 0.0)), commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
-    assert fast.runs == 3
-    assert fast.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
+    assert (fast.runs, fast.ages) == (3, pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0]))
     assert fast.work_s == pytest.approx(3.0)
 
 
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
-    queries: list[VirtualQuery] = [
-        ("q", Trigger(alone=SimpleTrigger.USE), frozenset("a"), costs(1.0, 0.0))
-    ]
+    queries = only(Trigger(alone=SimpleTrigger.USE), costs(1.0, 0.0))
     fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
     assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
 
 
 def test_a_bound_shorter_than_a_look_is_late() -> None:
-    queries: list[VirtualQuery] = [
-        ("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))
-    ]
+    queries = only(Trigger(fresh_within=2.0), costs(1.0, 0.0))
     fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
-    assert fast.late == 1
-    assert fast.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
+    assert (fast.late, fast.ages) == (1, pytest.approx([60.0 + 1.0 + 0.001 - 31.0]))
 
 
 CLOCKS = (
@@ -817,22 +788,11 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
 @pytest.mark.parametrize(
     "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
 )
-def test_decades_take_as_long_as_their_runs(
-    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-    due = Timetable.due
-
-    def counted(self: Timetable, *words: Any) -> Any:
-        nonlocal asked
-        asked += 1
-        return due(self, *words)
-
-    monkeypatch.setattr(Timetable, "due", counted)
+def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
+    asked = spied(monkeypatch, Timetable, "due")
     years = 30 * 365.0 * 86_400
     commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
-    queries: list[VirtualQuery] = [("q", trigger, frozenset("a"), costs(20.0, 0.0))]
-    fast = Replay(queries, commits, 5.0, years, 0.0).fast()
+    fast = Replay(only(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).fast()
     assert (fast.runs, len(fast.ages)) == (4, 4)
     assert max(fast.ages) < 620.0
-    assert asked < 400, "of millions of moments"
+    assert len(asked) < 400, "of millions of moments"
