@@ -515,10 +515,10 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
     sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored value that is wrong is reported."""
-    kept = verify._kept
+    materialized = verify._materialized
 
     def wrong(ctx: Any, prepared: Any, stored: Any) -> Any:
-        answer = kept(ctx, prepared, stored)
+        answer = materialized(ctx, prepared, stored)
         assert answer is not None
         rows = [(g, v + 1 if g == 2 else v) for g, v in answer.rows]
         return replace(answer, rows=tuple(rows))

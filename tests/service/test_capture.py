@@ -684,7 +684,7 @@ def test_partners_are_of_rows_read(cli_of: CliOf, tmp_path: Path, monkeypatch: M
         by_sketch = filters_of(ctx.tables, prepared, held.sketches, held.versions)
         assert {name: len(files) for name, files in by_sketch.files.items()} == {"t": 19, "u": 19}
         read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
-    assert list(read.left_away) == ["t"]
+    assert list(read.unused) == ["t"]
     assert {name: len(files) for name, files in read.pruned.files.items()} == {"t": 20, "u": 20}
     assert read.pruned.filters == {}
 
@@ -710,4 +710,4 @@ def test_what_is_left_away(
         prepared = prepare(ctx, ctx.workload.queries["q"])
         read = read_choice(ctx.tables, prepared, held.sketches, held.versions)
     assert bool(read.pruned.filters) == is_used
-    assert bool(read.left_away) != is_used
+    assert bool(read.unused) != is_used
