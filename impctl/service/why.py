@@ -638,7 +638,7 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     lineage = sum(
         copies[leaf] for leaf in RowLineage(traced.makings, number, state.first).leaves.tolist()
     )
-    rows = tuple(entries[leaf_number] for leaf_number in derivation.rows)
+    rows = tuple(entries[leaf] for leaf in derivation.rows)
     files = unread_files(ctx, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 

@@ -302,7 +302,7 @@ class Expectations(Struct, frozen=True, dict=True):
             expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(names & self._ended)
         ]
-        return tuple(sorted(result, key=lambda kind_: (-kind_.per_day, sorted(kind_.tables))))
+        return tuple(sorted(result, key=lambda kind: (-kind.per_day, sorted(kind.tables))))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """The first of them to come."""
