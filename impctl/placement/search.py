@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
 
 
-# What it takes to bring a piece of state to another mode, by the costs in its graph. Law:
-# milliseconds, once. A side or grouping that is to be kept is read whole and put in order; of a
-# side that is to be read the keys are put into a filter, which is taken to cost as much as
-# putting it in order, and of a grouping the keys of its groups are told, or the best of them
-# where it is to be bounded.
+# The one-time cost in milliseconds of changing a piece's mode, from the costs in its graph. To be
+# kept, a side or grouping is read whole and ordered. To be read, the keys of a side go into a
+# filter, at the assumed cost of ordering; of a grouping the group keys are listed. To be bounded,
+# the best rows are listed.
 
 
 def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
@@ -45,7 +44,7 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
         below = [[wire] for wire in node.inputs] if node.work is Work.JOIN else [node.inputs]
         for piece, wires in zip(node.pieces, below, strict=bool(node.pieces)):
             scans = set[int]().union(*(_scans(graph, wire) for wire in wires))
-            read = sum(max(graph.nodes[at].whole, default=0.0) for at in scans)
+            read = sum(max(graph.nodes[scan].whole, default=0.0) for scan in scans)
             build = max(piece.build, default=0.0)
             told = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
@@ -68,10 +67,9 @@ def _scans(graph: Graph, wire: int) -> set[int]:
     return result
 
 
-# All that one operator can do: its combinations of modes, what each costs and asks, as arrays.
-# Law: numbers are those of `demands.own`, for every combination, kind of change and demand at
-# once, so that an operator that is asked for different things is looked at with one selection. Of
-# combinations that ask the same of the inputs the dominated ones are left out.
+# All combinations of modes of one operator, with costs and demands as arrays: those of `graph.own`
+# for every combination, kind of change and demand, so that a demand is one selection. Combinations
+# dominated by one with the same demands are dropped.
 
 Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
@@ -144,9 +142,8 @@ class Options:
         return result
 
 
-# A graph with what recorded runs tell in place of prior times. Law: only times change, never
-# bytes, modes or wires; what no run tells stays as it was. Where every operator took what was
-# estimated of it, and nothing beside, the graph stays the same.
+# A graph with times from recorded runs instead of prior times. Only times change; what no run shows
+# stays. If all runs took exactly the estimated times, the graph is unchanged.
 
 _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 """What a piece costs except reads of tables, for buffers too."""
@@ -154,8 +151,8 @@ _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 
 class Learned(Struct, frozen=True, kw_only=True):
     """What recorded runs show, for each kind of change in the graph's order. `times` are the ratios
-    of a node's real work to prior times, reads not counted; `reads` and `hits` are milliseconds of
-    a read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
+    of a node's real work to prior times, without reads; `reads` and `hits` are milliseconds of a
+    read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
     milliseconds of a run outside all operators. `runs` is the number of recorded runs of each
     kind."""
 
@@ -169,7 +166,7 @@ class Learned(Struct, frozen=True, kw_only=True):
 
 def priced(graph: Graph, learned: Learned) -> Graph:
     """The graph with learned costs."""
-    nodes = [_node(node, at, learned) for at, node in enumerate(graph.nodes)]
+    nodes = [_node(node, index, learned) for index, node in enumerate(graph.nodes)]
     if learned.beside and nodes[-1].work is not Work.SCAN:
         own = nodes[-1].delta or (0.0,) * len(graph.kinds)
         both = tuple(one + more for one, more in zip(own, learned.beside, strict=True))
@@ -206,10 +203,9 @@ def _times(costs: PerKind, times: PerKind) -> PerKind:
     return tuple(cost * factor for cost, factor in zip(costs, times, strict=True))
 
 
-# Undominated points of bytes and cost, each knowing the modes it stands for. Law: of two points
-# the one with more bytes is cheaper; every point that was left out has one beside it with no more
-# bytes and no more cost, or, where points are thinned by a share, at most that share more. Points
-# do not hold their modes but the points that they were put together from: sums and unions of
+# Undominated points of bytes and cost: of two points the one with more bytes is cheaper. For every
+# dropped point there is one with no more bytes and no more cost, or at most the thinning share
+# more. Points refer to the points they were combined from instead of modes, so sums and unions of
 # frontiers stay numbers until one point is chosen.
 
 _AT_ONCE = 1 << 20  # Pairs of points compared in one array
@@ -323,12 +319,12 @@ def united(
         if not modes and not more and not dearer:
             return below
     sizes, costs, parts, points, owners = [], [], [], [], []
-    for at, (modes, more, dearer, below) in enumerate(options):
+    for index, (modes, more, dearer, below) in enumerate(options):
         sizes.append(below.bytes + more)
         costs.append(below.cost + dearer)
         parts.append(Part(modes, below))
         points.append(np.arange(len(below), dtype=np.int64))
-        owners.append(np.full(len(below), at, dtype=np.int64))
+        owners.append(np.full(len(below), index, dtype=np.int64))
     left = np.concatenate(points)
     part = np.concatenate(owners)
     size, cost = np.concatenate(sizes), np.concatenate(costs)
@@ -377,9 +373,9 @@ def _apart(cost: Floats, thin: float) -> Bools:
     return is_first
 
 
-# What a choice of modes costs in truth: the graph walked from its root, plainly. Law: a flow that
-# several inputs read is computed once, for all that is asked of it. Reads of the same tables in
-# one run are made once for all queries that are evaluated together: the longest of them is paid.
+# The true cost of a choice of modes, by walking the graph from its root. A flow with several
+# readers is computed once, for all their demands. Queries evaluated together share their reads of
+# the same tables in a run: the longest one is paid.
 
 Modes = Mapping[str, PieceMode]  # The mode of each piece, by its name
 
@@ -413,14 +409,14 @@ def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
     graphs must have the same kinds of change."""
     costs = [evaluate(graph, chosen) for graph, chosen in zip(graphs, modes, strict=True)]
     total = 0.0
-    for at, kind in enumerate(graphs[0].kinds if graphs else ()):
+    for index, kind in enumerate(graphs[0].kinds if graphs else ()):
         longest: dict[tuple[TableName, ...], float] = {}
         for cost in costs:
-            for source, read in cost.reads[at].items():
+            for source, read in cost.reads[index].items():
                 # What is read from no table is the query's own.
                 shared = max if source else add
                 longest[source] = shared(longest.get(source, 0.0), read)
-        work = sum(cost.work[at] for cost in costs)
+        work = sum(cost.work[index] for cost in costs)
         total += kind.rate * (work + sum(longest.values()))
     return total
 
@@ -447,11 +443,10 @@ def _run(
     return work, reads
 
 
-# Good choices where flows are shared in too many ways to find the best ones. Start from the
-# choices that are best if every reader of a shared flow had a copy of it (kept wins where copies
-# differ), and evaluate them truly; then change single modes, or two at once, until nothing within
-# the bytes helps. Law: what comes out costs what it says; how much dearer than the best it is, is
-# not known.
+# A heuristic for graphs with too many shared flows. It starts from the choices that are best if
+# every reader had a copy of a shared flow (kept wins where copies differ), evaluates them truly,
+# and changes one or two modes at a time while that helps within the bytes. The reported cost is
+# true; its distance from the best is unknown.
 
 _STARTS = 24  # Choices that are improved, of all, evenly over the frontier
 _MOST_ROUNDS = 40
@@ -461,7 +456,7 @@ _MOST_PAIRS = 400
 def improved(graph: Graph, copied: Frontier) -> Frontier:
     """The frontier of choices that no small change improves."""
     places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
-    starts = [copied.modes(int(at)) for at in places]
+    starts = [copied.modes(int(position)) for position in places]
     starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
     result: list[tuple[dict[str, PieceMode], int, float]] = []
     for modes in starts:
@@ -517,14 +512,13 @@ def _two(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceM
 
 
 # The best modes of all pieces of one query, for every budget at once. f(v, Z) is the frontier of
-# the operators below v where Z is asked of v for each kind of change. For each combination of
-# modes of v's pieces, its own cost and demands are known by Z alone, so frontiers of the inputs
-# are added up; united over the combinations they are f(v, Z). Law: *exact* for trees. A flow that
-# several inputs read is paid once, for an assumed demand that no reader may exceed; the least
-# over all assumptions is exact too, as the true demand is among them. Where assumptions are too
-# many, `approximate` finds a choice that is only good, and is called that. Thinned points make an
-# answer dearer by at most `thin` for every operator with a choice or two inputs on the way to the
-# root; 0 is exact.
+# the operators below v for a demand Z on v per kind of change. For each combination of modes of v's
+# pieces, Z alone determines its cost and demands, so the frontiers of the inputs are added; their
+# union over the combinations is f(v, Z). *Exact* for trees. A flow with several readers is paid
+# once, for an assumed demand that no reader may exceed; the minimum over all assumptions is exact
+# too, since the true demand is among them. With too many assumptions, `approximate` is used
+# instead, and reported. Thinned points cost at most `thin` more for every operator with a choice or
+# two inputs on the way to the root; 0 is exact.
 
 THIN = 0.001  # The relative cost by which points must differ to be kept apart
 MOST_ASSUMPTIONS = 4096  # Demands on shared flows that are tried, in all
@@ -545,7 +539,7 @@ def choices_of(
 ) -> RankedChoices:
     """All choices worth making for the query, by rising bytes and falling cost a day."""
     asks_keys = any(piece.reads_below for piece in graph.pieces)
-    options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
+    options = [Options(graph, index, asks_keys=asks_keys) for index in range(len(graph.nodes))]
     if not graph.shared:
         return RankedChoices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
@@ -567,8 +561,8 @@ class _FrontierSearch:
         *,
         are_copied: bool = False,
     ) -> None:
-        """`possible` has the demands to try for each shared flow. `are_copied`: each reader pays
-        for a shared flow, as if everyone had one."""
+        """`possible` has the demands to try for each shared flow; with `are_copied`, each reader
+        pays for it."""
         self._graph = graph
         self._options = options
         self._thin = thin
@@ -714,18 +708,17 @@ def _possible(
     return result
 
 
-# One budget for several queries: their frontiers put together on a grid. Law: what is chosen fits
-# the budget where anything does. The grid has a thousand cells; each holds the cheapest choice
-# that was found for the first queries within so many bytes, with its bytes as they are, so
-# nothing is found that is dearer than by sizes rounded up to cells: with those, cells would be
-# full. Pieces are never shared between queries.
+# One budget for several queries: their frontiers combined on a grid of a thousand cells. Each cell
+# holds the cheapest choice for the first queries within so many bytes, with its exact bytes, so the
+# result is never dearer than with sizes rounded up to cells. It fits the budget if anything does.
+# Queries share no pieces.
 
 _CELLS = 1000
 
 
 def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
-    """A point of each frontier, together within the budget's bytes and as cheap as the search
-    finds. If even the smallest points have more bytes, these."""
+    """A point of each frontier, together within the budget and as cheap as the search finds. If
+    even the smallest points have more bytes, these."""
     if len(frontiers) < 2:
         return [frontier.best_within(budget) for frontier in frontiers]
     points = [0] * len(frontiers)
@@ -792,7 +785,7 @@ def _cells(size: Ints, budget: int) -> Ints:
 
 def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
     """Give the rest of the budget to the query it helps most, as long as it helps any."""
-    used = (frontier.bytes[at] for frontier, at in zip(frontiers, points, strict=True))
+    used = (frontier.bytes[point] for frontier, point in zip(frontiers, points, strict=True))
     left = budget - sum(map(int, used))
     while True:
         gains = []
@@ -806,11 +799,10 @@ def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) ->
         points[query] = better
 
 
-# The choice of state, asked from outside: queries and a budget in, modes and reasons out. Law: a
-# pure function of its arguments. Reads that several queries make of the same tables in one run
-# are no part of the sum that is minimised; the choice is made once more with each read divided by
-# the queries that asked for it the first time, and the one of the two that is truly cheaper is
-# given.
+# The choice of state: queries and a budget in, modes and reasons out, as a pure function. The
+# minimised sum leaves out that queries share reads of the same tables; so the choice is repeated
+# with each read divided by the number of queries that chose it, and the truly cheaper of the two is
+# returned.
 
 _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
 """How many queries read the same tables in runs of a kind of change."""
@@ -827,9 +819,9 @@ class PieceChoice(Struct, frozen=True):
 
 
 class QueryChoice(Struct, frozen=True):
-    """The choice for one query: its pieces, bytes, and milliseconds a day, reads not shared.
+    """The choice for one query: its pieces, bytes, and milliseconds a day, without shared reads.
     `is_exact`: all its choices were considered, so none of as many bytes is cheaper except for
-    thinned points; else the choice is approximate."""
+    thinned points."""
 
     pieces: Mapping[str, PieceChoice]
     bytes: int
@@ -863,11 +855,10 @@ def choose(
     urgency: Sequence[float] = (),
     per_byte: float = 0.0,
 ) -> StateChoice:
-    """Choose the modes of all pieces of all queries within a budget of bytes; None is unlimited.
-    Without a budget a kept byte may count as `per_byte` milliseconds a day. All graphs have the
-    same kinds of change. ValueError if they have not, or if the budget is below zero. An `urgency`
-    for each kind makes the choice as if that came so many times as often; the reported cost uses
-    the real rate."""
+    """Choose the modes of all pieces of all queries within a budget of bytes; None is unlimited,
+    and then a kept byte may count as `per_byte` milliseconds a day. An `urgency` multiplies the
+    rate of each kind of change for the choice, not in the reported cost. ValueError if the budget
+    is below zero, or if the graphs have different kinds of change."""
     given = list(queries.values())
     if len({graph.kinds for graph in given}) > 1:
         raise ValueError("queries are expected to change in different ways")
@@ -915,21 +906,24 @@ def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
 def _within(
     graphs: Sequence[Graph], choices: Sequence[RankedChoices], budget: int | None, per_byte: float
 ) -> list[Modes]:
-    frontiers = [one.frontier for one in choices]
+    frontiers = [choice.frontier for choice in choices]
     if not frontiers:
         return []
     if per_byte:
-        return [each.modes(int((each.cost + per_byte * each.bytes).argmin())) for each in frontiers]
+        return [
+            frontier.modes(int((frontier.cost + per_byte * frontier.bytes).argmin()))
+            for frontier in frontiers
+        ]
     most = sum(int(frontier.bytes[-1]) for frontier in frontiers)
     points = divided(frontiers, most if budget is None else min(budget, most))
-    return [frontier.modes(at) for frontier, at in zip(frontiers, points, strict=True)]
+    return [frontier.modes(point) for frontier, point in zip(frontiers, points, strict=True)]
 
 
 def _rank(
     graphs: Sequence[Graph], modes: list[Modes], budget: int | None, per_byte: float
 ) -> tuple[int, float]:
     """Bytes over the budget first, then cost."""
-    total = sum(graph.bytes_of(one) for graph, one in zip(graphs, modes, strict=True))
+    total = sum(graph.bytes_of(mode) for graph, mode in zip(graphs, modes, strict=True))
     over = 0 if budget is None else max(0, total - budget)
     return over, per_day_together(graphs, modes) + per_byte * total
 

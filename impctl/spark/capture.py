@@ -65,10 +65,9 @@ if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
     from impctl.types import AttributeId
 
-# Any plan with one annotation column more: the ranges each row stems from. Law: rows and all
-# other columns stay as they are, with their multiplicity. The annotation is one range id up to
-# the first grouping and an array of ids from there on; NULL is no range. A construct whose
-# lineage is not known is refused by name.
+# Any plan with an annotation column: the ranges each row stems from. Rows and other columns keep
+# their values and multiplicity. The annotation is one range id up to the first grouping, and an
+# array of ids above; NULL is no range. Constructs with unknown lineage are refused.
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
@@ -217,8 +216,8 @@ class _Collector(Struct, frozen=True):
 
     def _matched(self, plan: Join, right: Annotated) -> Annotated:
         """A semi join's rows with the ranges of all rows they match. The right side is grouped by
-        what is compared, so that a left row meets one group at most and no row is repeated; that
-        needs one type, since several texts can equal one number."""
+        the compared columns, so that no left row is repeated; that needs one type, since several
+        texts can equal one number."""
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
@@ -270,17 +269,17 @@ class _Collector(Struct, frozen=True):
         return Annotated(united, column)
 
     def _copies(self, plan: SetOperation) -> Annotated:
-        """INTERSECT ALL or EXCEPT ALL: the copies of each side are counted, the remaining ones
-        repeated. Which copies remain does not show, so all of a side's are a row's lineage."""
+        """INTERSECT ALL or EXCEPT ALL: copies are counted on each side, the remaining ones
+        repeated. All copies of a side are a row's lineage, since which ones remain is unknown."""
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
         for place, side in enumerate(sides):
             ones = tuple(
                 ComputedColumn(
-                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG)
+                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(index == place), LONG)
                 )
-                for at, mark in enumerate(marks)
+                for index, mark in enumerate(marks)
             )
             marked.append(Project(side, (*_unchanged(side), *ones)))
         left, right = marked
@@ -384,15 +383,13 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
     )
 
 
-# The fastest way to find the sketches of a query, and nothing but the sketches. Law: the passes
-# yield, for every access asked for, the ranges of exactly the rows the result stems from (all
-# rows of a group, all rows tied in a top-k, the rows of every barrier). Accesses whose sketches
-# follow from the same rows share a pass. The passes are the oracle of maintenance and the
-# baseline it is compared with, so they share no code with the engine.
-#
-# Measured (10M rows, 5,000 groups spread over all ranges; processor seconds for 10 / 1,000 /
-# 4,000 ranges): joining the surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by
-# (group, range) first 2.7 / 10.6 / 14.0, the query alone 1.5.
+# The fastest way to capture sketches only: the passes yield, for every access, the ranges of
+# exactly the rows that the result stems from (all rows of a group, all rows tied in a top-k, the
+# rows of every barrier). Accesses whose sketches follow from the same rows share a pass. As the
+# oracle and baseline of maintenance, the passes share no code with the engine. Measured (10M rows,
+# 5,000 groups spread over all ranges; processor seconds for 10 / 1,000 / 4,000 ranges): joining the
+# surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by (group, range) first 2.7 / 10.6 /
+# 14.0, the query alone 1.5.
 
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that represents the rows with their ranges."""
@@ -431,9 +428,9 @@ class SketchPass(Struct, frozen=True):
 def sketch_passes(
     query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 ) -> tuple[SketchPass, ...]:
-    """The passes that find the needed ranges of every access. Each access is in the keys of one
-    pass. `verdict` is that of this very query (`check_safety`). Raises UnsafeSketchError for an
-    unsafe one, QueryError for a construct whose lineage impctl cannot capture."""
+    """The passes that find the needed ranges; each access is in the keys of one pass. `verdict` is
+    that of this very query (`check_safety`). Raises UnsafeSketchError for an unsafe one, QueryError
+    for a construct whose lineage impctl cannot capture."""
     if not verdict.safe:
         names = ", ".join(f"`{column.name}`" for column in columns.values())
         raise UnsafeSketchError(
@@ -473,8 +470,7 @@ def staged_name(place: int) -> str:
 
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
-    above the access, whose rows count whether they survive or not, and include what nodes above it
-    keep; without one, the query."""
+    above the access, whose rows all count; without one, the query."""
     result, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
@@ -486,8 +482,8 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
 
 
 class _Basis(Struct, frozen=True):
-    """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
-    plan to trace the access in, ranges are collected along `whole`."""
+    """The basis of a sketch: the rows of `plan`, only those of surviving groups if it has any.
+    Without a plan to trace the access in, ranges are collected along `whole`."""
 
     plan: Plan | None
     node: Aggregate | None = None

@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# Rows of recursive queries, derived in Spark round by round. Law: the rows are those of the least
-# fixpoint, each once; of UNION ALL every derivation counts. Of a fixpoint that keeps the best of
-# each group, rows go on as long as no round has better ones. It shares nothing with the engine
-# but the limits. A round is a join in Spark and takes a second or so, however few its rows: this
-# is for verifying, and for what the engine cannot do. As that may take minutes, each round is
-# told of before it begins.
+# Rows of recursive queries, derived in Spark round by round: the least fixpoint, each row once;
+# with UNION ALL, every derivation counts. A fixpoint that keeps the best of each group ends when no
+# round has better rows. It shares only the limits with the engine. Each round is a join of about a
+# second, so it serves verification and what the engine cannot do; each round is reported before it
+# begins.
 
 Frames = Mapping[AccessId, "DataFrame"]
 
@@ -149,25 +148,23 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
     from pyspark.sql.functions import col, lit, rank
 
     kept, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
-    for at, value in enumerate(best.values):
+    for index, value in enumerate(best.values):
         column = col(names[value.place])
         order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
-        rows = rows.withColumn(f"rank{at}", rank().over(by.orderBy(order)))
-        kept = kept | (col(f"rank{at}") == 1)
+        rows = rows.withColumn(f"rank{index}", rank().over(by.orderBy(order)))
+        kept = kept | (col(f"rank{index}") == 1)
         kept = kept | column.isNull() if best.keeps_null else kept
     return rows.where(kept).select(*names)
 
 
-# Sketches of recursive queries, captured in Spark. Law: all rows of a fixpoint count, used above
-# or not: its sketches hold whatever takes part in deriving them. Over a table with these rows,
-# the base, the step and the query above are queries of their own, each captured as any other;
-# what they need of an access together is its sketch. That is of all derivations, also where one
-# of each row would do: which one a sketch holds is its own choice, so whether it holds one is
-# told by deriving the rows over it. Of a fixpoint that is keyed the query above alone counts: the
-# sketch of the table with its rows, on the column that it is keyed on, is that of every access
-# below. Where the answer's lineage alone is sketched, rows of that table have numbers: those that
-# the query above needs are followed back through the step, a join per round, and of base and step
-# only what derives such rows counts.
+# Sketches of recursive queries, captured in Spark. All rows of a fixpoint count, used above or not.
+# Over a table with these rows, the base, the step and the query above are captured as separate
+# queries; an access's sketch is the union of theirs. It covers all derivations, also if one of each
+# row would do: a sketch of one derivation each is checked by deriving the rows over it. If the
+# fixpoint is keyed, only the query above counts: the sketch of the table with its rows, on the key
+# column, is that of every access below. For the lineage of the answer alone, rows of that table
+# have numbers: those that the query above needs are followed back through the step, a join per
+# round, and only what derives such rows counts.
 
 _RANGE_ID, _NUMBER = "impctl_fragment", "impctl_number"
 
@@ -338,8 +335,8 @@ def derives_all(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> bool:
-    """Whether the fixpoint has all its rows already over the rows in the sketches `held`. `frames`
-    have the columns of the partitions."""
+    """Whether the fixpoint has all its rows over the sketches `held` alone. `frames` have the
+    columns of the partitions."""
     with plain_failures(versions):
         some = {
             access: _within(frame, partitions[access], held[access]) if access in held else frame

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, FixpointId
 
 
-# Top-k with all its ties, as capture needs it. Law: the rows are those that some run of `ORDER BY
-# ... LIMIT`, or of a filter on `row_number`, may give, the rows before an OFFSET too. Without an
-# order that tells rows apart, that is every row.
+# Top-k with all its ties, for capture: the rows that some run of `ORDER BY ... LIMIT`, or of a
+# filter on `row_number`, may give, and those before an OFFSET. Without an order that tells rows
+# apart, all rows.
 
 _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
@@ -71,10 +71,9 @@ def with_ties(node: TopK) -> Plan:
     return replace(node, order=order, count=node.offset + node.count, offset=0, rank=rank)
 
 
-# Averages of decimals for Spark: what `split_averages` took apart, put together again. Law: the
-# plan yields the same rows in the same columns, and no average of decimals is left for SQL to
-# divide: Spark's own AVG keeps digits that a quotient of its sum and count loses, and sums short
-# decimals as doubles. A plan in which one is left is refused.
+# Averages of decimals that `split_averages` took apart, put together again for Spark: its AVG keeps
+# digits that a quotient of sum and count loses, and sums short decimals as doubles. The plan yields
+# the same rows in the same columns; a plan with such a quotient left is refused.
 
 
 def whole_averages(root: Plan) -> Plan:
@@ -169,9 +168,9 @@ def _unsupported() -> QueryError:
     )
 
 
-# Rows that decide, said in SQL: the first rank of every order, one after another. Law: rows and
-# columns are those of the node; each branch is a rank of at most one, which Spark cuts before it
-# shuffles. Reading the child once per order costs less than ranking all rows by each.
+# Witness rows in SQL: the first rank of every order, one after another. Each branch is a rank of at
+# most one, which Spark cuts before it shuffles; that is cheaper than ranking all rows by each
+# order.
 
 
 def spelled_out(node: Witness) -> Plan:
@@ -186,10 +185,9 @@ def spelled_out(node: Witness) -> Plan:
     return reduce(both, firsts)
 
 
-# Plans as Spark SQL. Law: the SELECT yields the plan's rows as a bag. Every column is called by a
-# name made for its identity (`c0`, `c1`, ...), unique in the whole text, so that nothing is
-# ambiguous and nothing depends on the names users chose. Only sqlglot nodes are put together,
-# never text.
+# Plans as Spark SQL: the SELECT yields the plan's rows as a bag. Every column has a name (`c0`,
+# `c1`, ...) unique in the whole text, independent of users' names. The SQL is built from sqlglot
+# nodes only.
 
 _JOIN_WORDS = {
     JoinKind.INNER: ("", "INNER"),
@@ -324,7 +322,10 @@ class Renderer(Struct, frozen=True):
         return rows
 
     def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
-        read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
+        read = [
+            self.aliased(column(f"r{index}"), attribute)
+            for index, attribute in enumerate(attributes)
+        ]
         return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
     def _relation(self, plan: Scan | OneRow) -> exp.Select:
@@ -382,8 +383,8 @@ class Renderer(Struct, frozen=True):
         return rows
 
     def _set_operation(self, plan: SetOperation) -> exp.Select:
-        # Both sides get a SELECT of their own: an ORDER BY ... LIMIT of the right one would
-        # otherwise count for the whole.
+        # Each side is a SELECT of its own: else an ORDER BY ... LIMIT of the right one would apply
+        # to the whole.
         left_source, right_source = self.source(plan.left), self.source(plan.right)
         pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
         renamed = [self.aliased(column(self.name(own.id)), out) for out, own in pairs]
@@ -414,7 +415,7 @@ class Renderer(Struct, frozen=True):
         grouped = exp.select(*listed).from_(rows)
         if plan.grouping_sets is not None:
             sets = [
-                exp.Tuple(expressions=[keys[at].copy() for at in members])
+                exp.Tuple(expressions=[keys[member].copy() for member in members])
                 for members in plan.grouping_sets
             ]
             group = exp.Group(grouping_sets=[exp.GroupingSets(expressions=sets)])

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
 
 
-# What goes wrong in Spark, as errors of impctl with one plain message. Law: no JVM stack trace
-# reaches the user; the kind of error follows from Spark's error condition and exception class,
-# never from guessing at prose. KeyboardInterrupt passes untouched, and comes back where Spark's
-# complaint of the cancelled job took its place.
+# Failures in Spark as errors of impctl with one plain message, never a JVM stack trace. The kind of
+# error follows from Spark's error condition and exception class, not from its text.
+# KeyboardInterrupt passes, also if Spark replaced it by a complaint about the cancelled job.
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
@@ -225,9 +224,9 @@ def first_sentence(text: str) -> str:
     return first.rstrip(".;: ")
 
 
-# Running SQL text on DataFrames, and reading the answer as Arrow. Law: a name in the text stands
-# for its frame, in the answer and in whatever is computed from it later; no view outlives the
-# call. A failure leaves as one plain error of impctl.
+# Running SQL text on DataFrames, and reading the answer as Arrow. A name in the text means its
+# frame, also in what is computed from the answer later; no view outlives the call. A failure is one
+# plain error of impctl.
 
 
 def run_sql(
@@ -237,8 +236,8 @@ def run_sql(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> pa.Table:
-    """The answer of `sql` over the DataFrames `views`, by name. Errors name `versions`, those
-    pinned behind the views, when data files are missing: QueryError, EvaluationError,
+    """The answer of `sql` over the DataFrames `views`, by name. If data files are missing, errors
+    name `versions`, those pinned behind the views. QueryError, EvaluationError,
     HistoryGoneError."""
     with plain_failures(versions):
         return selected(spark, sql, views).toArrow()
@@ -279,7 +278,7 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
     They are named before the whole query, put in brackets, as it may begin with WITH itself."""
     if not views:
         return spark.sql(sql)
-    places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
+    places = {f"impctl_{index}": (name, frame) for index, (name, frame) in enumerate(views.items())}
     named = ", ".join(
         f"{_escaped(quoted(name))} AS (SELECT * FROM {{{place}}})"
         for place, (name, _) in places.items()
@@ -292,10 +291,9 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-# Rows of a SELECT that have one of the given keys, and rows of it slice by slice. Law: every row
-# whose keys are among those given is there, as often as the SELECT has it, and no other. NULL is
-# equal to NULL where a NULL is asked for. The keys are broadcast; where they are one column of
-# integers the rows are first narrowed to their range, which skips row groups.
+# The rows of a SELECT that have one of the given keys, and rows of it slice by slice: exactly those
+# rows, as often as the SELECT has them; NULL equals NULL if requested. The keys are broadcast. A
+# single column of integer keys first narrows the rows to its range, which skips row groups.
 
 
 def with_keys(

@@ -1,9 +1,6 @@
-"""Aggregate functions and GROUP BY.
-
-Law: an aggregate call stands once in the plan, however often it is written; above the grouping an
-expression reads only grouping expressions and aggregate results, anything else is refused as Spark
-refuses it. While a block is read, aggregate results are placeholders.
-"""
+"""Aggregate functions and GROUP BY. Equal aggregate calls are one in the plan. Above the grouping,
+expressions may read only grouping expressions and aggregate results, as in Spark. While a block is
+read, aggregate results are placeholders."""
 
 from __future__ import annotations
 

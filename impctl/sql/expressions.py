@@ -63,12 +63,10 @@ from impctl.sql.scope import Names, ParseContext, did_you_mean
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
-# Scalar expressions of the SQL text, as `expr` nodes with their places. Law: the nodes mean
-# exactly what Spark makes of the text, or the text is refused. Mixed types are kept as written
-# (Spark casts them, the engine refuses them), but for two kinds in comparisons, which become what
-# Spark computes: a constant beside a day or a time (`sql.literals`), and decimals without a type
-# in common, which are rounded. Where sqlglot and Spark bind operators differently, parentheses
-# are asked for.
+# Scalar expressions as `expr` nodes with the meaning that Spark gives the text, or a refusal. Mixed
+# types stay as written (Spark casts them, the engine refuses them), except in comparisons with a
+# constant beside a date or time (`sql.literals`) and of decimals without a common type. Parentheses
+# are required where sqlglot and Spark bind operators differently.
 
 _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.Add: ArithmeticOp.ADD,
@@ -194,8 +192,8 @@ class ExprReader(Struct, frozen=True):
     def _moved_column(
         self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
     ) -> Expr | None:
-        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as
-        Spark's functions for these."""
+        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as Spark
+        functions."""
         kind, step = type_of(left), node.expression
         if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return None
@@ -239,8 +237,8 @@ class ExprReader(Struct, frozen=True):
         return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Bring two sides to the types that Spark compares. Rounding of decimals without a common
-        type becomes casts."""
+        """Bring two sides to the types that Spark compares, rounding decimals without a common
+        type."""
         zone = self.reading.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
         left_type, right_type = type_of(left), type_of(right)
@@ -443,9 +441,8 @@ def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
     return expr if own == wanted else Cast(expr, wanted, span=expr.span)
 
 
-# Function calls and casts of the SQL text. Law: a function is known to Spark by name or refused;
-# what has a node of its own becomes that node (COALESCE, NULLIF, IF, MOD, casts), everything else
-# a Call with the arguments as written, so that Spark can be asked. Volatile functions are noted.
+# Function calls and casts. Some become nodes (COALESCE, NULLIF, IF, MOD, casts), the others a Call
+# with the arguments as written; functions unknown to Spark are refused, volatile ones noted.
 
 _NO_PARENTHESES = {
     "CurrentDate": "current_date", "CurrentTimestamp": "current_timestamp",
@@ -559,7 +556,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
 
 
 def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
-    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date of a cast text;
+    """`DATE '2024-01-31'`. The parser takes `DATE '2024-01-31'::STRING` for a date of a cast text;
     Spark casts the date."""
     text, zone, literal = reader.text, reader.reading.zone, node.this
     casts: list[exp.Cast] = []
@@ -622,7 +619,7 @@ def _function_by_unit(
     reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
 ) -> Expr | None:
     """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
-    bare word; None for other calls."""
+    bare word; else None."""
     if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
         return None
     unit, *rest = node.expressions
@@ -689,8 +686,7 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
-    """Whether a text function returns plain text: most return collated text for collated text, and
-    padded bytes stay bytes."""
+    """Whether a text function returns plain text, not collated text or padded bytes."""
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
         return False

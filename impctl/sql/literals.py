@@ -37,8 +37,6 @@ from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
-# Constants of the SQL text, in the types Spark gives them. Law: value and type are Spark's own
-# (ANSI).
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
@@ -50,8 +48,8 @@ _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
 
 
 def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
-    """Read a number with or without suffix; None for another node. `negative`: a minus precedes it
-    and belongs to it, as in Spark's grammar."""
+    """Read a number with or without suffix; None for another node. A preceding minus is part of it,
+    as in Spark's grammar."""
     written = _written(text, node)
     result = None if written is None else _NUMBER.fullmatch(written)
     if result is None:
@@ -165,11 +163,10 @@ def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:
             return Literal(value, BINARY, span=span)
 
 
-# Constants of time: dates, timestamps, intervals, and what Spark makes of them beforehand. Law: a
-# constant is computed here only where it is what Spark computes: texts in the form that leaves
-# nothing open, and a TIMESTAMP without a zone of its own where the session's is a fixed offset
-# from UTC. In a region (`Europe/Berlin`) it stays a cast for Spark to do (docs/decisions/0022),
-# and so does all that fails or leaves the range of dates.
+# Dates, timestamps and intervals. A constant is computed here only where Spark surely gets the same
+# value: unambiguous text, and TIMESTAMP without a zone only if the session's is a fixed offset from
+# UTC. Otherwise (a region such as `Europe/Berlin`, failures, out of range) it stays a cast for
+# Spark (docs/decisions/0022).
 
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
@@ -255,7 +252,7 @@ def computed(call: Call) -> Expr:
 
 def alike(expr: Expr, beside: Expr, zone: str) -> Expr:
     """Cast a constant text beside a DATE or timestamp, and a DATE beside a timestamp, as Spark
-    compares them; others are unchanged."""
+    does."""
     kind = type_of(beside)
     if kind is None or not isinstance(expr, Literal) or expr.type not in (STRING, DATE):
         return expr

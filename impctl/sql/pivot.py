@@ -46,10 +46,9 @@ from impctl.sql.aggregates import (
 from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
 
-# Values after IN of a PIVOT: the constant each stands for in its column's type, and its name.
-# Law: a value is taken only where Spark's cast of it to the column's type changes nothing, so
-# that both find the same rows; it is called as Spark shows it as text, by the type it was written
-# in. None where either is not certain. Source: Spark's rule ResolvePivot.
+# Values after IN of a PIVOT, as constants of the column's type, and their names: Spark's text for
+# them in the type as written. None unless Spark's cast to the column's type surely changes nothing.
+# Source: Spark's rule ResolvePivot.
 
 _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
@@ -129,11 +128,10 @@ def _text(value: Literal) -> str | None:
     return None
 
 
-# PIVOT: one grouping, in which every call counts the rows of one value only. Law: what a pivot
-# yields is what Spark's yields, names, NULLs and the order of columns included. Rows are grouped
-# by every column that neither an aggregate nor FOR reads; `f(x) FOR c IN (v)` is `f(x) FILTER
-# (WHERE c <=> v)`. Where every result is a number or a boolean, Spark first groups by `c` as
-# well, so that a group without a row of `v` has NULL even for COUNT; otherwise COUNT is 0.
+# PIVOT as one grouping by all columns that neither an aggregate nor FOR reads, with names, NULLs
+# and column order as in Spark. `f(x) FOR c IN (v)` is `f(x) FILTER (WHERE c <=> v)`. If every
+# result is a number or a boolean, Spark first groups by `c` too, so that a group without a row of
+# `v` has NULL even for COUNT; otherwise COUNT is 0.
 
 _SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}
@@ -163,13 +161,13 @@ class _Made(Struct, frozen=True):
 
 
 def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) -> tuple[Plan, Scope]:
-    """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names. QueryError where
-    refused."""
+    """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names."""
     field = _field(node, reading)
     collector = AggregateCollector()
     reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
     columns = tuple(
-        (_suffix(one, node, reading), reader.read(one.unalias())) for one in node.expressions
+        (_suffix(expression, node, reading), reader.read(expression.unalias()))
+        for expression in node.expressions
     )
     made = _Made(tuple(collector.calls), columns)
     _check_calls(node, made, reading)
@@ -182,7 +180,7 @@ def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) ->
     width = len(made.calls) + 1
     for number, (name, _) in enumerate(values):
         *mine, rows = grouped.aggregates[number * width :][:width]
-        refs = {placeholder(at): one.attribute.ref() for at, one in enumerate(mine)}
+        refs = {placeholder(index): one.attribute.ref() for index, one in enumerate(mine)}
         lift = Lift(reading.text, (), refs, scope.ids())
         for suffix, expr in made.columns:
             value = lift(expr)

@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
 
-# What stands between the brackets of a WITH entry. Law: as all places, it is taken from the words
-# of the text, none guessed; the entry's rows are those of this stretch by itself, so another
-# query of the same rows may stand there instead.
+# The text between the brackets of a WITH entry; another query of the same rows may replace it.
 
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
@@ -70,10 +68,8 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
     return None
 
 
-# Which recursion Spark surely refuses, so that nobody need start it to hear so. Law: it is told
-# by the text alone, and only what Spark 4.3 refuses whatever its tables hold: of entries that
-# read themselves it runs those of UNION ALL, and it knows no clause behind them. What it may run
-# is left to it.
+# Recursion that Spark 4.3 surely refuses, whatever the tables hold, by the text alone: it runs
+# UNION ALL only, and no clause after it. Everything else is left to Spark.
 
 _FOREIGN = ("search", "cycle")
 """Clauses on WITH that Spark's grammar lacks."""
@@ -126,13 +122,12 @@ def reads_name(node: exp.Expression, name: str) -> bool:
     return False
 
 
-# What may stand between a step and the rows it reads of its own fixpoint. Law: a step gives more
-# rows, never fewer, where it reads more: selections, computed columns, joins that keep the
-# entry's rows, UNIONs. Where the fixpoint is a set, DISTINCT over its rows is left out, and IN or
-# EXISTS over them is the inner join that gives the same rows. Where it is a bag, both would
-# change how often a row comes; and every row that a step gives is made of one row of the entry,
-# as each round makes its rows of those of the last one alone. Everything else is refused by its
-# name, at its place. What does not read the entry may be any query.
+# What may stand between a step and the rows it reads of its own fixpoint. A step must give more
+# rows when it reads more: selections, computed columns, joins that preserve the entry's rows,
+# UNIONs. In a set, DISTINCT over these rows is dropped, and IN or EXISTS over them becomes an inner
+# join. In a bag both would change multiplicities, and each row must come from one row of the entry,
+# since a round sees only the last one's rows. Anything else is refused with its place. Parts that
+# do not read the entry may be any query.
 
 _ONLY_ONCE = (
     "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
@@ -165,8 +160,7 @@ class _Step(Struct, frozen=True):
         )
 
     def of(self, plan: Plan) -> Plan:
-        """The node over its inputs, after checking all that read the entry; QueryError for what a
-        step may not be."""
+        """The node over its inputs, after checking all that read the entry; else QueryError."""
         if not leaves_in(plan, self.fixpoint):
             return plan
         match plan:
@@ -265,14 +259,11 @@ def _construct(node: Plan) -> str:
     return type(node).__name__.upper()
 
 
-# WITH clauses: which entries are in sight, and those that read themselves as fixpoints. Law:
-# `WITH RECURSIVE r(columns) AS (base UNION step)` is the least set of rows with T = base UNION
-# step; of UNION ALL it is the rows of the base, those that a step makes of these, and so on, each
-# as often as it is derived. Whatever else a system makes of such a text is refused by its name.
-# Under RECURSIVE an entry's name means the entry inside itself, be there a table of that name or
-# not; entries that do not read themselves are what they are without the word. Every place that
-# reads an entry has a fixpoint of its own, with accesses and columns of its own and the entry's
-# one id.
+# WITH clauses: visible entries, and self-referencing ones as fixpoints. `WITH RECURSIVE r(columns)
+# AS (base UNION step)` is the least set with T = base UNION step; with UNION ALL, a row counts as
+# often as it is derived. Other forms are refused. Under RECURSIVE an entry's name inside the entry
+# means the entry, even if a table has that name. Every reference to an entry has its own fixpoint,
+# with its own accesses and columns and the entry's one id.
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")

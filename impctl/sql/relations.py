@@ -43,9 +43,9 @@ from impctl.sql.scope import (
 if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
-# Joins by columns of one name: USING and NATURAL. Law: the columns appear once and first in `*`,
-# and first in `t.*`, as Spark orders them. Where Spark pairs columns otherwise than by one name
-# on each side, the join is refused. Source: Spark's Analyzer, rule ResolveNaturalAndUsingJoin.
+# USING and NATURAL: common columns appear once and first in `*`, and first in `t.*`. A join is
+# refused where Spark pairs columns other than by one name on each side. Source: Spark's Analyzer,
+# rule ResolveNaturalAndUsingJoin.
 
 Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
 
@@ -121,11 +121,9 @@ def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
     return right if kind is JoinKind.RIGHT else left
 
 
-# Rows once for every element of an array or a map: LATERAL VIEW, and a generator in SELECT. Law:
-# the columns it makes are as many as Spark makes, under the names that are written or Spark's
-# own; where how many there are is not certain, names are asked for. A generator in the SELECT
-# list takes apart the rows that WHERE lets through, so it is the LATERAL VIEW of a query over
-# these; its columns stand in its place in the list, and there is one such item in a list.
+# LATERAL VIEW, and generators in SELECT. Columns have the written names or Spark's; names are
+# required if their number is uncertain. A generator in SELECT is the LATERAL VIEW of a query over
+# the rows that WHERE keeps, and its columns replace it; there may be one per list.
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 
@@ -273,11 +271,9 @@ def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
     return [from_spark(key), from_spark(value)]
 
 
-# `VALUES (1, 'a'), (2, 'b')`: rows written into the text, as so many SELECTs without FROM. Law:
-# the relation is `SELECT 1 AS col1, 'a' AS col2 UNION ALL SELECT 2, 'b'`, which Spark gives the
-# same names and rows. Values of a column have one type, or are NULL: where they do not, what
-# Spark takes is refused, since it is not what UNION takes. Rows are put together as a tree, so
-# that plans are no deeper for many.
+# `VALUES (1, 'a'), (2, 'b')` is `SELECT 1 AS col1, 'a' AS col2 UNION ALL SELECT 2, 'b'`. Values of
+# a column must have one type or be NULL, since Spark's common type is not that of UNION. The UNIONs
+# form a balanced tree to limit the plan's depth.
 
 MOST_ROWS = 200
 """Each costs an operator or two; more rows belong in a table."""
@@ -345,11 +341,10 @@ def _refuse_types(
             )
 
 
-# FROM clauses: tables, derived tables, common table expressions and joins. Law: every occurrence
-# of a table is an access of its own, with a span that is exactly its written name; a common table
-# expression used twice is read twice. JOIN is read as if it bound tighter than the comma; to
-# Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that changes rows or
-# columns are refused behind a comma.
+# FROM clauses. Every occurrence of a table is a separate access, whose span is its written name; a
+# common table expression used twice is read twice. JOIN is read as if it bound tighter than the
+# comma. In Spark it does not (`spark.sql.ansi.relationPrecedence`), so a join after a comma is
+# refused if this changes rows or columns.
 
 _KINDS = {
     ("", ""): JoinKind.INNER, ("", "INNER"): JoinKind.INNER, ("", "CROSS"): JoinKind.INNER,

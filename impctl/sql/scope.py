@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from impctl.sql.text import SqlText
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
-# What one reading of a query carries along: the text, the catalog, numbers not used yet. Law:
-# identities handed out are unique in the plan; accesses are numbered per table in the order in
-# which they are read, which is the order of the text but for common table expressions.
+# State of reading one query: text, catalog, unused numbers. Identities are unique in the plan;
+# accesses are numbered per table in reading order, the order of the text except for common table
+# expressions.
 
 MAX_ACCESSES = 1_000
 """WITH entries that use each other twice multiply to 2 to the n."""
@@ -111,9 +111,8 @@ def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 
-# What a name that is no table's may have meant: a table, or a WITH entry, also the one around it.
-# Law: it only helps to mend an error; nothing is read by it. Without RECURSIVE an entry is not
-# known inside itself, which is said of a name that is its own, rightly spelt or nearly.
+# What an unknown table name may have meant, for error messages only: a table, or a WITH entry,
+# including the enclosing one, which is unknown inside itself without RECURSIVE.
 
 
 def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
@@ -139,11 +138,10 @@ def _around(node: exp.Expression) -> Iterator[exp.CTE]:
         outer = outer.parent
 
 
-# What the names in one SELECT block stand for. Law: a name means what Spark makes of it, without
-# regard to case, or it is refused with its place and near names; an ambiguous name is refused
-# with its candidates. A name found only in an enclosing block is a correlated one, and allowed
-# only where the reader said so. A table without an alias is called by its whole name or the end
-# of it (`main.shop.sales.x`, `sales.x`).
+# Names in one SELECT block, resolved as in Spark regardless of case. Unknown names are refused with
+# similar ones, ambiguous names with the candidates. A name of an enclosing block is correlated, and
+# must be allowed by the reader. A table without an alias is called by its full name or the end of
+# it (`main.shop.sales.x`, `sales.x`).
 
 Qualifier = tuple[str, ...]
 """Parts of a relation's name in lower case: an alias has one, a table three."""
@@ -151,8 +149,8 @@ Qualifier = tuple[str, ...]
 
 class ScopeEntry(Struct, frozen=True):
     """One nameable column: its relation's name, its name, and what it reads. A column merged by
-    USING has one entry without its relation's name, and another with it that `*` and plain names do
-    not see."""
+    USING has one entry without a relation name, and another with it that `*` and plain names do not
+    see."""
 
     relation: Qualifier | None
     name: str

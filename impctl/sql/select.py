@@ -80,8 +80,8 @@ if TYPE_CHECKING:
     from impctl.sql.text import SqlText
 
 
-# ORDER BY, LIMIT and OFFSET. Law: ORDER BY sees the SELECT list first; a column it needs beyond
-# that is carried along hidden. ORDER BY without LIMIT is a Sort, with LIMIT or OFFSET a TopK.
+# ORDER BY sees the SELECT list first; other columns it needs are hidden columns. ORDER BY alone is
+# a Sort, with LIMIT or OFFSET a TopK.
 
 
 class Order(Struct, frozen=True):
@@ -157,9 +157,8 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
     return with_children(expr, tuple(_through(part, columns) for part in parts))
 
 
-# UNION, EXCEPT and INTERSECT. Law: columns match by position and get the common type, decimals
-# without one that to which Spark rounds both; a side of another type is cast explicitly, and
-# sides of other types are refused.
+# UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
+# (for decimals without one, the type Spark rounds to); other types are refused.
 
 _KINDS: dict[type[exp.Expression], SetKind] = {
     exp.Union: SetKind.UNION,
@@ -242,8 +241,8 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
 
 
 def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
-    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some supported
-    sqlglot versions differ. A Subquery was in brackets."""
+    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some sqlglot
+    versions differ. A Subquery was in brackets."""
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
@@ -308,10 +307,9 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
     return Project(plan, tuple(outputs))
 
 
-# One SELECT block, from FROM to LIMIT. Law: the plan computes what Spark computes for the block,
-# clause by clause: FROM, WHERE, GROUP BY, HAVING, windows, QUALIFY, SELECT, DISTINCT, ORDER BY,
-# LIMIT. Names are resolved as Spark resolves them (`sql.scope`). Expressions are read over FROM
-# columns first and brought above the grouping afterwards.
+# One SELECT block, computed clause by clause as in Spark: FROM, WHERE, GROUP BY, HAVING, windows,
+# QUALIFY, SELECT, DISTINCT, ORDER BY, LIMIT. Expressions are read over FROM columns first, and
+# brought above the grouping afterwards.
 
 _A_NAME = re.compile(r"[\w.`]*")
 _BLOCK_PARTS = frozenset(

@@ -1,9 +1,5 @@
-"""Parses SQL text into a plan.
-
-Law: the plan means what Spark makes of the text, or the text is refused with the construct's
-name, its place and what to do. Only sqlglot's tokenizer and grammar are used; this package resolves
-names, types and clauses.
-"""
+"""Parses SQL text into a plan that means what Spark makes of the text; other text is refused with
+the construct's name, its place and a hint. Only sqlglot's tokenizer and grammar are used."""
 
 from __future__ import annotations
 
@@ -46,7 +42,7 @@ def parse_query(
 ) -> Query:
     """Plan one SELECT statement (or set operation) over the catalog's tables. `zone` is the
     session's time zone, `names` other names of tables, `live` the expiry of tables. Raises
-    QueryError, with line and column in the text, for anything that is not read."""
+    QueryError with line and column."""
     try:
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
@@ -97,8 +93,7 @@ def _too_deep(name: QueryName) -> QueryError:
 
 
 def _depths(tree: exp.Expression) -> Iterator[int]:
-    """Depth of every node, without recursion; a chain of AND or OR is read in a loop, so it counts
-    once."""
+    """Depth of every node; a chain of AND or OR counts once, since it is read in a loop."""
     waiting = [(tree, 1)]
     while waiting:
         node, depth = waiting.pop()

@@ -46,9 +46,9 @@ from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, functi
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
 
-# What a condition reads beside its row: values and marks of subqueries, joined to every row. Law:
-# such a join neither drops a row nor repeats one, unless no condition on what it brings could be
-# true of that row. So what is read beside rows can be joined below the condition, in any order.
+# Values and marks of subqueries that a condition reads, joined to every row. Such a join drops or
+# repeats a row only if no condition on its columns can be true of that row, so these joins may
+# stand below the condition in any order.
 
 
 class JoinedSubquery(Struct, frozen=True):
@@ -87,8 +87,8 @@ def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
 
-# What every place that reads a subquery needs: its form without parentheses, and its plan. Law: a
-# subquery read on its own sees nothing of the enclosing query.
+# A subquery's form without parentheses, and its plan. Read on its own, it does not see the
+# enclosing query.
 
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 """Error codes of unknown names."""
@@ -183,14 +183,13 @@ def _construct(query: exp.Expression) -> str | None:
     return next((words for name, words in _CONSTRUCTS if name in present), None)
 
 
-# Subqueries that have one value, wherever an expression reads them, as joins. Law: an aggregate
-# without GROUP BY has exactly one row and joins as that row. Any other subquery of one column is
-# the least of its values, NULL where it has no row; where it has several the plan fails, as Spark
-# does. One whose WHERE equates columns of its own with columns of the enclosing query is the same
-# aggregate grouped by these columns, joined on them: a row without a group compares with NULL and
-# is dropped either way, which takes a comparison that nothing but arithmetic parts from it. Both
-# have one type, else values of several groups could equal one value of the enclosing query. That
-# holds where no rows give NULL, so not for COUNT nor for what makes a value of NULL.
+# Scalar subqueries as joins. An aggregate without GROUP BY joins as its one row. Any other subquery
+# of one column becomes the least of its values, NULL without rows, and a failure with several, as
+# in Spark. A subquery whose WHERE equates its columns with columns of the enclosing query becomes
+# the aggregate grouped by these columns, joined on them. A row without a group then compares with
+# NULL and is dropped either way; this needs a comparison with nothing but arithmetic in between,
+# and an aggregate that is NULL without rows (not COUNT, nor an expression that turns NULL into a
+# value). Both sides need one type, else values of several groups could equal one outer value.
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
@@ -314,8 +313,7 @@ def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
 
 
 def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
-    """The single value of a column; NULL where there is no row, a failure where there are
-    several."""
+    """The single value of a column; NULL without rows, a failure with several."""
     (column,) = attributes_of(plan)
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
     value = AggregateCall("min", (column.ref(span),), span=span)
@@ -444,12 +442,10 @@ def _pair(
     return None if is_mixed else (own, other)
 
 
-# IN and EXISTS under OR: marks beside the rows, of which the condition asks whether one is there.
-# Law: the subquery's values, each once, are joined LEFT to the rows by equality; a row has at
-# most one partner, and the mark it brings is NULL where there is none. That tells true from not
-# true, all that a condition made of AND and OR asks; below NOT, and of values compared in any
-# other way, the difference between false and NULL or the number of partners would count, and it
-# is refused.
+# IN and EXISTS under OR, as marks: the distinct values of the subquery are LEFT joined to the rows
+# by equality, so a row has at most one partner, and the mark is NULL without one. That tells true
+# from not true, which is enough under AND and OR. Below NOT, or with other comparisons, false and
+# NULL or the number of partners would matter: refused.
 
 
 class MembershipMark(Struct, frozen=True):
@@ -530,11 +526,10 @@ def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
     return None
 
 
-# WHERE and HAVING: predicates, subqueries in IN and EXISTS as semi and anti joins, single values.
-# Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the
-# enclosing query becoming part of the join condition; NOT IN keeps its meaning for NULL. A
-# subquery that groups, limits or combines is read on its own and may not name columns of the
-# enclosing query.
+# WHERE and HAVING: IN and EXISTS as semi and anti joins, scalar subqueries. A subquery of plain
+# FROM and WHERE joins directly, its correlated conditions becoming part of the join condition; NOT
+# IN keeps its meaning for NULL. A subquery that groups, limits or combines is read on its own and
+# may not be correlated.
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
@@ -571,8 +566,8 @@ def read_condition(
 
 
 def as_truth(condition: Expr) -> Expr:
-    """A whole condition of HAVING or QUALIFY: Spark casts it to BOOLEAN. It refuses a non-boolean
-    one anywhere else, also below AND."""
+    """A whole condition of HAVING or QUALIFY, which Spark casts to BOOLEAN. Anywhere else, also
+    below AND, it refuses non-boolean conditions."""
     if type_of(condition) == BOOLEAN:
         return condition
     return Cast(condition, BOOLEAN, span=condition.span)

@@ -19,9 +19,8 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 
-# MAX RECURSION LEVEL n behind the name of a WITH entry, which sqlglot does not know. Law: the
-# clause is read where Spark reads it: four words between the name of an entry (with its columns)
-# and AS. Everybody else sees blanks in its place, so that all other words stand where they stood.
+# MAX RECURSION LEVEL n after the name (and columns) of a WITH entry, which sqlglot does not know:
+# it is read, then blanked out, so that all other words keep their places.
 
 _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
@@ -71,9 +70,9 @@ def by_entry(
     return result
 
 
-# Comments that end in one place for Spark and in another for sqlglot. Law: a comment is refused
-# where the two may disagree about its end: what follows would be query to one and comment to the
-# other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT, BRACKETED_COMMENT).
+# Comments that Spark and sqlglot may end at different places are refused, since the rest would be
+# query to one and comment to the other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT,
+# BRACKETED_COMMENT).
 
 
 def ambiguous_comment(sql: str, words: Tokens) -> Place | None:
@@ -112,9 +111,8 @@ def _doubtful(sql: str, start: int, end: int) -> Place | None:
     return None
 
 
-# Where the nodes of a sqlglot tree stand in the text. Law: a place runs from a node's first to
-# its last token, widened until every parenthesis in it has its partner; it is computed once per
-# tree, in time proportional to it.
+# Places of sqlglot nodes: from a node's first to its last token, widened until parentheses match;
+# computed once per tree, in linear time.
 
 _SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
 """Prefix operators, which have no place in sqlglot's tree."""
@@ -199,10 +197,9 @@ def _own_place(node: Any, tokens: Tokens) -> Place | None:
     return (start, tokens.opened(end + 1) if isinstance(node, exp.Anonymous) else end + 1)
 
 
-# The SQL text being read: its sqlglot tree, and the places of that tree's nodes in the text. Law:
-# every place is taken from token positions and checked against the text; none is guessed.
-# Functions stay as written, name and arguments in order, because sqlglot's own function classes
-# reorder and add arguments, and Spark is to be asked exactly what the user asked.
+# The text of a query: its sqlglot tree and the places of its nodes, from token positions checked
+# against the text. Functions stay as written, since sqlglot's function classes reorder and add
+# arguments.
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _CLAUSES = (
@@ -266,8 +263,7 @@ def _overlay(parser: Any) -> exp.Expression:
 
 
 def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, with `window` before a bracket as a function name: sqlglot reads it as a
-    clause."""
+    """The tokens, with `window` before a bracket as a function name, not a clause."""
     result = []
     for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
         is_call = behind is not None and behind.token_type is TokenType.L_PAREN
@@ -345,8 +341,7 @@ class SqlText(Struct, frozen=True):
 
 
 def as_invalid_query(refusal: NotReadError) -> QueryError:
-    """The error for what Spark does not run either: the query must change, a sketch is not the
-    issue."""
+    """The error for a query that Spark does not run either."""
     hint = refusal.hint
     if hint == _REPHRASE:
         hint = f"{_WITHOUT_IT}; Spark supports it, but does not run the recursion of this query"

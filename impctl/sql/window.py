@@ -1,9 +1,6 @@
-"""Window functions, named windows and QUALIFY.
-
-Law: a window call becomes one more column above the grouping and HAVING; the frame stays text, for
-Spark. QUALIFY is a filter right above it, below DISTINCT and ORDER BY. While a block is read,
-window results are placeholders.
-"""
+"""Window functions, named windows and QUALIFY. A window call becomes a column above the grouping
+and HAVING; its frame stays text for Spark. QUALIFY is a filter above that, below DISTINCT and ORDER
+BY. While a block is read, window results are placeholders."""
 
 from __future__ import annotations
 
@@ -143,8 +140,8 @@ def read_qualify(
     grouping: GroupingClause | None,
 ) -> Expr | None:
     """Read QUALIFY with a reader that collects windows; Spark requires one. A name is a column
-    before it is an alias; one that is both, with a window value, is ambiguous to Spark. Everything
-    but ORDER BY was read before, so that its aggregates are known."""
+    before it is an alias; one that is both, with a window value, is ambiguous. Everything but ORDER
+    BY must be read before, so that its aggregates are known."""
     node = select.args.get("qualify")
     if node is None:
         return None
@@ -210,8 +207,7 @@ def _refuse_hidden(
     column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
 ) -> None:
     """Refuse a name above groups, unless it is an alias that no FROM column has, or a grouped
-    column selected under its own name: Spark resolves others, or refuses them, depending on windows
-    in QUALIFY."""
+    column selected under its own name: how Spark resolves others depends on windows in QUALIFY."""
     name = column.name
     is_plain = len(column.parts) == 1
     aliased = reader.names.aliases.get(name.lower(), ())

@@ -64,10 +64,10 @@ def build_circle(
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
-        _relation(builder, at, plan, circle, frozenset(asked))
-        for at, plan in enumerate(circle.plans)
+        _relation(builder, index, plan, circle, frozenset(asked))
+        for index, plan in enumerate(circle.plans)
     ]
-    stores = list(dict.fromkeys(one.source for one in relations))
+    stores = list(dict.fromkeys(relation.source for relation in relations))
     flows, inputs, back = [], [], []
     for at, one in enumerate(relations):
         # Relations of one store keep the same columns, in the same order.
@@ -158,11 +158,11 @@ class _Prepared(Struct, frozen=True):
 def build_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> Flow:
     """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
-    for one in blocks:
-        if isinstance(one.shape, NoTree) or one.block is None:
-            flows.append(builder.build(one.branch, must_be_sure=False))
+    for block in blocks:
+        if isinstance(block.shape, NoTree) or block.block is None:
+            flows.append(builder.build(block.branch, must_be_sure=False))
         else:
-            flows.append(_built(builder, one.block, one.shape))
+            flows.append(_built(builder, block.block, block.shape))
     if len(flows) == 1:
         return flows[0]
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
@@ -172,9 +172,9 @@ def plant_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> lis
     """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
     ranges: the returned flows do."""
     return [
-        _built(builder, one.block, one.shape)
-        for one in blocks
-        if isinstance(one.shape, TreeShape) and one.block is not None
+        _built(builder, block.block, block.shape)
+        for block in blocks
+        if isinstance(block.shape, TreeShape) and block.block is not None
     ]
 
 
@@ -244,8 +244,8 @@ def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _B
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
     prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
-        for at, node in enumerate(shape.nodes)
+        _prepared(builder, f"{name}/{index}", node, arguments[index], shape)
+        for index, node in enumerate(shape.nodes)
     ]
     inputs = tuple(one.flow for one in prepared if one.flow is not None)
     accesses = tuple(access for flow in inputs for access in flow.accesses)
@@ -255,8 +255,8 @@ def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _B
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
     shown = tuple(
-        Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
-        for at, node in enumerate(shape.nodes)
+        Shown(ref.id, known_type(ref.type, ref.span), index, nodes[index].kept_names[place])
+        for index, node in enumerate(shape.nodes)
         for ref, place in node.shown
     )
     return _BuiltTree(tree, inputs, accesses, shown)
@@ -280,11 +280,11 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
         exprs = dict(calls.arguments)
         # What counts once is kept, not summed up.
         placed = set(calls.distinct)
-        for at, node in enumerate(shape.nodes):
+        for index, node in enumerate(shape.nodes):
             for call in node.arguments:
                 for name in _read_by(calls.columns[call]):
                     if name not in placed:
-                        result[at][name] = exprs[name]
+                        result[index][name] = exprs[name]
                     placed.add(name)
     return [tuple(one.items()) for one in result]
 
@@ -293,9 +293,9 @@ def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
-        one.argument
-        for one in parts
-        if one is not None and not isinstance(one, FirstValue | Spread)
+        part.argument
+        for part in parts
+        if part is not None and not isinstance(part, FirstValue | Spread)
     )
     return tuple(dict.fromkeys(names))
 
@@ -308,7 +308,7 @@ def _prepared(
     shape: TreeShape,
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
-    kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
+    kept = [(f"{name}/{index}", expr) for index, expr in enumerate(node.kept)]
     types = [(one, known_type_of(expr, span)) for one, expr in (*kept, *arguments)]
     held = list(types)
     for ref, place in node.shown:
@@ -333,14 +333,14 @@ def _nodes(
 ) -> tuple[TreeNode, ...]:
     nodes: list[TreeNode] = []
     inputs = position = 0
-    for at, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
+    for index, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
         links = tuple(
             Link(
                 child,
                 shape.nodes[child].edge,
                 tuple(one.kept[place][0] for place in shape.nodes[child].parent_key),
             )
-            for child in shape.children_of(at)
+            for child in shape.children_of(index)
         )
         own = () if one.flow is None else one.flow.accesses
         accesses = tuple(
@@ -350,7 +350,7 @@ def _nodes(
         position += len(own)
         nodes.append(
             TreeNode(
-                f"{name}/{at}",
+                f"{name}/{index}",
                 None if one.flow is None else inputs,
                 one.kept,
                 tuple(one.kept[place][0] for place in node.key),

@@ -114,7 +114,7 @@ def _made(rows: Plan) -> _Made:
     result: _Made = {}
     for node in nodes_of(rows):
         if isinstance(node, Project):
-            result |= {one.attribute.id: one.expr for one in node.outputs}
+            result |= {output.attribute.id: output.expr for output in node.outputs}
     return result
 
 
@@ -133,9 +133,9 @@ def condition_on(rows: Plan, scan: Scan) -> Expr | None:
     """What selections say of a scan's own rows, its columns by their names in the table."""
     made = _made(rows)
     names: dict[AttributeId, Expr] = {
-        one.id: ColumnRef(one.name, one.type, one.nullable)
-        for one in scan.attributes
-        if one.type is not None
+        attribute.id: ColumnRef(attribute.name, attribute.type, attribute.nullable)
+        for attribute in scan.attributes
+        if attribute.type is not None
     }
     parts = dict.fromkeys(
         substitute(part, names)
@@ -195,10 +195,10 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
     chain = _Chain.of(joins, fan_outs)
     joined_accesses: list[JoinedAccess] = []
     held = 0.0
-    for at, plan in enumerate(chain.plans):
-        size = chain.size(at)
-        steps = [chain.met(at, last) for last in range(max(at, 1), len(chain.plans))]
-        known = [one for one in steps if one is not None]
+    for index, plan in enumerate(chain.plans):
+        size = chain.size(index)
+        steps = [chain.met(index, last) for last in range(max(index, 1), len(chain.plans))]
+        known = [step for step in steps if step is not None]
         if size is None or len(known) < len(steps):
             return None
         rows, share = size
@@ -207,7 +207,7 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
             JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)
         ]
         held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is TreeMode.RING else 0))
-        if at == 0:
+        if index == 0:
             held += sum(
                 rows * one * _row_bytes(chain.plans[: last + 1])
                 for last, one in enumerate(known[:-1], 1)
@@ -217,7 +217,9 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
     """Bytes of a joined row of these relations, as if each was sketched once."""
-    columns = [(one.id, one.type) for plan in plans for one in attributes_of(plan)]
+    columns = [
+        (attribute.id, attribute.type) for plan in plans for attribute in attributes_of(plan)
+    ]
     return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
 
 
@@ -237,14 +239,16 @@ class _Chain(Struct, frozen=True):
     @classmethod
     def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
         chain = chain_of(joins)
-        owner = {name: at for at, one in enumerate(chain.relations) for name in one.ids}
+        owner = {
+            name: index for index, relation in enumerate(chain.relations) for name in relation.ids
+        }
         arcs = []
         for part in chain.conditions:
             match part:
                 case Compare(op, ColumnRef() as one, ColumnRef() as other) if op in _EQUALITIES:
                     ends = (owner[one.id], owner[other.id])
                     arcs.append(_Arc(ends, (one, other), op is CompareOp.NULL_SAFE_EQUAL))
-        return cls(tuple(one.plan for one in chain.relations), tuple(arcs), fan_outs)
+        return cls(tuple(relation.plan for relation in chain.relations), tuple(arcs), fan_outs)
 
     def between(self, one: int, other: int) -> list[_Arc]:
         return [arc for arc in self.arcs if {one, other} == set(arc.ends)]
@@ -275,7 +279,7 @@ class _Chain(Struct, frozen=True):
     def _way(self, start: int, last: int) -> list[tuple[int, int]]:
         """The order of joins until all relations up to the last one are reached."""
         reached, way = [start], list[tuple[int, int]]()
-        left = [at for at in range(last + 1) if at != start]
+        left = [index for index in range(last + 1) if index != start]
         while left:
             connected = (
                 (one, other) for one in reached for other in left if self.between(one, other)
@@ -325,18 +329,18 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
     result: list[TouchingAccess] = []
     tuples: list[float] = []
     held = 0.0
-    for at, node in enumerate(shape.nodes):
+    for index, node in enumerate(shape.nodes):
         if len(node.accesses) > 1:
             return None
-        side = _own_side(shape, at)
+        side = _own_side(shape, index)
         if side is None:
             return None
         size = fan_outs.size(side)
         tuples.append(size.keys if side.columns.counted is None else size.tuples)
-        held += tuples[-1] * _tuple_bytes(shape, at)
+        held += tuples[-1] * _tuple_bytes(shape, index)
         if node.rows is None:
             continue
-        touched = _touched(shape, at, size.share, fan_outs)
+        touched = _touched(shape, index, size.share, fan_outs)
         if touched is None:
             return None
         result += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
@@ -555,8 +559,8 @@ def _mean(
 
 def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
     tables: dict[TableName, list[_Access]] = {}
-    for one in accesses:
-        tables.setdefault(one.scan.table, []).append(one)
+    for access in accesses:
+        tables.setdefault(access.scan.table, []).append(access)
     return tables
 
 
@@ -599,7 +603,7 @@ def estimate(
     index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
     if tree is None or index is None:
         return None
-    shares = {one.scan.access: one.share for one in tree.accesses}
+    shares = {access.scan.access: access.share for access in tree.accesses}
     return JoinEstimate(
         joined=rows_joined(index.accesses, changed),
         touched=tuples_touched(tree.accesses, changed),
@@ -682,9 +686,9 @@ class TreesByFanOut(Struct, frozen=True):
         try:
             blocks = planned_blocks(core, {})
             result = [
-                estimate(one.block.joins, one.shape, self.rows, self.fan_outs)
-                for one in blocks
-                if one.block is not None and isinstance(one.shape, TreeShape)
+                estimate(block.block.joins, block.shape, self.rows, self.fan_outs)
+                for block in blocks
+                if block.block is not None and isinstance(block.shape, TreeShape)
             ]
         except ImpctlError as error:
             return TreeChoice(False, f"its fan-out is unknown: {error.message}")

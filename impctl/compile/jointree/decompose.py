@@ -154,13 +154,13 @@ def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
     classes = classes_of(equalities)
     edges: dict[int, EdgeJoin] = {}
     inside: dict[int, Merging] = {}
-    for at, beside in enumerate(relations.beside):
-        above = _columns_read_above(at, beside, relations, asked)
+    for index, beside in enumerate(relations.beside):
+        above = _columns_read_above(index, beside, relations, asked)
         edge = edge_of(beside, classes, bounded, above)
         if isinstance(edge, EdgeJoin):
-            edges[at] = edge
+            edges[index] = edge
         else:
-            inside[at] = edge
+            inside[index] = edge
     bags = _bags(plan, relations, conditions, edges, inside)
     bags = _with_reads(bags, relations, asked, edges)
     return JoinGraph(
@@ -214,7 +214,7 @@ def _columns_read_above(
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
     others = (one for place, one in enumerate(relations.beside) if place != at)
-    exprs = [*relations.conditions, *asked.columns, *(p for one in others for p in one.parts)]
+    exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
     for parts in asked.arguments.values():
         is_own = all(columns_of(part) <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
@@ -234,7 +234,9 @@ def _bags(
     padding = {count + at for at in inside if not relations.beside[at].padded}
     bags = Bags(tuple(one for one in single if not one & padding))
     sides = (plan, *relations.plans, *(one.other for one in relations.beside))
-    names: Names = {one.id: one.name for side in sides for one in attributes_of(side)}
+    names: Names = {
+        attribute.id: attribute.name for side in sides for attribute in attributes_of(side)
+    }
     for condition in conditions:
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
@@ -253,7 +255,7 @@ def _with_reads(
 ) -> Bags:
     """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
-    below = {count + at for at in edges}
+    below = {count + edge for edge in edges}
     for exprs, what in _read_together(asked):
         read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
         span = next((expr.span for expr in exprs if expr.span is not None), None)
@@ -296,17 +298,17 @@ class Bags(Struct, frozen=True):
         return Bags(tuple(sorted(whole, key=min)), (*self.reasons, reason))
 
     def place_of(self, relation: Relation) -> int:
-        return next(at for at, bag in enumerate(self.members) if relation in bag)
+        return next(index for index, bag in enumerate(self.members) if relation in bag)
 
     def classes(self, classes: Sequence[KeyClass]) -> tuple[Bag, ...]:
         """Per bag the numbers of the classes it has a column of."""
         return tuple(
-            frozenset(at for at, one in enumerate(classes) if one.relations & bag)
+            frozenset(index for index, key_class in enumerate(classes) if key_class.relations & bag)
             for bag in self.members
         )
 
     def relations_of(self, places: Iterable[int]) -> frozenset[Relation]:
-        return frozenset().union(*(self.members[at] for at in places))
+        return frozenset().union(*(self.members[position] for position in places))
 
 
 def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
@@ -352,15 +354,15 @@ def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Circ
     if any(joins.host_of(at) <= frozenset(bag) for at in joins.inside):
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
-    classes = [one for one in joins.classes if len(one.relations & set(own)) > 1]
-    sets = _sets(own, [one.relations for one in classes])
+    classes = [key_class for key_class in joins.classes if len(key_class.relations & set(own)) > 1]
+    sets = _sets(own, [key_class.relations for key_class in classes])
     if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
         return None
     keys = tuple(
         tuple(
-            (place, next(iter(one.members_in({at}))))
-            for place, one in enumerate(classes)
-            if at in one.relations
+            (place, next(iter(key_class.members_in({at}))))
+            for place, key_class in enumerate(classes)
+            if at in key_class.relations
         )
         for at in own
     )
@@ -372,12 +374,14 @@ def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Circ
             first, *others = one.members_in({at}) or (None,)
             mine += [Compare(op, first, other) for other in others if first is not None]
         plans.append(selected(joins.relations.plans[at], mine))
-    return CircleRows(tuple(plans), keys, tuple(one.null_safe for one in classes))
+    return CircleRows(tuple(plans), keys, tuple(key_class.null_safe for key_class in classes))
 
 
 def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[Bag]:
     """Per relation its classes."""
-    return [frozenset(place for place, one in enumerate(relations) if at in one) for at in own]
+    return [
+        frozenset(place for place, relation in enumerate(relations) if at in relation) for at in own
+    ]
 
 
 def _hang(bags: list[Bag]) -> bool:
@@ -587,7 +591,7 @@ def objection_to(joins: JoinGraph) -> NoTree | None:
 
 def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTree:
     """The tree; of one node if all relations end up in one bag."""
-    branches = {at: _other_side(joins, at, changed) for at in joins.edges}
+    branches = {edge: _other_side(joins, edge, changed) for edge in joins.edges}
     # A virtual root keeps no individual values.
     may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
@@ -596,10 +600,10 @@ def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTre
     if virtual is not None:
         tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
     else:
-        roots = [at for at in range(len(sets)) if all(at in holder for holder in holders)]
+        roots = [index for index in range(len(sets)) if all(index in holder for holder in holders)]
         read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
-        roots = [at for at in roots if all(at in result for result in having)] or roots
+        roots = [root for root in roots if all(root in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
     return nodes_of_layout(TreeLayout(joins, bags, virtual, tree, branches))
 
@@ -632,7 +636,10 @@ def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
 
 
 def _class_of(joins: JoinGraph, column: Expr) -> int | None:
-    return next((at for at, one in enumerate(joins.classes) if one.has(column)), None)
+    return next(
+        (index for index, key_class in enumerate(joins.classes) if key_class.has(column)),
+        None,
+    )
 
 
 def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
@@ -753,7 +760,11 @@ class TreeLayout(Struct, frozen=True):
 
     def hanging_on(self, at: int) -> list[int]:
         """The joins beside whose edges hang on this bag."""
-        return [one for one in self.branches if self.place_of(min(self.joins.host_of(one))) == at]
+        return [
+            branch
+            for branch in self.branches
+            if self.place_of(min(self.joins.host_of(branch))) == at
+        ]
 
 
 def nodes_of_layout(layout: TreeLayout) -> SubTree:
@@ -785,7 +796,7 @@ class _Nodes:
         for one in shared:
             kept.place_of(self._member(one, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
-        for child in (at for at, parent in enumerate(layout.tree.parents) if parent == bag):
+        for child in (index for index, parent in enumerate(layout.tree.parents) if parent == bag):
             place, below = self.visit(child)
             both = sorted(layout.sets[bag] & layout.sets[child])
             key = tuple(below.place_of(self._member(one, child)) for one in both)
@@ -821,7 +832,7 @@ class _Nodes:
         joins = self.layout.joins
         if joins.relations.owners_of(expr) <= members:
             return expr
-        one = next((one for one in joins.classes if one.has(expr)), None)
+        one = next((key_class for key_class in joins.classes if key_class.has(expr)), None)
         equal = () if one is None else one.members_in(members)
         return equal[0] if equal else None
 
@@ -839,7 +850,7 @@ class _Nodes:
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants belong to the first relation."""
         joins = self.layout.joins
-        elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
+        elsewhere = {at for branch in self.layout.branches for at in joins.calls_of_edge(branch)}
         elsewhere |= joins.asked.one_by_one
         result = []
         for at, parts in joins.asked.arguments.items():
@@ -879,11 +890,11 @@ class KeptColumns:
 
     def place_of(self, expr: Expr) -> int:
         """The position of the column, or of an equal one; added if missing."""
-        for at, other in enumerate(self.exprs):
+        for index, other in enumerate(self.exprs):
             if is_same(expr, other):
-                return at
+                return index
             if any(result.has(expr) and result.has(other) for result in self._classes):
-                return at
+                return index
         return self.put(expr)
 
     def put(self, expr: Expr) -> int:
@@ -910,9 +921,9 @@ def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
     wanted, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
-        ComputedColumn(one, relations.resolved(one.ref()))
-        for one in attributes_of(joins)
-        if one.id in wanted
+        ComputedColumn(attribute, relations.resolved(attribute.ref()))
+        for attribute in attributes_of(joins)
+        if attribute.id in wanted
     )
 
 
@@ -929,13 +940,15 @@ def outputs_above(
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
-    exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
+    exprs: dict[AttributeId, Expr] = {
+        attribute.id: attribute.ref() for attribute in attributes_of(root)
+    }
     node = root
     while node is not joins:
         if not isinstance(node, Project | Sort):
             return None
         if isinstance(node, Project):
-            made = {one.attribute.id: one.expr for one in node.outputs}
+            made = {output.attribute.id: output.expr for output in node.outputs}
             exprs = {name: substitute(expr, made) for name, expr in exprs.items()}
         node = node.child
     own = {one.attribute.id: one.expr for one in joined}
@@ -943,7 +956,7 @@ def outputs_above(
 
 
 def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
-    wanted = frozenset(one.id for one in attributes_of(root))
+    wanted = frozenset(attribute.id for attribute in attributes_of(root))
     node = root
     while node is not joins:
         read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
@@ -952,7 +965,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
                 wanted = read
             case Distinct():
                 # It compares all columns, whichever of them are used above.
-                wanted = frozenset(one.id for one in attributes_of(node))
+                wanted = frozenset(attribute.id for attribute in attributes_of(node))
             case _:
                 wanted |= read
         (node,) = inputs_of(node)
@@ -993,7 +1006,7 @@ def conditions_in(
     bag: Collection[int], joins: JoinGraph, *, is_first: bool
 ) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone, without equalities of a class; with these."""
-    read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
+    read = [(condition, joins.relations.owners_of(condition)) for condition in joins.conditions]
     own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
     return [(one, at or frozenset({min(bag)})) for one, at in own]
 
@@ -1006,9 +1019,9 @@ def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
     result: list[Expr] = []
-    for one in classes:
-        op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
-        members = one.members_in(bag)
+    for key_class in classes:
+        op = CompareOp.NULL_SAFE_EQUAL if key_class.null_safe else CompareOp.EQUAL
+        members = key_class.members_in(bag)
         result.extend(Compare(op, members[0], other) for other in members[1:])
     return result
 
@@ -1080,7 +1093,9 @@ def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
         result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
     if isinstance(result, Distinct):
-        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(result))
+        keys = tuple(
+            ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(result)
+        )
         grouping = Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:

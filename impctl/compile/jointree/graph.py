@@ -138,7 +138,7 @@ class TreeShape(Struct, frozen=True):
 
     @property
     def height(self) -> int:
-        return max(self.depth_of(at) for at in range(len(self.nodes)))
+        return max(self.depth_of(index) for index in range(len(self.nodes)))
 
     def depth_of(self, at: int) -> int:
         depth, parent = 0, self.nodes[at].parent
@@ -222,15 +222,22 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
     for equality, owners in equalities:
         members = list(zip(owners, equality.sides, strict=True))
         null_safe = equality.null_safe
-        for other in [one for one in key_classes if any(one.has(side) for side in equality.sides)]:
+        for other in [
+            key_class
+            for key_class in key_classes
+            if any(key_class.has(side) for side in equality.sides)
+        ]:
             key_classes.remove(other)
             members = [*other.members, *(new for new in members if not other.has(new[1]))]
             null_safe = null_safe and other.null_safe
         key_classes.append(KeyClass(tuple(members), null_safe))
     # The members by relation; within a relation in input order.
     ordered = (
-        KeyClass(tuple(sorted(one.members, key=lambda member: member[0])), one.null_safe)
-        for one in key_classes
+        KeyClass(
+            tuple(sorted(key_class.members, key=lambda member: member[0])),
+            key_class.null_safe,
+        )
+        for key_class in key_classes
     )
     return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
 
@@ -293,7 +300,7 @@ class Relations(Struct, frozen=True):
 def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
     """The positions of the sets of columns that the expression reads."""
     used = columns_of(expr)
-    return frozenset(at for at, own in enumerate(columns) if own & used)
+    return frozenset(index for index, own in enumerate(columns) if own & used)
 
 
 def relations_of(plan: Plan) -> Relations:
@@ -305,7 +312,7 @@ def relations_of(plan: Plan) -> Relations:
             return _together(below, Relations((), parts, parts))
         case Project() if _has_join(plan.child):
             below = relations_of(plan.child)
-            made = {one.attribute.id: below.resolved(one.expr) for one in plan.outputs}
+            made = {output.attribute.id: below.resolved(output.expr) for output in plan.outputs}
             return _together(below, Relations((), values=made))
         case Sort() if _has_join(plan.child):
             return relations_of(plan.child)
@@ -359,12 +366,18 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     own: Iterable[AttributeId]
     match plan:
         case Project():
-            own = (one.attribute.id for one in plan.outputs if columns_of(one.expr) & below)
+            own = (
+                output.attribute.id for output in plan.outputs if columns_of(output.expr) & below
+            )
         case Aggregate():
-            keys = ((one.attribute, "", (one.expr,)) for one in plan.keys)
+            keys = ((key.attribute, "", (key.expr,)) for key in plan.keys)
             calls = (
-                (one.attribute, one.call.function, _read(one.call.arguments, one.call.condition))
-                for one in plan.aggregates
+                (
+                    aggregate.attribute,
+                    aggregate.call.function,
+                    _read(aggregate.call.arguments, aggregate.call.condition),
+                )
+                for aggregate in plan.aggregates
             )
             made = (*keys, *calls)
             own = (a.id for a, function, read in made if _is_bounded(a, function, read, below))
@@ -465,9 +478,9 @@ def _key_of(
 
 def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
     return any(
-        is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
-        for at, one in enumerate(exprs)
-        for other in exprs[:at]
+        is_same(expr, other) or any(result.has(expr) and result.has(other) for result in classes)
+        for index, expr in enumerate(exprs)
+        for other in exprs[:index]
     )
 
 
@@ -572,7 +585,9 @@ def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> i
         return None
     wanted = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
     places = (
-        at for at, expr in enumerate(node.kept) if isinstance(expr, ColumnRef) and expr.id in wanted
+        index
+        for index, expr in enumerate(node.kept)
+        if isinstance(expr, ColumnRef) and expr.id in wanted
     )
     return next(places, None)
 

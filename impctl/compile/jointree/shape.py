@@ -76,7 +76,7 @@ _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 
 def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
     """The trees of a plan: one, or one per branch of the UNIONs at its top."""
-    return tuple(one.shape for one in planned_blocks(root, changed))
+    return tuple(block.shape for block in planned_blocks(root, changed))
 
 
 def planned_blocks(
@@ -87,8 +87,10 @@ def planned_blocks(
     branches = branches_of(root)
     is_branch = len(branches) > 1
     if has_answer:
-        return tuple(_answered(one, changed, is_branch=is_branch) for one in branches)
-    return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
+        return tuple(_answered(branch, changed, is_branch=is_branch) for branch in branches)
+    return tuple(
+        _planned(branch, block_of(branch, is_branch=is_branch), changed) for branch in branches
+    )
 
 
 def _planned(
@@ -159,12 +161,12 @@ def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
     one_by_one = set()
-    for at, output in enumerate(grouping.aggregates):
+    for index, output in enumerate(grouping.aggregates):
         try:
             call = plain_call(output.call)
-            calls[at] = call.arguments
+            calls[index] = call.arguments
             if call.distinct or is_ordered(call):
-                one_by_one.add(at)
+                one_by_one.add(index)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
     return RequestedRows(
@@ -189,11 +191,11 @@ def _not_joined(plan: Plan) -> NoTree:
 def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
     root = result.nodes[-1]
     outputs = []
-    for at, output in enumerate(grouping.aggregates):
+    for index, output in enumerate(grouping.aggregates):
         plain = plain_call(output.call)
         is_one_by_one = plain.distinct or is_ordered(plain)
         is_sum = plain.function in _SUMS and not is_one_by_one
-        if not is_sum and at not in (result.one_by_one if is_one_by_one else root.arguments):
+        if not is_sum and index not in (result.one_by_one if is_one_by_one else root.arguments):
             name = output.call.function.upper()
             text = f"{name} is only possible for columns of the table that has the GROUP BY columns"
             return NoTree(Reason.CALL, text, output.call.span)
@@ -201,9 +203,9 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
             # Values kept are those of GROUP BY.
             text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)
-        kept = result.calls[at]
+        kept = result.calls[index]
         if is_one_by_one:
-            kept = tuple(root.kept[place] for place in result.one_by_one[at])
+            kept = tuple(root.kept[place] for place in result.one_by_one[index])
         call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(
@@ -249,7 +251,7 @@ def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> Tre
     last = len(shape.nodes) - 1
     names = _names(shape)
     places = list(_downwards(shape, last))
-    entries = tuple(_entry(shape, at, places, sketched, names) for at in places)
+    entries = tuple(_entry(shape, position, places, sketched, names) for position in places)
     return TreeDescription(str(shape.mode), shape.height, entries)
 
 
@@ -300,7 +302,7 @@ def _entry(
         edge="" if node.parent is None else str(node.edge),
         key=tuple(kept[place] for place in node.key),
         kept=kept,
-        calls=tuple(call_text(outputs[one].call, names) for one in node.arguments),
+        calls=tuple(call_text(outputs[argument].call, names) for argument in node.arguments),
         ranges=ranges,
         probed=node.circle is not None,
     )

@@ -120,23 +120,27 @@ class RowNumbering(Struct, frozen=True):
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
+        own = tuple(
+            ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(plan.left)
+        )
         return NumberedPlan(Project(joined, (*own, *_passed(numbers)), span=plan.span), numbers)
 
     def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
         sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
         most = max(len(side.numbers) for side in sides) + 1
         name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
-        numbers = tuple(_number(f"{name}{at}") for at in range(most))
+        numbers = tuple(_number(f"{name}{index}") for index in range(most))
         wide: list[Plan] = []
         for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
             result: list[Expr] = [Literal(-1 - place, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(child))
+            own = tuple(
+                ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(child)
+            )
             made = tuple(
-                ComputedColumn(_number(f"{name}{at}/{place}"), expr)
-                for at, expr in enumerate(result)
+                ComputedColumn(_number(f"{name}{index}/{place}"), expr)
+                for index, expr in enumerate(result)
             )
             wide.append(Project(side.plan, (*own, *made), span=plan.span))
         left, right = wide
@@ -259,14 +263,14 @@ class BestSoFar:
             return np.ones(length, dtype=np.bool_)
         groups, values = self._groups(columns, length), self._values(columns)
         stays = np.zeros(length, dtype=np.bool_)
-        for at, group in enumerate(groups):
+        for index, group in enumerate(groups):
             known = self._best.setdefault(group, [INT64_MAX] * len(values))
             for place, (ranks, _) in enumerate(values):
-                known[place] = min(known[place], int(ranks[at]))
-        for at, group in enumerate(groups):
+                known[place] = min(known[place], int(ranks[index]))
+        for index, group in enumerate(groups):
             known = self._best[group]
-            stays[at] = any(
-                ranks[at] == known[place] or (self._only.keeps_null and not valid[at])
+            stays[index] = any(
+                ranks[index] == known[place] or (self._only.keeps_null and not valid[index])
                 for place, (ranks, valid) in enumerate(values)
             )
         return stays
@@ -324,7 +328,9 @@ def taken_apart(node: Fixpoint) -> Apart:
     """The base and the step of a fixpoint, under its columns, without its ingredients."""
     read: dict[TableName, dict[ColumnName, Attribute]] = {}
     for scan in scans_of(node):
-        read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
+        read.setdefault(scan.table, {}).update(
+            {attribute.name: attribute for attribute in scan.attributes}
+        )
     taking = _Taking(node, read)
     base = taking.opened(under_columns_of(node.base, node))
     step = under_columns_of(taking.opened(node.step), node)
@@ -359,7 +365,7 @@ class _Taking(Struct, frozen=True):
         wide = self._with_columns_of_table(plan)
         if wide is not None:
             (scan,) = scans_of(wide)
-            of = OfTable(scan.table, tuple(one.name for one in scan.attributes))
+            of = OfTable(scan.table, tuple(attribute.name for attribute in scan.attributes))
             told_by = scan.attributes
         else:
             wide, of, told_by = plan, None, own
@@ -387,7 +393,7 @@ class _Taking(Struct, frozen=True):
                 below = self._with_columns_of_table(plan.child)
                 if below is None:
                     return None
-                known: set[AttributeId] = {one.attribute.id for one in plan.outputs}
+                known: set[AttributeId] = {output.attribute.id for output in plan.outputs}
                 (scan,) = scans_of(below)
                 more = tuple(
                     ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
@@ -396,7 +402,7 @@ class _Taking(Struct, frozen=True):
         return None
 
     def _whole(self, scan: Scan) -> Scan | None:
-        own = {one.name for one in scan.attributes}
+        own = {attribute.name for attribute in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
             for name, one in self.read[scan.table].items()
@@ -461,13 +467,13 @@ def build_absorbed(
     number = f"{name}/number"
     ingredients = _ingredients(builder, apart, key)
     given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
-    for at, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
+    for index, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
         own = (*typed(ingredient.leaf.attributes, node.span), (number_of(ingredient.leaf).id, LONG))
-        given[ingredient.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+        given[ingredient.leaf.fixpoint] = Flow(-2 - index, own, flow.accesses)
     inner.given = given
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
-    bodies = tuple(one.id for one in numbered.numbers)
-    every = (*columns, *((one, LONG) for one in bodies))
+    bodies = tuple(number.id for number in numbered.numbers)
+    every = (*columns, *((body, LONG) for body in bodies))
     outputs = [(column, ColumnRef(column, kind)) for column, kind in every]
     flow = inner.project(flow, outputs, every, node)
     operator = AbsorbedFixpoint(
@@ -476,15 +482,21 @@ def build_absorbed(
         number,
         Circuit(inner.operators, inner.inputs),
         [
-            Ingredient(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
-            for one in apart.ingredients
+            Ingredient(
+                typed(ingredient.told_by, node.span),
+                number_of(ingredient.leaf).id,
+                ingredient.has_scans,
+            )
+            for ingredient in apart.ingredients
         ],
         bodies,
         len(flow.accesses),
         absorbs=absorbs,
     )
     rows = rows_of(builder, operator, ingredients, columns, flow.accesses, key)
-    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.ingredients))
+    return rows, AbsorbedRows(
+        node.id, operator, tuple(ingredient.of for ingredient in apart.ingredients)
+    )
 
 
 def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> list[Flow]:
@@ -555,7 +567,7 @@ class KeptDerivations:
     def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
         self.absorbed = absorbed
         self.tables = tables
-        self.first = sum(len(one.numbers) for one in tables.values())
+        self.first = sum(len(table.numbers) for table in tables.values())
 
     def known(self, number_of_leaf: Mapping[int, int]) -> KnownRows:
         """The rows with all derivations, leaves by the numbers of their rows."""
@@ -614,10 +626,10 @@ def _rows_of(
     known: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
     taken: list[pa.Table] = []
-    for at, of in enumerate(absorbed.of):
+    for index, of in enumerate(absorbed.of):
         if of is None or of.table != table:
             continue
-        held, leaves, weights = _held_leaves(absorbed, at)
+        held, leaves, weights = _held_leaves(absorbed, index)
         own = {column: held[column] for column in columns}
         new = []
         for place, row in enumerate(row_keys(own.values())):

@@ -96,9 +96,9 @@ class _Horn:
             head for head, bodies in zip(self._heads, self._bodies, strict=True) if not bodies
         ]
         self._uses: dict[int, list[int]] = {}
-        for at, bodies in enumerate(self._bodies):
+        for index, bodies in enumerate(self._bodies):
             for body in bodies:
-                self._uses.setdefault(body, []).append(at)
+                self._uses.setdefault(body, []).append(index)
         self.work = 0
 
     def derives(self, rows: Collection[int]) -> bool:
@@ -253,7 +253,9 @@ class RowLineage:
         missing = np.bincount(self.owners[~self._is_leaf], minlength=count).tolist()
         heads = self.heads.tolist()
         uses = _slices(self.bodies[~self._is_leaf], self.owners[~self._is_leaf])
-        front = [(spent[at], heads[at], at) for at in range(count) if not missing[at]]
+        front = [
+            (spent[index], heads[index], index) for index in range(count) if not missing[index]
+        ]
         heapify(front)
         chosen: dict[int, int] = {}
         while front:

@@ -97,12 +97,12 @@ class ProgramRows:
         leaders = grouping.leaders(keys)
         rows = row_keys(leaders) if leaders else [()] * grouping.groups
         result, new = np.empty(grouping.groups, dtype=np.int64), []
-        for at, key in enumerate(rows):
+        for index, key in enumerate(rows):
             number = self._known.get(key)
             if number is None:
                 number = self._known[key] = next(self._numbers)
-                new.append(at)
-            result[at] = number
+                new.append(index)
+            result[index] = number
         places = np.array(new, dtype=np.int64)
         taken = tuple(column.take(grouping.first[places]) for column in keys)
         self._given.append(result[places])
@@ -133,7 +133,7 @@ class Made(Struct, frozen=True):
         ones = np.ones(len(self.numbers), dtype=np.int64)
         pairs = zip(typed(attributes, None), self.columns, strict=True)
         columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
-        return pa.Table.from_arrays(columns, names=[one.name for one in attributes])
+        return pa.Table.from_arrays(columns, names=[attribute.name for attribute in attributes])
 
 
 def made_rows(
@@ -213,7 +213,9 @@ class _Program:
         return Scan(name, name, attributes_of(node), span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
-        own = {one.id: column for one, column in zip(scan.attributes, columns, strict=True)}
+        own = {
+            attribute.id: column for attribute, column in zip(scan.attributes, columns, strict=True)
+        }
         own[number_of(scan).id] = Vector(LONG, numbers)
         self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
 
@@ -233,7 +235,7 @@ class _Program:
         self._check()
         bodies = run.bodies(result)
         columns = tuple((number.id, LONG) for number in left.numbers)
-        keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
+        keys = [Vector(LONG, bodies[:, index]) for index in range(len(columns))]
         numbers = ProgramRows(columns, self._numbers).meet(keys, len(result)).numbers
         self.makings.add(numbers, bodies)
         each, first = np.unique(numbers, return_index=True)
@@ -244,7 +246,7 @@ class _Program:
             raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
-        passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
+        passed = (ComputedColumn(number, number.ref()) for number in below.numbers)
         keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
         whole = replace(node, child=below.plan)
@@ -282,7 +284,7 @@ class _Program:
             for columns, numbers in fronts:
                 for leaf in leaves:
                     self._hold(leaf, columns, numbers)
-                result.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+                result.append(self._made(rows, run, run.moved([leaf.access for leaf in leaves])))
         return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
     def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
@@ -325,7 +327,7 @@ class _PlanRun:
         batch: Callable[[Source], Batch],
     ) -> None:
         self._columns = typed(attributes, numbered_plan.plan.span)
-        self._numbers = tuple(one.id for one in numbered_plan.numbers)
+        self._numbers = tuple(number.id for number in numbered_plan.numbers)
         self._batch = batch
         builder = PlanBuilder({})
         passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *numbered_plan.numbers))
@@ -340,14 +342,17 @@ class _PlanRun:
     def filled(self) -> Batch:
         start = self._circuit.start()
         batches = map(self._batch, self._sources)
-        result = self._circuit.step(*(one if len(one) else None for one in batches))
+        result = self._circuit.step(*(batch if len(batch) else None for batch in batches))
         return self._rows(start, result)
 
     def moved(self, accesses: Collection[AccessId]) -> Batch:
         """Insert rows of these accesses; return the rows that exist after it."""
         return self._rows(
             self._circuit.step(
-                *(self._batch(one) if one.access in accesses else None for one in self._sources)
+                *(
+                    self._batch(source) if source.access in accesses else None
+                    for source in self._sources
+                )
             )
         )
 
@@ -368,4 +373,6 @@ class _PlanRun:
         if not len(batch) or not self._numbers:
             return np.zeros((len(batch), len(self._numbers)), dtype=np.int64)
         columns = [batch.columns[name] for name in self._numbers]
-        return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)
+        return np.stack(
+            [np.where(column.validity(), column.values, -1) for column in columns], axis=1
+        )
