@@ -271,7 +271,6 @@ class Split(Struct, frozen=True):
 
 
 def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Split:
-    """Split each extreme of a value with error bounds into two calls."""
     name = ""
     arguments: list[tuple[AttributeId, Expr]] = []
     inside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}

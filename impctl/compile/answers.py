@@ -144,7 +144,6 @@ def _code(value: Literal, kind: SqlType) -> int | None:
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
-    """The Arrow type of a column of an answer, in a session of this time zone."""
     if kind.kind is Kind.DECIMAL:
         return pa.decimal128(kind.precision, kind.scale)
     if kind.kind is Kind.TIMESTAMP:

@@ -177,7 +177,6 @@ _SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summe
 
 
 def circuit_id(core: Plan) -> str:
-    """Name the circuit that a plan compiles to, under this engine."""
     calls = (
         output.call.function
         for node in nodes_of(core)
@@ -189,7 +188,6 @@ def circuit_id(core: Plan) -> str:
 
 
 def with_answer(circuit: str) -> str:
-    """Name a plan's circuit that keeps the rows too."""
     return f"{circuit}:answer"
 
 
@@ -293,7 +291,6 @@ class PlanBuilder(CircuitBuilder):
         }
 
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
-        """Build the operators of a node and everything below it."""
         start = len(self.operators)
         must_be_sure = must_be_sure or id(plan) == self._decided
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
@@ -396,7 +393,6 @@ class PlanBuilder(CircuitBuilder):
         return replace(result, carried=below.carried)
 
     def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        """Build the operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)

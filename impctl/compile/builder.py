@@ -430,7 +430,6 @@ class Partials(Struct, frozen=True):
         }
 
     def range_ids_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
-        """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
             ranges: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)

@@ -87,7 +87,6 @@ class MaintenancePlan(Struct, frozen=True):
         return any(isinstance(shape, TreeShape) for shape in self.shapes)
 
     def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
-        """The join sides with this strategy."""
         return () if self.compiled is None else self.compiled.sides_by(strategy)
 
 
@@ -208,7 +207,6 @@ class Dataflow(Struct, frozen=True, kw_only=True):
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables of all sources, each once."""
         return tuple(dict.fromkeys(source.table for source in self.sources))
 
     def read_side(self, name: str) -> Readable:

@@ -57,7 +57,6 @@ class Chain(Struct, frozen=True):
         return self.first is None or self.is_keyed
 
     def partials(self, *, counts_specials: bool = False) -> Partials:
-        """The pass that fills the circuit."""
         if self.first is None:
             return row_counts(self.top, self.scan)
         return grouped_pass(self.first, self.scan, self.key, counts_specials=counts_specials)
@@ -162,7 +161,6 @@ class RangeRows:
         return counts
 
     def load(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Restore the counts of a checkpoint."""
         for kept, about in zip(self._kept, self._about, strict=True):
             for counts in (kept, about):
                 with loading():

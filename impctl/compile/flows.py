@@ -171,7 +171,6 @@ class Readable(Struct, frozen=True):
     accesses: tuple[AccessId, ...]
 
     def reads(self, access: AccessId) -> bool:
-        """Whether it reads an access of a table."""
         return any(scan.access == access for scan in scans_of(self.rows))
 
 
@@ -185,7 +184,6 @@ class DistantJoin(Struct, frozen=True):
 
 
 def range_attribute(access: AccessId) -> Attribute:
-    """The range id of an access's rows, as a column."""
     return Attribute(f"impctl/fragment/{access}", RANGE_COLUMN, INTEGER, nullable=False)
 
 
@@ -315,8 +313,6 @@ class SideChoice(Struct, frozen=True):
 
 
 class Chooser(Protocol):
-    """Chooses for every side of every join, and for every grouping."""
-
     @property
     def has_filter(self) -> bool: ...
 

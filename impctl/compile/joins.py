@@ -434,7 +434,6 @@ _Selected = tuple[ScalarSelection, SideChoice]
 
 
 def build_join(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
-    """Build the operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)

@@ -387,7 +387,6 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
 
 
 def build_window(builder: CircuitBuilder, node: Window) -> Flow:
-    """Build a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
         if call.function not in AGGREGATES:
             check_placed(call, node.span)

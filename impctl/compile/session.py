@@ -454,7 +454,6 @@ class MaintainedQuery:
             keeper.compact()
 
     def ranges(self) -> Mapping[AccessId, RangeSet]:
-        """The sketch of every access."""
         return {
             access: RangeSet.from_mask(self.merge.members(index))
             for index, access in enumerate(self.compiled.accesses)
@@ -501,12 +500,10 @@ class MaintainedQuery:
         return checkpoint_of(self.keepers(), self.circuit.counters())
 
     def saved(self) -> None:
-        """The last checkpoint is committed."""
         for keeper in self.keepers():
             keeper.saved()
 
     def state_bytes(self) -> int:
-        """Bytes of keyed state held."""
         return sum(keeper.bytes_held for keeper in self.keepers())
 
 
@@ -698,7 +695,6 @@ def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
 
 
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
-    """The sides of a circuit's joins, by name."""
     return {side.name: side for operator in session.circuit for side in operator.indexes}
 
 
@@ -714,7 +710,6 @@ class TouchedQuery:
         self.range_rows = RangeRows([partition])
 
     def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Restore the counts of a checkpoint."""
         self.range_rows.load(runs)
 
     def step(self, change: TableChange) -> RangeSet:
@@ -741,16 +736,13 @@ class TouchedQuery:
         return self.ranges
 
     def checkpoint(self) -> Checkpoint:
-        """The changes since the last `saved`."""
         return checkpoint_of(self.range_rows.arrangements(), {})
 
     def saved(self) -> None:
-        """The last checkpoint is committed."""
         for arrangement in self.range_rows.arrangements():
             arrangement.saved()
 
     def state_bytes(self) -> int:
-        """Bytes of keyed state held."""
         return sum(arrangement.bytes_held for arrangement in self.range_rows.arrangements())
 
 

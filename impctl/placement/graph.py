@@ -60,8 +60,6 @@ PerKind = tuple[float, ...]
 
 
 class PieceMode(StrEnum):
-    """How a piece of state is kept."""
-
     KEPT = "kept"
     READ = "read"  # Its rows with the requested keys are read when needed
     REBUILT = "rebuilt"  # Nothing is kept; all its rows are computed for a step and forgotten
@@ -121,7 +119,6 @@ class Piece(Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> tuple[PieceMode, ...]:
-        """The allowed modes."""
         return tuple(self.sizes)
 
     def word(self, mode: PieceMode) -> str:
@@ -175,7 +172,6 @@ class Graph(Struct, frozen=True, dict=True):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces, in the order of their nodes."""
         return tuple(piece for node in self.nodes for piece in node.pieces)
 
     @property
@@ -566,7 +562,6 @@ class Own(Struct, frozen=True):
 
     @property
     def cost(self) -> float:
-        """Milliseconds in all."""
         return self.work + sum(read for _, read in self.reads)
 
 
@@ -598,7 +593,6 @@ def chance_of_hit(asked: float, fresh: float, known: float) -> float:
 
 
 def at_kind(costs: PerKind, kind: int) -> float:
-    """The cost for one kind of change."""
     return costs[kind] if costs else 0.0
 
 

@@ -84,8 +84,6 @@ class NodeOption(Struct, frozen=True):
 
 
 class Options:
-    """What one node of a graph can do."""
-
     def __init__(self, graph: Graph, at: int, *, asks_keys: bool = True) -> None:
         """`asks_keys`: whether some operator requests the rows of keys."""
         node = graph.nodes[at]
@@ -165,7 +163,6 @@ class Learned(Struct, frozen=True, kw_only=True):
 
 
 def priced(graph: Graph, learned: Learned) -> Graph:
-    """The graph with learned costs."""
     nodes = [_node(node, index, learned) for index, node in enumerate(graph.nodes)]
     if learned.beside and nodes[-1].work is not Work.SCAN:
         own = nodes[-1].delta or (0.0,) * len(graph.kinds)
@@ -235,7 +232,6 @@ class Frontier(Struct, frozen=True, eq=False):
         return len(self.bytes)
 
     def modes(self, point: int) -> dict[str, PieceMode]:
-        """The mode of each piece at a point; a piece with two modes is kept if either says so."""
         result: dict[str, PieceMode] = {}
         for name, mode in self._chosen(point):
             # Copies of one flow may differ where its choice was not made once: kept wins.
@@ -388,7 +384,6 @@ class Cost(Struct, frozen=True):
 
     @property
     def per_kind(self) -> tuple[float, ...]:
-        """Milliseconds in all, per run."""
         both = zip(self.work, self.reads, strict=True)
         return tuple(work + sum(reads.values()) for work, reads in both)
 
@@ -400,7 +395,6 @@ def evaluate(graph: Graph, modes: Modes) -> Cost:
 
 
 def per_day(graph: Graph, modes: Modes) -> float:
-    """Expected milliseconds a day."""
     return _day(graph, evaluate(graph, modes).per_kind)
 
 
@@ -830,7 +824,6 @@ class QueryChoice(Struct, frozen=True):
 
     @property
     def modes(self) -> Modes:
-        """The mode of each piece, by its name."""
         return {name: piece.mode for name, piece in self.pieces.items()}
 
 

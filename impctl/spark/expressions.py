@@ -192,7 +192,6 @@ _DEFAULT_ESCAPE = "\\"
 
 
 def render_expr(expr: Expr, names: Names) -> Sql:
-    """The expression over columns called by `names`."""
     match expr:
         case Literal():
             return literal(expr.value, expr.type)

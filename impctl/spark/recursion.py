@@ -77,7 +77,6 @@ class Rounds(Struct, frozen=True):
         return result
 
     def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows of a fixpoint, in columns named by position."""
         access = table_of(fixpoint).access
         if access not in self.known:
             self.known[access] = self._derived(fixpoint, frames)

@@ -299,7 +299,6 @@ class Lift(Struct, frozen=True):
 
 
 def placeholder(position: int) -> AttributeId:
-    """Placeholder for the result of the collector's call at that position."""
     return f"{_PLACEHOLDER}{position}"
 
 

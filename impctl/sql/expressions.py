@@ -417,7 +417,6 @@ class ExprReader(Struct, frozen=True):
 
 
 def construct_name(node: exp.Expression) -> str:
-    """Readable name of a refused construct."""
     if isinstance(node, exp.Window):
         return "a window function"
     if isinstance(node, exp.Lambda | exp.Transform):
@@ -523,7 +522,6 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
 
 
 def function_name(node: exp.Expression) -> str | None:
-    """Lower-case name of a plain function call; None for another node."""
     if isinstance(node, exp.Any) and isinstance(node.this, exp.Paren):
         # sqlglot takes `any(x)` for the quantifier.
         return "any"

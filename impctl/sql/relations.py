@@ -396,7 +396,6 @@ class FromSource(Struct, frozen=True):
 
 
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
-    """Read the FROM clause of one SELECT block."""
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))

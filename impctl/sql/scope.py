@@ -107,7 +107,6 @@ def known_type(expr: Expr) -> SqlType | None:
 
 
 def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
-    """Output column of an expression."""
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 

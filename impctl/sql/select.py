@@ -327,7 +327,6 @@ class Item(Struct, frozen=True):
 
 
 def read_select(select: exp.Select, environment: Environment) -> Plan:
-    """Read one SELECT block."""
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")

@@ -113,7 +113,6 @@ _CONSTRUCTS = (
 
 
 def without_parentheses(node: exp.Expression) -> exp.Expression:
-    """Remove parentheses around an expression."""
     while isinstance(node, exp.Paren):
         node = node.this
     return node
@@ -456,7 +455,6 @@ class MembershipMark(Struct, frozen=True):
 
 
 def is_membership(node: exp.Expression) -> bool:
-    """Whether the node is IN or EXISTS of a subquery."""
     return isinstance(node, exp.Exists) or (
         isinstance(node, exp.In) and node.args.get("query") is not None
     )

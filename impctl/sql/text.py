@@ -333,7 +333,6 @@ class SqlText(Struct, frozen=True):
     def unsupported(
         self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
     ) -> NotReadError:
-        """The error for an unsupported construct."""
         error = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
         )

@@ -110,7 +110,6 @@ def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None,
 
 
 def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
-    """Read ORDER BY inside OVER."""
     if node is None:
         return ()
     return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
@@ -129,7 +128,6 @@ def reads_window(expr: Expr) -> bool:
 
 
 def window_placeholder(position: int) -> str:
-    """Placeholder for the result of the collector's call at that position."""
     return f"{_WINDOW_PLACEHOLDER}{position}"
 
 

@@ -36,17 +36,16 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId
 
-# A circle of relations built as one operator that looks rows up. Law: the flow has the rows of
-# the circle, with the columns that are asked for and the ranges of all its relations. Relations
-# that are one table under the same conditions, with the same ranges, are kept once: their rows
-# are the same under other names.
+# A circle of relations as one operator that looks rows up: the joined rows with the requested
+# columns and the ranges of all its relations. Relations over one table with the same conditions and
+# ranges share one store.
 
 _Source = tuple[object, ...]
 
 
 class _Relation(Struct, frozen=True):
-    """A relation's rows and what is kept of them, in the form that relations with the same `source`
-    share: by `names` of the table's columns."""
+    """A relation's rows and kept columns. Relations with the same `source` share their `forms`, in
+    terms of `names`, the table's columns."""
 
     flow: Flow
     source: _Source
@@ -130,13 +129,13 @@ def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
     return substitute(expr, dict(forms))
 
 
-# Blocks of a plan built as join trees, in place of their joins and groupings. Law: the flow of a
-# block carries the ranges that the block's joins, built one after the other, would have; no
-# columns, since nothing that reads one stands above. A tree's groups take the place of the plan's
-# grouping, with one hidden column that goes through all that decides; what survives tells the way
-# down which groups count. A block without a tree is built as ever. Where the rows are asked for
-# too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
-# on them, without ranges: these go beside. Of a plan that only puts joined rows out nothing is.
+# Blocks of a plan built as join trees, in place of their joins and groupings. A block's flow
+# carries the ranges that its joins would have, and no columns, since no operator above reads one. A
+# tree's groups replace the plan's grouping, with a hidden column that passes through all operators
+# that decide; on the way down, the survivors tell which groups count. A block without a tree is
+# built as usual. For an answer, the groups or joined rows replace their plan nodes without ranges,
+# and the rest of the plan is built on them; the ranges go beside. A plan that only outputs joined
+# rows builds no more.
 
 
 class PlannedBlock(Struct, frozen=True):
@@ -169,8 +168,8 @@ def build_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> Flo
 
 
 def plant_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> list[Flow]:
-    """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
-    ranges: the returned flows do."""
+    """Plant the rows of all blocks with trees, for the plan to be built on, without ranges. Returns
+    the flows with the ranges."""
     return [
         _built(builder, block.block, block.shape)
         for block in blocks

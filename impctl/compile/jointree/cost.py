@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from impctl.compile.jointree.build import PlannedBlock
 
 
-# Sides of joins as key columns of tables, with the conditions on the tables' own rows. Law: a
-# side is columns of one table as they are, or it is not known (None). Of the conditions on a
-# side's rows those are counted that stand above its scan, read columns of it alone, and are none
-# that the engine leaves to Spark; what follows from a join is not. Both hold for any plan of a
-# side, since an estimate chooses between two right ways.
+# Sides of joins as unchanged columns of one table, else None, with the conditions on the table's
+# own rows. Only conditions above the scan that read its columns alone and that the engine can
+# evaluate are counted, not what follows from joins. An estimate chooses between two correct ways,
+# so this is enough.
 
 
 class KeySide(Struct, frozen=True):
@@ -78,8 +77,8 @@ def key_side(
     rows: Plan, key: Sequence[Expr], null_safe: Sequence[bool], tuples: Sequence[Expr] = ()
 ) -> KeySide | None:
     """The table's columns that form the key; None if they are of several tables or computed. With
-    `tuples` it counts combinations of these, if the table has them all; else rows. Without a key it
-    is the first table's; None if there is no table."""
+    `tuples` it counts combinations of these, if the table has them all; else rows. Without a key,
+    the first table's side; None if there is no table."""
     result = _columns(rows, key)
     if result is None:
         return None
@@ -158,10 +157,9 @@ def _selecting(rows: Plan, made: _Made) -> Iterator[Expr]:
                 yield part
 
 
-# What an index join writes down for a changed row, and what it keeps. Law: relations are joined
-# in the order in which the circuit joins them; each step but the last keeps what it joined, for
-# the next one to look up. Rows are products of fan-outs, as if keys were independent. What is not
-# known is None, never a guess.
+# Rows that an index join writes and keeps for a changed row. Relations are joined in the circuit's
+# order; each step but the last keeps its output for the next one to look up. Rows are products of
+# fan-outs, as if keys were independent. Unknown values are None, never guessed.
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
@@ -186,8 +184,8 @@ class IndexCost(Struct, frozen=True):
 
 
 def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | None:
-    """The cost of a block's joins; None if a key is computed, or a join is not inner. Where groups
-    decide (`mode`) they keep the ranges of their rows too."""
+    """The cost of a block's joins; None if a key is computed, or a join is not inner. In ring mode,
+    groups keep the ranges of their rows too."""
     while isinstance(joins, Select | Project | Sort):
         joins = joins.child
     if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
@@ -292,12 +290,11 @@ class _Chain(Struct, frozen=True):
         return way
 
 
-# Which tuples of a tree a changed row touches, and what its nodes keep. Law: on the way up a row
-# touches its own tuple, and above it the tuples that its key reaches, in the mean. Where only
-# crossing zero goes on (bits, semi and anti edges), a change does so as often as its key has no
-# other row. As often it makes tuples live, or takes that from them, and on the way down those of
-# other nodes that nobody else wants: the ranges of their rows are told. What is not known is
-# None, never a guess.
+# Tuples of a tree that a changed row touches: its own, and above it the mean number that its key
+# reaches. Where only crossing zero is passed on (bits, semi and anti edges), a change does so as
+# often as its key has no other row. As often it makes tuples live or dead, and on the way down
+# those of other nodes that nothing else needs, whose ranges are then sent. Unknown values are None,
+# never guessed.
 
 PAIR_BYTES = 24  # Bytes of a range beside a tuple or a group
 _TUPLE, _VALUE, _SLOT = 24, 8, 16  # Bytes of a tuple, of each kept column and of each sum
@@ -324,8 +321,8 @@ class TreeCost(Struct, frozen=True):
 
 
 def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
-    """The cost of a block's tree; None if a key is computed, or a node has several relations, which
-    are joined or probed in it at a cost of their own."""
+    """The cost of a block's tree; None if a key is computed, or if a node has several relations,
+    whose joining or probing has another cost."""
     result: list[TouchingAccess] = []
     tuples: list[float] = []
     held = 0.0
@@ -433,12 +430,10 @@ def _tuple_bytes(shape: TreeShape, at: int) -> int:
     return own * (1 + len(shape.children_of(at)))
 
 
-# How long a step takes by either way, from what changed rows come to. Law: processor time of the
-# engine for a step of `STEP_ROWS` changed rows of one table, in the mean over the tables, weighed
-# by how much they change; reading changes and committing cost both ways alike and are left out. A
-# tuple that several rows of a step touch is touched once. The constants are measured
-# (docs/decisions/0087), each the share of one thing that is done so often; on other machines they
-# go up and down together, so that a choice by their ratios holds.
+# Times of a step: processor time of the engine for `STEP_ROWS` changed rows of one table, averaged
+# over tables weighted by their changes. Reading changes and committing cost the same both ways and
+# are left out. A tuple that several rows touch counts once. The constants are measured
+# (docs/decisions/0087); on other machines they scale together, so their ratios hold.
 
 STEP_ROWS = 1_000  # Rows that a step is assumed to change
 
@@ -495,7 +490,6 @@ def index_ms(
 
 
 def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
-    """Milliseconds of a step of the tree."""
     times = TREE[cost.mode]
 
     def micros(own: Sequence[TouchingAccess]) -> float:
@@ -564,13 +558,6 @@ def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
     return tables
 
 
-# What a changed row costs as an index join and as a tree, from the fan-outs of key columns.
-# `joined` are the rows that the index join writes down for it, all its steps; `touched` the
-# tuples that the tree looks at on the way up. Both are products of fan-outs over the rows that
-# the tables' own conditions keep, as if keys were independent. Law: an estimate chooses between
-# two right ways, so it may be wrong; what is not known is None, never a guess.
-
-
 class CountedAccess(Struct, frozen=True):
     """Of an access only these rows were counted, a `share` of its table's."""
 
@@ -580,9 +567,9 @@ class CountedAccess(Struct, frozen=True):
 
 
 class JoinEstimate(Struct, frozen=True):
-    """Rows written and tuples touched per changed row, on average over what changes; the processor
-    time of a step of `STEP_ROWS` of them, and the bytes of state, both ways. `kept` are the
-    accesses whose rows conditions restrict."""
+    """Rows written (`joined`, over all steps) and tuples touched on the way up, per changed row,
+    averaged over what changes; the processor time of a step of `STEP_ROWS` of them, and the bytes
+    of state, both ways. `kept` are the accesses whose rows conditions restrict."""
 
     joined: float
     touched: float
@@ -596,8 +583,7 @@ class JoinEstimate(Struct, frozen=True):
 def estimate(
     joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
 ) -> JoinEstimate | None:
-    """Estimate a block's joins and their tree; None if a key is computed, or a node has several
-    relations, which are joined or probed in it at a cost of their own. `changed` weighs the tables;
+    """Estimate a block's joins and their tree; None as of `tree_cost`. `changed` weighs the tables;
     if no change is known, all count alike."""
     tree = tree_cost(shape, fan_outs)
     index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
@@ -637,12 +623,11 @@ def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Counte
                 yield CountedAccess(scan.access, condition, shares[scan.access])
 
 
-# Whether the joins of a plan are maintained as trees, where they could be. Law: both ways find
-# the same sketches, so a choice may be a bad one, never a wrong one. It is made once, at capture,
-# and stored with the state, because a circuit is made for its state. By itself a plan's joins are
-# trees where a step is expected to take less time so; where both take about as long, where the
-# state of an index join would be far larger. What is not known leaves the index join. Of a plan
-# with several blocks all or none are trees.
+# Whether a plan's joins are maintained as trees. The sketches are the same, so a choice may be
+# slow, never wrong. It is made at capture and stored with the state, which fits only that circuit.
+# Trees are chosen if a step is expected to take less time, or about the same time with a far
+# smaller state. If a cost is unknown, the index join stays. All blocks of a plan are trees, or
+# none.
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
 ALIKE = 0.1  # Times that differ by less than this share of the index join's count as equal
@@ -661,8 +646,6 @@ class TreeChoice(Struct, frozen=True):
 
 
 class TreeChooser(Protocol):
-    """Chooses for a plan of which some block has a tree."""
-
     def choose(self, core: Plan) -> TreeChoice:
         """The choice for a plan; trees where it has none are no choice at all."""
         ...

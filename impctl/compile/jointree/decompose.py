@@ -62,10 +62,10 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AttributeId, TableName
 
-# Joins taken apart for a tree: classes, edges, and the bags that conditions and calls ask for.
-# Law: a condition is an equality of a class, or is over one bag; a join beside is an edge that
-# hangs on one bag, or inside one; a call's arguments and a group expression are over one bag, or
-# over the other side of one left edge. Cycles and group columns are looked at later.
+# Joins decomposed into classes, edges and bags. A condition is an equality of a class, or is over
+# one bag; a join beside is an edge on one bag, or inside one; a call's arguments and a group
+# expression are over one bag, or over the other side of one left edge. Cycles and group columns
+# come later.
 
 Calls = Mapping[int, tuple[Expr, ...]]
 """Per call of a grouping, by position, the expressions it reads of one row."""
@@ -76,8 +76,8 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 
 class RequestedRows(Struct, frozen=True):
     """What is requested of joined rows: columns that one bag must have, arguments of calls, and
-    columns that any bag may have. `one_by_one` are the calls that need individual values of columns
-    the root has: DISTINCT and ordered ones."""
+    columns that any bag may have. `one_by_one` are the calls that need single values of columns
+    that the root has: DISTINCT and ordered ones."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
@@ -145,7 +145,6 @@ class JoinGraph(Struct, frozen=True):
 
 
 def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
-    """Decompose the joins at the top of the plan."""
     relations = relations_of(plan)
     asked = asked.of(relations)
     sides = (*relations.plans, *(one.other for one in relations.beside))
@@ -274,10 +273,9 @@ def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str
             yield parts, "an aggregate"
 
 
-# Which relations are one bag, and why. Law: any merging is right, since a bag is joined or
-# probed; what is merged here has to be, in this order: what one condition or other join reads
-# beyond equality, what one argument or group expression reads, cyclic cores, and what holds the
-# group columns together with what is between.
+# Any merging of relations into bags is right, since a bag is joined or probed. Required merges, in
+# this order: relations read together by a condition or other join beyond equality, by an argument
+# or group expression, cyclic cores, and the bags between those with group columns.
 
 Relation = int
 
@@ -324,9 +322,9 @@ def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) ->
 def with_all_columns(
     bags: Bags, classes: Sequence[KeyClass], holders: Sequence[frozenset[int]], reason: Merging
 ) -> Bags:
-    """Merge acyclic bags until one has all wanted columns. `holders[i]` are the bags with the i-th
-    one. The bag with most of them is merged with those on the way to the nearest bag that has each
-    other."""
+    """Merge acyclic bags until one has all wanted columns; `holders[i]` are the bags with the i-th
+    one. The bag with most of them is merged with those on the way to the nearest holder of each
+    other one."""
     start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
     tree = rooted_at(start, bags.classes(classes))
     path = {start}
@@ -337,11 +335,9 @@ def with_all_columns(
     return bags.merged(bags.relations_of(path), reason)
 
 
-# Bags whose relations equal columns join in a circle, which are probed instead of joined in turn.
-# Law: a bag is a circle if all that holds between its relations are equalities of classes, and
-# these are not acyclic; its rows are the combinations of the relations' rows that are equal in
-# each class. A bag that conditions beyond equality or other joins are in is joined as every join
-# is.
+# A bag is a circle, which is probed instead of joined in turn, if all its conditions are equalities
+# of classes, and these are cyclic. Its rows are the combinations of its relations' rows that are
+# equal in each class. Bags with other conditions or joins are joined as usual.
 
 _FEWEST = 3
 
@@ -394,11 +390,10 @@ def _hang(bags: list[Bag]) -> bool:
         left = [bag for bag in left if bag not in near]
 
 
-# The cyclic cores of bags: what has no tree before it is joined. Law: with the bags of each core
-# as one bag the bags are acyclic or have fewer cores, so that doing so again comes to an end. An
-# *ear*, whose shared classes all lie in one other bag, is on no cycle and is left out, again and
-# again; of the rest, bags in one biconnected component of the graph between bags and classes are
-# a core (where all components are single edges there is an ear).
+# Cyclic cores of bags. Merging each core makes the bags acyclic or leaves fewer cores, so
+# repetition ends. An *ear*, whose shared classes all lie in one other bag, is on no cycle and is
+# removed, repeatedly; of the rest, the bags in one biconnected component of the graph between bags
+# and classes are a core (if all components are single edges there is an ear).
 
 _Vertex = tuple[str, int]
 _Arc = tuple[_Vertex, _Vertex]
@@ -466,13 +461,12 @@ def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
     return result
 
 
-# Bags of classes hung on a root, so that what two of them share lies on all bags between them.
-# Law: a spanning tree has this (*running intersection*) iff its weight, the number of classes
-# that each bag shares with its parent, summed, is the greatest possible: `full_weight`. Prim's
-# way from any root finds the greatest, so it finds such a tree iff there is one; the bags are
-# acyclic then. Ties go to the parent nearest to the root, then to the bag that changes most,
-# which is best near the root, then to the place in the SQL. Bags that share nothing are joined
-# all the same, by weight 0.
+# Bags on a root with *running intersection*: what two bags share lies on all bags between them. A
+# spanning tree has it iff its weight, the sum of the classes each bag shares with its parent, is
+# the greatest possible, `full_weight`. Prim's algorithm from any root finds the greatest, so it
+# finds such a tree iff the bags are acyclic. Ties go to the parent nearest to the root, then to the
+# bag that changes most, which is best near the root, then to the order in the SQL. Bags that share
+# nothing are joined with weight 0.
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
@@ -510,7 +504,6 @@ def full_weight(bags: Sequence[Bag]) -> int:
 
 
 def is_acyclic(bags: Sequence[Bag]) -> bool:
-    """Whether the bags have a tree with running intersection."""
     return not bags or rooted_at(0, bags).weight == full_weight(bags)
 
 
@@ -544,8 +537,8 @@ def best_rooted(
     changed: Sequence[int] = (),
     hung: Sequence[Hung] = (),
 ) -> Rooted:
-    """The tree of least height from these roots; then that whose changes have the shortest way: the
-    sum of depth times changed rows. Then the order in the SQL decides."""
+    """The tree of least height from these roots; then the one with the least sum of depth times
+    changed rows; then the order in the SQL decides."""
     trees = [(root, rooted_at(root, bags, changed)) for root in roots]
     return min(trees, key=lambda one: (_cost(one[1], changed, hung), one[0]))[1]
 
@@ -561,12 +554,10 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
     return max(depths), way
 
 
-# A tree grown from joins that are taken apart: its root, and the trees that hang on its bags.
-# Law: the bags are acyclic when they hang on the root, so what two nodes share lies on all nodes
-# between them. Where two bags have all columns asked for together, the root is virtual: a node of
-# these alone, on which only bags hang that have all of them; else it is the bag that has them.
-# The other side of an edge is a tree of its own, whose root has the columns that are compared;
-# one node where it cannot be one.
+# The tree of decomposed joins. The bags on the root are acyclic. If two bags have all requested
+# columns, the root is virtual: a node of these columns alone, with only such bags as children; else
+# it is the bag that has them. The other side of an edge is a tree of its own, whose root has the
+# compared columns, or one node if it can have no tree.
 
 Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
@@ -714,17 +705,17 @@ def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
     return 0 if parent is None else 1 + _depth(nodes, parent)
 
 
-# Bags that hang on a root, with the trees that hang on them, as nodes in order. Law: children
-# stand before parents, the root last. A node keeps one column of each class that it shares with
-# another bag, the columns that its edges compare, at the root the columns asked for, and those of
-# joined rows that are shown; columns of one class are one, but for doubles that are shown.
+# The bags and branches as nodes, children before parents, the root last. A node keeps one column of
+# each class that it shares with another bag, the columns that its edges compare, shown columns of
+# joined rows, and at the root the requested columns. Columns of one class are kept once, except
+# shown doubles.
 
 
 class SubTree(Struct, frozen=True):
     """A tree with its root last. `columns` are the positions of the requested columns in what the
     root keeps, `calls` the arguments of calls by node, `merged` why relations were merged;
-    `one_by_one` are the positions in what the root keeps of arguments of `Asked.one_by_one`, by
-    call, where it has them."""
+    `one_by_one` has, by call, the positions in what the root keeps of the arguments of
+    `RequestedRows.one_by_one`."""
 
     nodes: tuple[ShapeNode, ...]
     columns: tuple[int, ...]
@@ -734,8 +725,8 @@ class SubTree(Struct, frozen=True):
 
 
 class TreeLayout(Struct, frozen=True):
-    """Acyclic bags on their root, and the branches of the edges by join position. With a `virtual`
-    root, whose classes these are, it is the tree's first bag."""
+    """Acyclic bags on their root, and the branches of the edges by join position. A `virtual` root,
+    given by its classes, is the tree's first bag."""
 
     joins: JoinGraph
     bags: Bags
@@ -912,9 +903,8 @@ class KeptColumns:
         return tuple(result)
 
 
-# The columns that are asked of joined rows, and what they are in terms of the relations' own.
-# Law: all that a plan reads of its joins, on the way from these to its end, is among the columns;
-# what is computed of them is computed of joined rows, as the query does.
+# The columns that a plan reads of its joins, from these to its root, in terms of the relations' own
+# columns.
 
 
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
@@ -972,9 +962,8 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
     return wanted
 
 
-# The rows of a bag as a plan: its relations joined, other joins inside it on top. Law: the plan's
-# rows are the combinations of the relations' rows that meet all conditions over them alone, equal
-# columns of one class included, so that one of these stands for all.
+# The rows of a bag as a plan: the combinations of its relations' rows that meet all conditions over
+# them alone, equalities of classes included; other joins inside it are on top.
 
 
 def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
@@ -1033,13 +1022,12 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
     return conditions[0] if conditions else None
 
 
-# Which part of a plan a tree may serve: a grouping over joins, or joins alone, at the top. Law:
-# what stands above a block only decides which groups count, or nothing at all. Above the last
-# condition or LIMIT no row is lost, whatever is grouped there (`compile.joins`), so there nothing
-# needs to be computed, and nothing decides: *bits*. Below a condition on groups there is one
-# grouping and then the joins. The sketch of a UNION is that of its branches together, each a
-# block of its own, in which no LIMIT is the last step. Where the answer's rows are asked for too,
-# a grouping over the joins, or DISTINCT, is the block's, so that its groups have their values.
+# Which part of a plan a tree may serve: a grouping over joins, or joins alone, at the top. Above
+# the last condition or LIMIT no row is lost, whatever is grouped there (`compile.joins`), so
+# nothing is computed (*bits* mode). Below a condition on groups there is one grouping and then the
+# joins. The sketch of a UNION is that of its branches, each a block of its own in which no LIMIT is
+# the last step. For an answer, a grouping or DISTINCT over the joins belongs to the block, so that
+# its groups have their values.
 
 
 class Block(Struct, frozen=True):
@@ -1075,8 +1063,8 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
 
 
 def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
-    """The blocks that may give the requested rows, the best one first. Where nothing decides, the
-    groups of the lowest grouping first; then the joined rows."""
+    """The blocks that may give the requested rows, the best first. If nothing decides, the groups
+    of the lowest grouping come first, then the joined rows."""
     result = block_of(root, is_branch=is_branch)
     if isinstance(result, Block) and result.grouping is None:
         grouped = _lowest_grouping(root, result.joins)

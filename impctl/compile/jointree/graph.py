@@ -55,11 +55,9 @@ from impctl.plan.nodes import (
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
 
-# The shape of a join tree as frozen values, or why a plan has none. Law: a shape follows from the
-# plan and from how many rows of each table change, and says all that its operators are built
-# from: the rows of each node as a plan, what each keeps, how it hangs on its parent. Nodes stand
-# children before parents, the root last. Shared by several columns of a node are never: of those
-# that are made equal one is kept.
+# The shape of a join tree, or why a plan has none. It follows from the plan and the changed rows
+# per table, and determines the operators. Nodes stand children before parents, the root last. Of
+# several equal columns a node keeps one.
 
 
 class Reason(StrEnum):
@@ -82,9 +80,9 @@ class NoTree(Struct, frozen=True):
 
 
 class CircleRows(Struct, frozen=True):
-    """Relations that equal columns join in a circle, and nothing else does. `keys` are per relation
-    its classes, ascending, and its column of each; `null_safe` says per class whether NULL equals
-    NULL."""
+    """Relations that equal columns, and no other conditions, join in a circle. `keys` are per
+    relation its classes, ascending, and its column of each; `null_safe` says per class whether NULL
+    equals NULL."""
 
     plans: tuple[Plan, ...]
     keys: tuple[tuple[tuple[int, Expr], ...], ...]
@@ -118,12 +116,12 @@ class ShapeNode(Struct, frozen=True):
 
 
 class TreeShape(Struct, frozen=True):
-    """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping, its
-    expressions over the rows of the nodes; `groups[i]` is the position in the root's `kept` of the
-    i-th grouping column. It may be another integral type there: values of groups that have rows
-    fit. `top` is the plan node whose input the tree's groups replace: the plan's own grouping. In
-    bits mode nothing is grouped. `joined` are the requested columns of joined rows, in terms of
-    those shown; None if only participation of rows is needed."""
+    """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping over the rows
+    of the nodes; `groups[i]` is the position in the root's `kept` of the i-th grouping column,
+    perhaps of another integral type, which fits values of groups with rows. `top` is the plan node
+    whose input the tree's groups replace: the plan's own grouping. In bits mode nothing is grouped.
+    `joined` are the requested columns of joined rows, in terms of those shown; None if only
+    participation of rows is needed."""
 
     nodes: tuple[ShapeNode, ...]
     mode: TreeMode
@@ -159,11 +157,11 @@ class Merging(Struct, frozen=True):
 
 Values = dict[AttributeId, Expr]  # Columns in terms of others
 
-# Columns of several relations that conditions make equal, in classes. Law: in every joined row
-# all members of a class are equal, so that any one of them stands for all. All integral types
-# count as one type; other types must be the same, because equality of two types is not transitive
-# (`'01' = 1` and `'1' = 1`). A class is null-safe iff all its equalities are (`<=>`): one `=` in
-# it and no joined row has NULL there. Members may be computed, each of one relation.
+# Classes of columns that conditions make equal: in every joined row all members are equal, so one
+# stands for all. All integral types count as one; other types must be the same, because equality of
+# two types is not transitive (`'01' = 1` and `'1' = 1`). A class is null-safe iff all its
+# equalities are (`<=>`): with one `=`, no joined row has NULL there. Members may be computed, each
+# from one relation.
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
@@ -242,19 +240,18 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
     return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
 
 
-# What a block joins: relations, the conditions on them, and other joins beside. Law: all
-# combinations of the relations' rows that meet the conditions, and find on the other joins' sides
-# what these ask for, are the rows of the plan. Selections, columns and joins on the way are taken
-# apart; expressions are put in terms of the relations' columns. A semi, anti or left join does
-# not depend on what the rows it looks at are joined with, so it stands beside.
+# What a block joins: the combinations of the relations' rows that meet the conditions, and the
+# requirements of the joins beside, are the rows of the plan. Selections, columns and joins are
+# taken apart, with expressions in terms of the relations' columns. Semi, anti and left joins stand
+# beside, since they do not depend on what their rows are joined with.
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
 
 
 class OuterOrSemiJoin(Struct, frozen=True):
     """A semi, anti or left join: its other side, and the parts of its condition. `padded` are the
-    output columns of the other side, NULL without a partner: those of a left join. A right join is
-    turned into a left one."""
+    columns of a left join's other side, NULL without a partner. A right join is turned into a left
+    one."""
 
     kind: JoinKind
     other: Plan
@@ -354,8 +351,8 @@ def _together(left: Relations, right: Relations) -> Relations:
     )
 
 
-# Which columns of a plan are sums of doubles, or made of such, and so known within a bound only.
-# Law: a column that is not named here is exact, so rows may be looked up by it.
+# Columns that are, or are computed from, sums of doubles, and so have an error bound. All others
+# are exact, so rows may be looked up by them.
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
@@ -408,11 +405,10 @@ def _is_bounded(
     return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
 
 
-# Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. Law: an
-# edge asks for equal keys alone, conditions about the other side going to that side. A padded
-# column tells, above a left join, whether there was a partner, so nothing above may read one but
-# arguments of its side alone that are NULL with it: then padding adds nothing to their sums, and
-# an edge needs to know no more than that there was none.
+# Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. An edge
+# compares equal keys only; conditions on the other side go to that side. Above a left join, nothing
+# may read a padded column except arguments of its side alone that are NULL with it: then padding
+# adds nothing to their sums.
 
 _EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
 
@@ -439,8 +435,8 @@ def edge_of(
     bounded: Collection[AttributeId],
     read_above: Collection[AttributeId],
 ) -> EdgeJoin | Merging:
-    """The edge, or why there is none. `bounded` are columns of either side known within a bound;
-    `read_above` are those used in other ways than as arguments."""
+    """The edge, or why there is none. `bounded` are columns of either side with error bounds;
+    `read_above` are those used otherwise than as arguments."""
     if beside.null_aware:
         return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
@@ -512,10 +508,10 @@ def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
             return False
 
 
-# What may be computed on rows before they are joined, though the query computes it afterwards.
-# Law: it cannot fail there, but for overflow of `+`, `-`, `*` and of casts between numbers: taken
-# for so rare that a clear failure is better than no tree for every query with a product. Division
-# by what may be 0 and text read as numbers fail on ordinary data, so they wait for the joins.
+# What may be computed before the joins though the query computes it afterwards: what cannot fail,
+# except by overflow of `+`, `-`, `*` and of casts between numbers, which is so rare that a clear
+# failure is better than no tree for every product. Division by a possible 0 and text read as
+# numbers fail on ordinary data, so they wait for the joins.
 
 _OF_TIMES_NAMES = """
     year quarter month day dayofmonth dayofweek dayofyear weekofyear weekday hour minute second
@@ -570,10 +566,9 @@ def _is_total(call: Call) -> bool:
     )
 
 
-# Which node of a tree has a sketched access, and whether its tuples tell the range. Law: a tuple
-# tells the range of an access iff it has the value of the partition's column of every row it
-# stands for, and every one of these rows has a row of the access in it: not where that side of a
-# join is padded, grouped or looked at only.
+# The node with a sketched access, and whether its tuples determine the range: they do iff they have
+# the partition column's value of every row they stand for, and each of these contains a row of the
+# access, so its side of a join is not padded, grouped or only tested.
 
 _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 

@@ -47,9 +47,9 @@ from impctl.plan.nodes import (
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
 
-# What the trees of a plan are called, so that state is taken up by its own kind. Law: a name
-# changes whenever a node, an edge or what is kept does. Which tree a plan has is not told by the
-# plan alone: a later release may choose another one.
+# Names of the trees of a plan, under which their state is stored. A name changes with any node,
+# edge or kept column. The plan alone does not determine the tree: a later release may choose
+# another one.
 
 _NONE = "none"
 
@@ -65,10 +65,9 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
     return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
 
 
-# The join tree of a plan, or the reason why it has none. Law: a tree finds the sketches that
-# joining finds, at whatever cost; a plan that has none is joined as ever. What is found depends
-# on the plan, and among equally right trees on how many rows of each table change, so it is found
-# once, at capture, and kept with the state.
+# A tree finds the sketches that joining finds; a plan without a tree is joined as usual. Among
+# equally right trees the changed rows per table decide, so the tree is chosen once, at capture, and
+# stored with the state.
 
 _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls computed from sums, or best values, per key."""
@@ -82,8 +81,8 @@ def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape |
 def planned_blocks(
     root: Plan, changed: Changed | None = None, *, has_answer: bool = False
 ) -> tuple[PlannedBlock, ...]:
-    """The branches of a plan, each with its block and shape, as they are built. With an answer the
-    trees give the rows of the plan, not only which rows take part."""
+    """The branches of a plan, each with its block and shape. With an answer the trees give the rows
+    of the plan, not only which rows take part."""
     branches = branches_of(root)
     is_branch = len(branches) > 1
     if has_answer:
@@ -125,8 +124,8 @@ def _is_told(shape: TreeShape) -> bool:
 
 
 def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
-    """The tree of a plan without UNION at its top. The plan has been through the rules, so AVG is
-    split. `changed` are changed rows per table."""
+    """The tree of a plan without UNION at its top, after the rules, which split AVG. `changed` are
+    changed rows per table."""
     return _shape_of(block_of(root), changed)
 
 
@@ -216,16 +215,11 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
     return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
 
 
-# A tree's shape in words: its nodes as a record each, and as lines for people. Law: the record
-# says what the shape says, in the names of the query; one line per node, children below their
-# parents in order.
-
-
 class NodeEntry(Struct, frozen=True):
-    """One node: its relations, its edge to the parent, what it keeps and sums. `bag` has no
-    relation at a virtual root; `parent` is the parent's position. `ranges` has for each sketched
-    access the column and whether the node counts its rows or keeps the column; of `probed`
-    relations no two are joined by themselves. `at` is its position in the shape, which names its
+    """One node, in the names of the query: its relations, its edge to the parent, what it keeps and
+    sums. `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has
+    for each sketched access the column and whether the node counts its rows or keeps the column;
+    `probed` relations are never joined in pairs. `at` is its position in the shape, which names its
     state."""
 
     at: int

@@ -59,14 +59,12 @@ if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
     from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
-# Plans whose rows bring along the numbers of the rows that they are made of. Law: the plan has
-# the rows of the one given, each as often as there are ways to make it, with the numbers of the
-# rows behind it in columns of their own; NULL where a branch of a UNION has fewer, and a number
-# below zero for the branch, so that no two rows have the same. What gives a row once for many
-# (DISTINCT, UNION, a grouping, a fixpoint) is evaluated first and read like a table; so are
-# EXISTS and IN below what counts rows, where a row is there as often as it is, however many
-# partners it has. What makes rows of the absence of others, or of their places in an order, has
-# no such plan: BlockedError with its place.
+# Plans whose rows carry the numbers of the rows they are made of, in extra columns: each row as
+# often as there are ways to make it; NULL where a branch of a UNION has fewer numbers, and a number
+# below zero for the branch, so that no two rows have the same. Nodes that merge rows (DISTINCT,
+# UNION, a grouping, a fixpoint) are evaluated first and read like a table; so are EXISTS and IN
+# below a node that counts rows, where partners must not multiply them. Rows that depend on the
+# absence or order of others have no such plan: BlockedError with its place.
 
 NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 
@@ -184,9 +182,9 @@ def _reason(plan: Plan) -> str:
     return f"{type(plan).__name__} cannot be traced to rows"
 
 
-# Ways in which rows are made of others: heads and bodies as numbers. Law: a making is one way:
-# its head is there if all its bodies are. Those of groups are marked: a part of a group's rows
-# may make the same row by chance, or another one.
+# A making is one way to make a row, its head, from others, its bodies: the head exists if all
+# bodies do. Makings of groups are marked: part of a group's rows may make the same row by chance,
+# or another one.
 
 
 class Makings(Struct, frozen=True):
@@ -243,10 +241,9 @@ class MakingList:
         )
 
 
-# Which rows of a fixpoint no row of their group beats, while its rows come round by round. Law:
-# as of `plan.nodes`, over the rows met so far. A row that is beaten is beaten for good, so once
-# rows come no more those that are left are the best ones. Values without an order in whole
-# numbers beat nothing, and all rows stay.
+# Which rows of a fixpoint no row of their group beats, over the rows seen so far, as defined in
+# `plan.nodes`. A beaten row stays beaten, so the rows left at the end are the best. Values without
+# an order in whole numbers beat nothing.
 
 
 class BestSoFar:
@@ -290,13 +287,12 @@ class BestSoFar:
         return result
 
 
-# What derives the rows of a fixpoint taken apart: ingredients, and what joins them. Law: the plan
-# with leaves in place of the ingredients derives the fixpoint's rows, those of the base too, as
-# often as they are derived. An ingredient is conditions and columns over one table, as deep as
-# joins and UNION ALL allow, and has all columns that the fixpoint reads of the table, here or
-# elsewhere: so its rows are rows of the table, and those of several ingredients can be told to be
-# one. Anything else that does not read the fixpoint, as a grouping, is an ingredient as it is,
-# whose rows are leaves though they are no rows of a table.
+# A fixpoint's derivation taken apart into ingredients and what joins them. The plan with leaves in
+# place of the ingredients derives the rows of base and step, as often as they are derived. An
+# ingredient is conditions and columns over one table, as deep as joins and UNION ALL allow, with
+# all columns that the fixpoint reads of the table anywhere, so that its rows can be identified
+# across ingredients. Any other part that does not read the fixpoint, such as a grouping, is an
+# ingredient whose rows are no rows of a table.
 
 
 class OfTable(Struct, frozen=True):
@@ -432,11 +428,10 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     return Project(plan, tuple(outputs), span=plan.span)
 
 
-# Fixpoints kept by absorption: their ingredients, and what derives rows in their circuit. Law: T,
-# its changes and the sketch are those of a fixpoint by ranks (`compile.fixpoint`). Above the
-# fixpoint's rows and those of ingredients their numbers go along as columns. Refused by its place
-# is what does not make each row of the fixpoint of rows that are there (an outer join of its
-# rows, or NOT IN, NOT EXISTS), and what counts derivations or keeps the best rows only.
+# Fixpoints kept by absorption. T, its changes and the sketch are as for ranks (`compile.fixpoint`);
+# rows of the fixpoint and of ingredients carry their numbers as columns. Refused with its place:
+# whatever makes rows from absent rows (an outer join of its rows, NOT IN, NOT EXISTS), counts
+# derivations, or keeps only the best rows.
 
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
 
@@ -528,10 +523,9 @@ def _refused(node: Plan) -> Scan:
     raise BlockedError(f"{what} {_ABSORBED}", node.span)
 
 
-# What a fixpoint that is kept by absorption tells: its rows, rows of tables, all derivations.
-# Law: rows of tables have the numbers from 0 on, each different one a number, however many
-# accesses read it; rows of the fixpoint those from `first` on. What is told is of the state as it
-# stands; no table is read. Rows are the columns that are read of a table.
+# What the state of a fixpoint kept by absorption gives: its rows, rows of tables, all derivations;
+# no table is read. Distinct rows of tables, in the columns read, are numbered from 0 across
+# accesses, rows of the fixpoint from `first`.
 
 _ZONE = "UTC"  # The time zone of reported times: that of times in tables
 

@@ -16,17 +16,15 @@ from impctl.data.vector import Ints, slice_positions
 if TYPE_CHECKING:
     from impctl.compile.provenance.absorbed import Makings
 
-# A smallest set of rows that derives a row, or one of which no row can be left out. Law: what is
-# told derives the row: from its rows alone, by the makings. `SMALLEST` is said only where it is
-# proved that no set of fewer rows does, `MINIMAL` where dropping any one of its rows leaves the
-# row without a derivation (so no proper subset derives it, as more rows never derive less),
-# `GROUP` where rows are grouped on the way: then all rows of the groups are told. Proof by
-# shortest derivation: where every making has one row made among its bodies at most, a derivation
-# is a line of makings, and a row made twice on it can be cut short; where besides no row of a
-# table is a body in the makings of two heads, the rows of a line's makings are all different, so
-# that a line with the fewest is a set with the fewest. Else by search, up to a budget of work:
-# whatever derives the row has a row of every set whose absence ends all derivations. Finding the
-# smallest set is NP-hard in general, hence the budget.
+# A smallest set of table rows that derives a row, or one without spare rows. `SMALLEST` is claimed
+# only if proved, `MINIMAL` if without any one of its rows the row has no derivation (so no proper
+# subset derives it, as more rows never derive less), `GROUP` if rows are grouped on the way: then
+# all rows of the groups are included. Proof by shortest derivation: if every making has at most one
+# made row among its bodies, a derivation is a line of makings, and a row made twice on it can be
+# cut short; if besides no table row is a body in the makings of two heads, the rows of a line's
+# makings are all different, so a line with the fewest is a set with the fewest. Else a search
+# within a budget, since finding the smallest set is NP-hard: any derivation has a row of every set
+# whose absence ends all derivations.
 
 BUDGET = 5_000_000  # Bodies examined in the search for a smallest set: some seconds
 
@@ -210,11 +208,10 @@ class _SmallerSetSearch:
         return [*self._kept_out(without, left[:middle]), *self._kept_out(without, left[middle:])]
 
 
-# The makings that take part in deriving one row, and a derivation with the fewest uses of rows.
-# Law: a derivation's cost is the number of rows of tables that it uses, each as often as it is
-# used; the one found has the least (Knuth's generalisation of Dijkstra's algorithm), and is found
-# without looking at makings that cost more. Cost: the makings that take part, in array
-# operations, one round per making that leads to the row; and those that cost no more than it.
+# The makings that take part in deriving one row, and a derivation of least cost: the number of uses
+# of table rows (Knuth's generalisation of Dijkstra's algorithm). Cost: the makings that take part,
+# in array operations, one round per making that leads to the row; and those that cost no more than
+# the result.
 
 
 class RowLineage:

@@ -56,9 +56,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
-# Rows of one node of a plan, each once and with a number. Law: rows are one where DISTINCT says
-# so: NULL equals NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first met and
-# never again to another.
+# Rows of one node of a plan, each once and numbered. Rows are equal as for DISTINCT: NULL equals
+# NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first seen, and never reused.
 
 
 class Met(Struct, frozen=True):
@@ -111,13 +110,11 @@ class ProgramRows:
         return Met(result[grouping.index()], result[places], taken)
 
 
-# All ways in which rows of a query are made, found by running it once with numbered rows. Law: a
-# making is one way to make a row, its head, of others, its bodies; it is there if and only if all
-# its bodies are rows of the tables given, or rows made of them. Rows of tables have the numbers
-# given, rows made those from `first` on. A group is made in one way, of all its rows. A
-# fixpoint's rows come round by round, and each is stepped with once; where its best rows alone
-# count, those that are beaten as they come are not stepped with, and none that is beaten is left.
-# Cost: the makings, which may be many more than the rows.
+# All makings of the rows of a query, found by running it once with numbered rows. A making exists
+# iff all its bodies are given table rows or rows made of them. Table rows have the given numbers,
+# made rows those from `first` on. A group has one making, of all its rows. A fixpoint's rows come
+# round by round, each stepped once; if only the best rows count, those already beaten are not
+# stepped, and no beaten row is left. Cost: the makings, which may be many more than the rows.
 
 
 class Made(Struct, frozen=True):
@@ -145,10 +142,9 @@ def made_rows(
     limits: Limits = LIMITS,
 ) -> Made:
     """The rows of a plan from these rows per access, each table with its rows' numbers in the
-    column `NUMBER`, all below `first`. The rows of a `known` fixpoint are not computed again.
-    `check` is called after each run and round, and may raise. BlockedError if the plan, or a part
-    of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as of
-    the engine."""
+    column `NUMBER`, all below `first`. Rows of a `known` fixpoint are not recomputed. `check` is
+    called after each run and round, and may raise. BlockedError if a part of the plan is not
+    traced; UnsupportedError beyond the limits of recursion; errors of values as of the engine."""
     program = _Program(tables, first, check, known, limits)
     rows = program.once(root)
     return Made(rows.given, rows.columns, program.makings.whole())
