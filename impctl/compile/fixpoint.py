@@ -43,6 +43,7 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     attributes_of,
+    unchanged,
 )
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
@@ -250,9 +251,7 @@ class _Carried(Struct, frozen=True):
 
     @property
     def passed(self) -> tuple[ComputedColumn, ...]:
-        return tuple(
-            ComputedColumn(attribute, attribute.ref()) for attribute in (*self.ranks, *self.numbers)
-        )
+        return unchanged((*self.ranks, *self.numbers))
 
 
 _Ranked = tuple[Plan, _Carried]
@@ -330,9 +329,7 @@ class _Ranking(Struct, frozen=True):
             )
             exprs = (_greatest(own.ranks), *numbers)
             more = map(ComputedColumn, columns(f"{at}"), exprs)
-            outputs = (
-                ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(side)
-            )
+            outputs = unchanged(attributes_of(side))
             sides.append(Project(result, (*outputs, *more)))
         new_columns = columns("")
         left, right = sides

@@ -34,6 +34,7 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
     scans_of,
+    unchanged,
 )
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
@@ -231,7 +232,7 @@ def readable(
     """The rows of `plan` with exactly these columns."""
     attributes = [Attribute(key, key, kind) for key, kind in columns]
     attributes += map(range_attribute, accesses)
-    outputs = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+    outputs = unchanged(attributes)
     chosen = Project(with_range_ids(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 

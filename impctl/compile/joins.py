@@ -63,6 +63,7 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     expressions_of,
+    ids_of,
     inputs_of,
     nodes_of,
     scans_of,
@@ -199,7 +200,7 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = _ids_of(plan)
+    ids = ids_of(plan)
     result = [_implied(condition, ids) for condition in conditions]
     return JoinInput(plan, ids, tuple(condition for condition in result if condition is not None))
 
@@ -289,14 +290,14 @@ def pushed_below(node: Join) -> Join | None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
         return None
-    used = columns_of(node.condition) & _ids_of(node.left)
+    used = columns_of(node.condition) & ids_of(node.left)
     return _pushed_into(node.left, node, used) if used else None
 
 
 def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= _ids_of(plan):
+        if not used <= ids_of(plan):
             continue
         if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
             below: Plan | None = _pushed_into(plan, node, used)
@@ -366,7 +367,7 @@ def is_read_elsewhere(root: Plan | None, scalar: JoinInput, conditions: Collecti
     """Whether a scalar's column is read elsewhere than in these conditions, or is an output
     column."""
     return root is None or not scalar.ids.isdisjoint(
-        {*_ids_of(root), *_read(root, scalar.plan, conditions)}
+        {*ids_of(root), *_read(root, scalar.plan, conditions)}
     )
 
 
@@ -381,12 +382,8 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
                 yield from columns_of(part)
     for below in inputs_of(plan):
         if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
-            yield from _ids_of(below)
+            yield from ids_of(below)
         yield from _read(below, without, conditions)
-
-
-def _ids_of(plan: Plan) -> frozenset[AttributeId]:
-    return frozenset(attribute.id for attribute in attributes_of(plan))
 
 
 def _is_on_both(

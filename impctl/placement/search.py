@@ -419,21 +419,21 @@ def _run(
     graph: Graph, modes: Modes, kind: int
 ) -> tuple[float, Mapping[tuple[TableName, ...], float]]:
     """Work and reads of one run, without what queries share."""
-    asked = [Demand.DELTA] * len(graph.nodes)
+    demands = [Demand.DELTA] * len(graph.nodes)
     work = 0.0
     reads: dict[tuple[TableName, ...], float] = {}
-    for at in reversed(range(len(graph.nodes))):
-        node = graph.nodes[at]
-        below = node.inputs or (at,)
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        below = node.inputs or (index,)
         active = [graph.active[wire][kind] for wire in below]
         chosen = [modes[piece.name] for piece in node.pieces]
-        result = own(node, active, chosen, kind, asked[at])
+        result = own(node, active, chosen, kind, demands[index])
         work += result.work
         for source, read in result.reads:
             reads[source] = reads.get(source, 0.0) + read
         if node.work is not Work.SCAN:
             for wire, demand in zip(node.inputs, result.asks, strict=True):
-                asked[wire] = max(asked[wire], demand)
+                demands[wire] = max(demands[wire], demand)
     return work, reads
 
 
@@ -449,9 +449,10 @@ _MOST_PAIRS = 400
 
 def improved(graph: Graph, copied: Frontier) -> Frontier:
     """The frontier of choices that no small change improves."""
-    places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
-    starts = [copied.modes(int(position)) for position in places]
-    starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
+    positions = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
+    starts = [copied.modes(int(position)) for position in positions]
+    starts.append({p.name: min(p.sizes, key=p.sizes.__getitem__) for p in graph.pieces})
+    starts.append({piece.name: piece.modes[0] for piece in graph.pieces})
     result: list[tuple[dict[str, PieceMode], int, float]] = []
     for modes in starts:
         budget = graph.bytes_of(modes)
@@ -465,15 +466,11 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
     return of_choices(result)
 
 
-def _least(graph: Graph) -> dict[str, PieceMode]:
-    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
-
-
 def _better(
     graph: Graph, modes: dict[str, PieceMode], budget: int, cost: float
 ) -> tuple[dict[str, PieceMode], float] | None:
     """The cheapest choice within the bytes that differs in one mode, or in two."""
-    for changes in (_one(graph, modes), _two(graph, modes)):
+    for changes in (_with_one_change(graph, modes), _with_two_changes(graph, modes)):
         best = None
         for changed in changes:
             if graph.bytes_of(changed) > budget:
@@ -487,22 +484,22 @@ def _better(
     return None
 
 
-def _one(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
+def _with_one_change(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     for piece in graph.pieces:
         for mode in piece.modes:
             if mode is not modes[piece.name]:
                 yield {**modes, piece.name: mode}
 
 
-def _two(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
+def _with_two_changes(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     left = _MOST_PAIRS
-    for one, other in combinations(graph.pieces, 2):
-        for mine in one.modes:
-            for theirs in other.modes:
-                if mine is modes[one.name] or theirs is modes[other.name] or not left:
+    for first, second in combinations(graph.pieces, 2):
+        for first_mode in first.modes:
+            for second_mode in second.modes:
+                if first_mode is modes[first.name] or second_mode is modes[second.name] or not left:
                     continue
                 left -= 1
-                yield {**modes, one.name: mine, other.name: theirs}
+                yield {**modes, first.name: first_mode, second.name: second_mode}
 
 
 # The best modes of all pieces of one query, for every budget at once. f(v, Z) is the frontier of
@@ -577,33 +574,35 @@ class _FrontierSearch:
         top = len(self._graph.nodes) - 1
         result = []
         for assumed in _every(self._graph, self._possible):
-            whole = self._of(top, _changes(self._graph), assumed)
-            for at, demand in assumed.items():
-                below = None if whole is None else self._of(at, demand, assumed)
-                whole = None if whole is None or below is None else added(whole, below, self._thin)
-            if whole is not None:
-                result.append(((), 0, 0.0, whole))
+            result_ = self._of(top, _changes(self._graph), assumed)
+            for wire, demand in assumed.items():
+                below = None if result_ is None else self._of(wire, demand, assumed)
+                result_ = (
+                    None if result_ is None or below is None else added(result_, below, self._thin)
+                )
+            if result_ is not None:
+                result.append(((), 0, 0.0, result_))
         return united(result, self._thin)
 
-    def _of(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
+    def _of(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         """f(v, Z); None if it demands more of a shared flow than is assumed."""
-        key = (at, demand, self._assumed(at, assumed))
+        key = (wire, demand, self._assumed(wire, assumed))
         if key not in self._found:
-            self._found[key] = self._united(at, demand, assumed)
+            self._found[key] = self._united(wire, demand, assumed)
         return self._found[key]
 
-    def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
+    def _united(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         result = [
             (option.modes, option.bytes, option.cost, below)
-            for option in self._options[at].asked(demand)
-            if (below := self._inputs(at, option, assumed)) is not None
+            for option in self._options[wire].asked(demand)
+            if (below := self._inputs(wire, option, assumed)) is not None
         ]
         return united(result, self._thin) if result else None
 
-    def _inputs(self, at: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
+    def _inputs(self, wire: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node combined, under their demands."""
-        wires = self._graph.nodes[at].inputs
-        key = (wires, option.asks, self._assumed(at, assumed))
+        wires = self._graph.nodes[wire].inputs
+        key = (wires, option.asks, self._assumed(wire, assumed))
         if key not in self._sums:
             self._sums[key] = self._summed(wires, option.asks, assumed)
         return self._sums[key]
@@ -614,7 +613,7 @@ class _FrontierSearch:
         result = self._nothing
         for wire, ask in zip(wires, asks, strict=True):
             if wire in self._shared:
-                if any(one > most for one, most in zip(ask, assumed[wire], strict=True)):
+                if any(demand > limit for demand, limit in zip(ask, assumed[wire], strict=True)):
                     return None
                 continue
             below = self._of(wire, ask, assumed)
@@ -623,9 +622,9 @@ class _FrontierSearch:
             result = added(result, below, self._thin)
         return result
 
-    def _assumed(self, at: int, assumed: dict[int, Asked]) -> Assumed:
+    def _assumed(self, wire: int, assumed: dict[int, Asked]) -> Assumed:
         """What is assumed of the flows that the operators below a node read."""
-        return tuple((wire, assumed[wire]) for wire in self._below[at])
+        return tuple((wire, assumed[wire]) for wire in self._below[wire])
 
 
 def _changes(graph: Graph) -> Asked:
@@ -645,23 +644,23 @@ def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
 
 def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
     """Every assumption, in which flows that only assumed ones decide get the greatest demand."""
-    above = {at: _decided_by(graph, at) for at in possible}
+    above = {wire: _decided_by(graph, wire) for wire in possible}
     # Flows nearer the root first: they decide the demands below.
-    free = {at: possible[at] for at in possible if above[at] is None}
+    free = {wire: possible[wire] for wire in possible if above[wire] is None}
     for chosen in product(*free.values()):
         assumed = dict(zip(free, chosen, strict=True))
-        for at in sorted(possible, reverse=True):
-            readers = above[at]
+        for wire in sorted(possible, reverse=True):
+            readers = above[wire]
             if readers is not None:
-                asked = [_changes(graph), *(assumed[reader] for reader in readers)]
-                assumed[at] = tuple(map(max, *asked)) if readers else asked[0]
+                demands = [_changes(graph), *(assumed[reader] for reader in readers)]
+                assumed[wire] = tuple(map(max, *demands)) if readers else demands[0]
         yield assumed
 
 
-def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
+def _decided_by(graph: Graph, wire: int) -> tuple[int, ...] | None:
     """The shared flows whose demands pass unchanged to a shared one; None if others do."""
     result: list[int] = []
-    waiting = [at]
+    waiting = [wire]
     while waiting:
         below = waiting.pop()
         for reader, node in enumerate(graph.nodes):
@@ -681,24 +680,24 @@ def _possible(
 ) -> dict[int, tuple[Asked, ...]] | None:
     """The possible demands on each shared flow; None if there are too many to try. The joint demand
     of readers is the greatest of theirs, in every combination."""
-    asked: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
+    demands: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
     is_first = [True] * len(graph.nodes)
     result: dict[int, tuple[Asked, ...]] = {}
     total = 1
-    for at in reversed(range(len(graph.nodes))):
-        if at in graph.shared:
-            result[at] = tuple(sorted(asked[at]))
-            total *= len(result[at]) if _decided_by(graph, at) is None else 1
-        if total > most or len(asked[at]) > most:
+    for index in reversed(range(len(graph.nodes))):
+        if index in graph.shared:
+            result[index] = tuple(sorted(demands[index]))
+            total *= len(result[index]) if _decided_by(graph, index) is None else 1
+        if total > most or len(demands[index]) > most:
             return None
-        every = [o.asks for demand in asked[at] for o in options[at].asked(demand)]
-        for place, wire in enumerate(graph.nodes[at].inputs):
-            asks = {one[place] for one in every}
+        all_asks = [o.asks for demand in demands[index] for o in options[index].asked(demand)]
+        for position, wire in enumerate(graph.nodes[index].inputs):
+            asks = {asks[position] for asks in all_asks}
             if not is_first[wire]:
-                if len(asked[wire]) * len(asks) > _MOST_POINT_PAIRS:
+                if len(demands[wire]) * len(asks) > _MOST_POINT_PAIRS:
                     return None
-                asks = {tuple(map(max, a, b)) for a, b in product(asked[wire], asks)}
-            asked[wire], is_first[wire] = asks, False
+                asks = {tuple(map(max, a, b)) for a, b in product(demands[wire], asks)}
+            demands[wire], is_first[wire] = asks, False
     return result
 
 

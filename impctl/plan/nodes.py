@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import is_
 
@@ -329,6 +329,15 @@ class Query(Struct, frozen=True):
 
     def __hash__(self) -> int:
         return hash(self.sql)  # nearly unique; a plan is large, its nodes keep no hash
+
+
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
+    """The attributes as output columns."""
+    return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:

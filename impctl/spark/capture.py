@@ -56,6 +56,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
     scans_of,
+    unchanged,
     with_inputs,
 )
 from impctl.spark.render import with_ties
@@ -160,11 +161,11 @@ class _Collector(Struct, frozen=True):
         # Arrays of arrays are concatenated.
         flat = self._column(is_set=True)
         union = ComputedColumn(flat, _union_of_sets(column.ref()))
-        return Annotated(Project(gathered, (*_unchanged(plan), union)), flat)
+        return Annotated(Project(gathered, (*unchanged(attributes_of(plan)), union)), flat)
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
         """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
-        keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+        keys = unchanged(attributes)
         renamed = tuple(
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
             for key in keys
@@ -197,7 +198,7 @@ class _Collector(Struct, frozen=True):
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*_unchanged(plan), ComputedColumn(column, union))
+        outputs = (*unchanged(attributes_of(plan)), ComputedColumn(column, union))
         return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
@@ -234,7 +235,7 @@ class _Collector(Struct, frozen=True):
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
         column = self._column(is_set=True)
-        outputs = (*_unchanged(plan), ComputedColumn(column, groups.ranges.ref()))
+        outputs = (*unchanged(attributes_of(plan)), ComputedColumn(column, groups.ranges.ref()))
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -257,7 +258,9 @@ class _Collector(Struct, frozen=True):
             if result is not None:
                 own = result.ranges.ref()
             below = part if result is None else result.plan
-            branches.append(Project(below, (*_unchanged(part), ComputedColumn(column, own))))
+            branches.append(
+                Project(below, (*unchanged(attributes_of(part)), ComputedColumn(column, own)))
+            )
         column = self._column(is_set)
         united = replace(
             plan,
@@ -281,7 +284,7 @@ class _Collector(Struct, frozen=True):
                 )
                 for index, mark in enumerate(marks)
             )
-            marked.append(Project(side, (*_unchanged(side), *ones)))
+            marked.append(Project(side, (*unchanged(attributes_of(side)), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -347,10 +350,6 @@ class _Collector(Struct, frozen=True):
 def _collecting(child: Annotated) -> tuple[str, SqlType]:
     """The aggregate function that collects ranges, and its type."""
     return ("collect_list", _SETS_TYPE) if child.is_set else ("collect_set", _SET_TYPE)
-
-
-def _unchanged(plan: Plan) -> tuple[ComputedColumn, ...]:
-    return tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
 
 
 def _union_of_sets(sets: Expr) -> Expr:
@@ -579,7 +578,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
+    columns = Project(source, unchanged(scan.attributes))
     annotated = collect(_replaced(plan, scan, columns), source, RANGE_ID)
     above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)

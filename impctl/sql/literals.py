@@ -35,7 +35,7 @@ from impctl.expr.numeric import nearest_float
 from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
 
 if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
+    from impctl.sql.text import Node, SqlText
 
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
@@ -47,7 +47,7 @@ _SUFFIX_TYPES = {"l": LONG, "s": SHORT, "y": BYTE}
 _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
 
 
-def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
+def number(text: SqlText, node: Node, *, negative: bool = False) -> Literal | None:
     """Read a number with or without suffix; None for another node. A preceding minus is part of it,
     as in Spark's grammar."""
     written = _written(text, node)
@@ -83,7 +83,7 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     return _decimal(text, value, span)
 
 
-def _written(text: SqlText, node: exp.Expression) -> str | None:
+def _written(text: SqlText, node: Node) -> str | None:
     """The number's text. sqlglot passes a suffix as a cast, BD as a cast of text."""
     literal = node.this if isinstance(node, exp.Cast) else node
     if not isinstance(literal, exp.Literal):
@@ -120,7 +120,7 @@ def _decimal(text: SqlText, value: Decimal, span: Span | None) -> Literal:
     return Literal(abs(value) if value == 0 else value, decimal(precision, scale), span=span)
 
 
-def string_value(text: SqlText, node: exp.Expression) -> str:
+def string_value(text: SqlText, node: Node) -> str:
     """Value of a string literal, with Spark's escapes."""
     if isinstance(node, exp.RawString):
         return str(node.this)
@@ -185,7 +185,7 @@ _TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def typed(
-    text: SqlText, kind: SqlType, written: str, node: exp.Expression, zone: str, span: Span | None
+    text: SqlText, kind: SqlType, written: str, node: Node, zone: str, span: Span | None
 ) -> Expr:
     """Read `DATE '...'` or `TIMESTAMP '...'` in this session time zone."""
     if kind == DATE:

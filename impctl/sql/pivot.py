@@ -45,6 +45,7 @@ from impctl.sql.aggregates import (
 )
 from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
+from impctl.sql.text import Node
 
 # Values after IN of a PIVOT, as constants of the column's type, and their names: Spark's text for
 # them in the type as written. None unless Spark's cast to the column's type surely changes nothing.
@@ -227,7 +228,7 @@ def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
     return result
 
 
-def _suffix(item: exp.Expression, node: exp.Pivot, reading: ParseContext) -> str | None:
+def _suffix(item: Node, node: exp.Pivot, reading: ParseContext) -> str | None:
     """Suffix of the column name; None where there is one call only."""
     if len(node.expressions) == 1:
         return None
@@ -258,9 +259,7 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
             )
 
 
-def _keys(
-    scope: Scope, reader: ExprReader, axes: list[exp.Expression], made: _Made
-) -> list[ScopeEntry]:
+def _keys(scope: Scope, reader: ExprReader, axes: list[Node], made: _Made) -> list[ScopeEntry]:
     """Columns that the pivot does not read otherwise: Spark groups by these."""
     exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in made.columns)]
     for call in made.calls:
@@ -269,9 +268,7 @@ def _keys(
     return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
 
 
-def _value(
-    item: exp.Expression, axes: list[exp.Expression], reader: ExprReader
-) -> tuple[str, Expr]:
+def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]:
     """One value of IN: its column name, and the condition on its rows."""
     text = reader.text
     value = item.this if isinstance(item, exp.PivotAlias) else item

@@ -15,7 +15,6 @@ from impctl.errors import QueryError, count_text
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
-    ComputedColumn,
     Distinct,
     Explode,
     Fixpoint,
@@ -31,12 +30,13 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     attributes_of,
+    unchanged,
 )
 from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
-from impctl.sql.text import SqlText, as_invalid_query
+from impctl.sql.text import Node, SqlText, as_invalid_query
 from impctl.types import AttributeId, FixpointId
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ _FOREIGN = ("search", "cycle")
 """Clauses on WITH that Spark's grammar lacks."""
 
 
-def is_refused_by_spark(tree: exp.Expression) -> bool:
+def is_refused_by_spark(tree: Node) -> bool:
     """Whether any WITH clause of the query, used or not, has what Spark does not run."""
     return any(_is_refused(clause) for clause in tree.find_all(exp.With))
 
@@ -92,13 +92,13 @@ def _is_refused(clause: exp.With) -> bool:
     )
 
 
-def _is_union_all(query: exp.Expression) -> bool:
+def _is_union_all(query: Node) -> bool:
     """The last UNION decides for several parts: those before it may remove duplicates."""
     result = unwrapped(query)
     return isinstance(result, exp.Union) and not result.args.get("distinct")
 
 
-def reads_name(node: exp.Expression, name: str) -> bool:
+def reads_name(node: Node, name: str) -> bool:
     """Whether the query reads a relation of that name that no WITH inside defines."""
     waiting = [node]
     while waiting:
@@ -145,7 +145,7 @@ class _Step(Struct, frozen=True):
     fixpoint: FixpointId
     name: str
     is_set: bool
-    references: Mapping[AttributeId, exp.Expression]
+    references: Mapping[AttributeId, Node]
     """Text nodes of the leaves, by the id of a leaf's first column."""
     text: SqlText
 
@@ -201,7 +201,7 @@ class _Step(Struct, frozen=True):
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
         # A row comes once for each partner, which makes no difference in a set.
-        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(join.left))
+        kept = unchanged(attributes_of(join.left))
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 
@@ -218,7 +218,7 @@ class _Step(Struct, frozen=True):
         )
 
 
-def _around(place: exp.Expression, node: Plan) -> str | None:
+def _around(place: Node, node: Plan) -> str | None:
     """What encloses the name in the text where the plan has other operators."""
     if not isinstance(node, Join | Aggregate):
         return None
@@ -271,7 +271,7 @@ MOST_LEVELS = 2**31 - 1
 """Largest INT; Spark reads MAX RECURSION LEVEL as INT."""
 
 
-def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+def with_common_tables(node: Node, environment: Environment) -> Environment:
     """The environment of a query, with its WITH entries visible."""
     clause = part(node, "with")
     if clause is None:
@@ -289,7 +289,7 @@ def with_common_tables(node: exp.Expression, environment: Environment) -> Enviro
     return environment
 
 
-def read_unused(node: exp.Expression, environment: Environment) -> None:
+def read_unused(node: Node, environment: Environment) -> None:
     """Read entries that no plan contains: Spark runs the text that has them."""
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
@@ -298,7 +298,7 @@ def read_unused(node: exp.Expression, environment: Environment) -> None:
             environment.reading.unused.append(plan)
 
 
-def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
+def _refuse_clauses(clause: Node, environment: Environment) -> None:
     text = environment.text
     for name in ("search", "cycle"):
         result = clause.args.get(name)
@@ -346,7 +346,7 @@ def _recursive_table(
 
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
-    def refuse(place: exp.Expression) -> Plan:
+    def refuse(place: Node) -> Plan:
         # Spark does not know such a name.
         raise as_invalid_query(
             environment.text.unsupported(
@@ -369,15 +369,15 @@ class _Entry(Struct, frozen=True):
     def name(self) -> str:
         return self.node.alias
 
-    def read(self, place: exp.Expression) -> Plan:
+    def read(self, place: Node) -> Plan:
         environment, text = self.environment, self.environment.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
         columns = self._columns(base)
         identity = environment.reading.fixpoint_of(self.node)
-        references: dict[AttributeId, exp.Expression] = {}
+        references: dict[AttributeId, Node] = {}
 
-        def leaf(at: exp.Expression) -> Plan:
+        def leaf(at: Node) -> Plan:
             made = self._attributes("r", columns)
             span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
             references[made[0].id] = at
@@ -412,7 +412,7 @@ class _Entry(Struct, frozen=True):
             )
         return None if result is None else result.most
 
-    def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
+    def _part(self, union: exp.Union, query: Node, own: CommonTable) -> Plan:
         """Base or step, with the entry's name bound to `own`."""
         visible = {**self.environment.common_tables, self.name.lower(): own}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
@@ -455,7 +455,7 @@ class _Entry(Struct, frozen=True):
         refuse_misread(union, self.environment)
         return union
 
-    def _in_base(self, place: exp.Expression) -> Plan:
+    def _in_base(self, place: Node) -> Plan:
         raise self.environment.text.unsupported(
             f"`{self.name}` in the first part of its UNION",
             place,

@@ -41,7 +41,7 @@ from impctl.sql.scope import (
 )
 
 if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
+    from impctl.sql.text import Node, SqlText
 
 # USING and NATURAL: common columns appear once and first in `*`, and first in `t.*`. A join is
 # refused where Spark pairs columns other than by one name on each side. Source: Spark's Analyzer,
@@ -149,7 +149,7 @@ def exploded(
     return whole, side_by_side(scope, relation_scope(called, whole.made))
 
 
-def is_generator(node: exp.Expression) -> bool:
+def is_generator(node: Node) -> bool:
     """Whether the node is a generator call, which makes one row per element."""
     return function_name(node) in _GENERATORS
 
@@ -157,7 +157,7 @@ def is_generator(node: exp.Expression) -> bool:
 class Generated(Struct, frozen=True):
     """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
 
-    item: exp.Expression
+    item: Node
     plan: Explode
 
     @property
@@ -176,7 +176,7 @@ class Generated(Struct, frozen=True):
 
 
 def read_generated(
-    items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: ParseContext
+    items: Sequence[Node], plan: Plan, scope: Scope, reading: ParseContext
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
     generators = [item for item in items if is_generator(_called(item))]
@@ -197,17 +197,17 @@ def read_generated(
     return Generated(item, _taken_apart(plan, scope, written, reading, outer=False))
 
 
-def _called(item: exp.Expression) -> exp.Expression:
+def _called(item: Node) -> Node:
     """An item of a SELECT list without aliases."""
     inner = item.this if isinstance(item, exp.Aliases) else item.unalias()
-    return inner if isinstance(inner, exp.Expression) else item
+    return inner if isinstance(inner, Node) else item
 
 
 class _Written(Struct, frozen=True):
     """A generator as written: clause, call, and column names."""
 
     clause: str
-    call: exp.Expression
+    call: Node
     names: list[str]
     example: str
 
@@ -279,7 +279,7 @@ MOST_ROWS = 200
 """Each costs an operator or two; more rows belong in a table."""
 
 
-def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
+def read_values(node: exp.Values, text: SqlText, read: Callable[[Node], Plan]) -> Plan:
     """Read VALUES, subqueries by `read`; QueryError for what is not read."""
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
     widths = {len(row) for row in rows}
@@ -306,7 +306,7 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression]
     return read(_together(selects))
 
 
-def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
+def _selected(row: Sequence[Node]) -> Node:
     items = (
         exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
         for place, value in enumerate(row, start=1)
@@ -314,7 +314,7 @@ def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
     return exp.Select(expressions=list(items))
 
 
-def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
+def _together(rows: Sequence[Node]) -> Node:
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
@@ -324,10 +324,10 @@ def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
 
 
 def _refuse_types(
-    selects: Sequence[exp.Expression],
+    selects: Sequence[Node],
     node: exp.Values,
     text: SqlText,
-    read: Callable[[exp.Expression], Plan],
+    read: Callable[[Node], Plan],
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
     rows = [attributes_of(read(select)) for select in selects]
@@ -365,10 +365,10 @@ class CommonTable(Struct, frozen=True):
 
     node: exp.CTE
     environment: Environment
-    read: Callable[[exp.Expression], Plan] | None = None
+    read: Callable[[Node], Plan] | None = None
     """For an entry that reads itself: its rows, for the place that names it."""
 
-    def plan(self, place: exp.Expression) -> Plan:
+    def plan(self, place: Node) -> Plan:
         """Read the entry again, for the place that names it."""
         if self.read is not None:
             return self.read(place)
@@ -379,7 +379,7 @@ class Environment(Struct, frozen=True):
     """Context of a query: the reading, visible WITH entries, how to read a query."""
 
     reading: ParseContext
-    read_query: Callable[[exp.Expression, Environment], Plan]
+    read_query: Callable[[Node, Environment], Plan]
     common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
     """By lower-case name."""
 
@@ -405,22 +405,20 @@ def read_from(select: exp.Select, environment: Environment) -> FromSource:
     return source
 
 
-def part(node: exp.Expression, name: str) -> exp.Expression | None:
+def part(node: Node, name: str) -> Node | None:
     """An argument whose name newer sqlglot versions write with an underscore."""
     result = node.args.get(name)
     return result if result is not None else node.args.get(f"{name}_")
 
 
-def refuse_parts(
-    node: exp.Expression, known: frozenset[str], environment: Environment, what: str
-) -> None:
+def refuse_parts(node: Node, known: frozenset[str], environment: Environment, what: str) -> None:
     """Refuse a node with parts that are not known."""
     text = environment.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
         items = value if isinstance(value, list) else [value]
-        nodes = (item for item in items if isinstance(item, exp.Expression))
+        nodes = (item for item in items if isinstance(item, Node))
         place = next((item for item in nodes if text.span_of(item) is not None), node)
         label = name.rstrip("_").upper().replace("_", " ")
         raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
@@ -433,9 +431,9 @@ _CLAUSES = {
 }  # fmt: skip
 
 
-def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
+def _joined(first: Node, joins: list[exp.Join], environment: Environment) -> FromSource:
     """Comma-separated groups of a FROM clause, each a chain of joins."""
-    groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
+    groups: list[tuple[Node, list[exp.Join]]] = [(first, [])]
     for join in joins:
         if _is_comma(join, environment):
             _refuse_pivot(join, environment)
@@ -493,7 +491,7 @@ def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) 
     return source
 
 
-def _relation(node: exp.Expression, environment: Environment) -> FromSource:
+def _relation(node: Node, environment: Environment) -> FromSource:
     text = environment.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
@@ -592,12 +590,12 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     )
 
 
-def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
+def _derived(plan: Plan, node: Node, environment: Environment) -> FromSource:
     renamed = _relation_columns(node, attributes_of(plan), environment)
     return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
 
 
-def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
+def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSource:
     """The source under the alias of a node, with the alias's column names if it has any."""
     if not node.alias:
         return source
@@ -613,7 +611,7 @@ def _aliased(source: FromSource, node: exp.Expression, environment: Environment)
 
 
 def _relation_columns(
-    node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
+    node: Node, attributes: tuple[Attribute, ...], environment: Environment
 ) -> tuple[Attribute, ...]:
     """The attributes under the column names of an alias such as `t(a, b)`."""
     names = node.alias_column_names
@@ -626,9 +624,7 @@ def _relation_columns(
     )
 
 
-def _column_count(
-    node: exp.Expression, listed: int, there: int, environment: Environment
-) -> Exception:
+def _column_count(node: Node, listed: int, there: int, environment: Environment) -> Exception:
     return environment.text.error(
         f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
         f"{there}",
@@ -665,7 +661,7 @@ def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSou
 
 
 def _refuse_same_name(
-    left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
+    left: FromSource, right: FromSource, node: Node, environment: Environment
 ) -> None:
     # Rewritten texts use only the last part of a table's name.
     twice = {name[-1] for name in left.scope.relations}

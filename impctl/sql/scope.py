@@ -20,7 +20,7 @@ from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, Live
 if TYPE_CHECKING:
     from impctl.errors import QueryError
     from impctl.sql.names import TableNames
-    from impctl.sql.text import SqlText
+    from impctl.sql.text import Node, SqlText
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
 # State of reading one query: text, catalog, unused numbers. Identities are unique in the plan;
@@ -128,7 +128,7 @@ def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | Non
     return hint
 
 
-def _around(node: exp.Expression) -> Iterator[exp.CTE]:
+def _around(node: Node) -> Iterator[exp.CTE]:
     """The WITH entries around the node, the innermost first."""
     outer = node.parent
     while outer is not None:

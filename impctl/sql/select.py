@@ -77,7 +77,7 @@ from impctl.sql.subqueries import (
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 
 if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
+    from impctl.sql.text import Node, SqlText
 
 
 # ORDER BY sees the SELECT list first; other columns it needs are hidden columns. ORDER BY alone is
@@ -112,9 +112,7 @@ class Order(Struct, frozen=True):
         return hidden, replace(self, keys=tuple(keys))
 
 
-def read_order(
-    node: exp.Expression, reader: ExprReader, ordinal: Callable[[exp.Expression], Expr | None]
-) -> Order:
+def read_order(node: Node, reader: ExprReader, ordinal: Callable[[Node], Expr | None]) -> Order:
     """Read ORDER BY, LIMIT and OFFSET of a block or set operation."""
     text = reader.text
     keys = []
@@ -132,7 +130,7 @@ def read_order(
     return Order(tuple(keys), count, skipped or 0, text.span_of(clause or limit or offset))
 
 
-def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
+def _count(node: Node, text: SqlText, clause: str) -> int | None:
     if isinstance(node, exp.Var) and node.name.upper() == "ALL":
         return None
     if _is_number(node):
@@ -160,7 +158,7 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
 # UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
 # (for decimals without one, the type Spark rounds to); other types are refused.
 
-_KINDS: dict[type[exp.Expression], SetKind] = {
+_KINDS: dict[type[Node], SetKind] = {
     exp.Union: SetKind.UNION,
     exp.Except: SetKind.EXCEPT,
     exp.Intersect: SetKind.INTERSECT,
@@ -179,7 +177,7 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
+def ordered(node: Node, plan: Plan, environment: Environment) -> Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     text = environment.text
     scope = relation_scope(None, attributes_of(plan))
@@ -190,7 +188,7 @@ def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
 
 
 def _ordinal(
-    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: exp.Expression
+    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: Node
 ) -> Expr | None:
     """The column that a number in a clause names; None for anything but a number."""
     if not _is_number(node):
@@ -205,7 +203,7 @@ def _ordinal(
     return columns[position - 1]
 
 
-def _is_number(node: exp.Expression) -> bool:
+def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
@@ -264,7 +262,7 @@ def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
 
 
 def _common(
-    left: Attribute, right: Attribute, place: exp.Expression, environment: Environment
+    left: Attribute, right: Attribute, place: Node, environment: Environment
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
@@ -431,7 +429,7 @@ def _items(
     return tuple(items), tuple(beside)
 
 
-def _name(node: exp.Expression, span: Span | None, reading: ParseContext) -> str:
+def _name(node: Node, span: Span | None, reading: ParseContext) -> str:
     if isinstance(node, exp.Aliases):
         raise reading.text.unsupported("several aliases for one expression", node)
     if node.alias:
@@ -447,7 +445,7 @@ def _name(node: exp.Expression, span: Span | None, reading: ParseContext) -> str
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
 
-def _cast_operand(node: exp.Expression) -> exp.Expression | None:
+def _cast_operand(node: Node) -> Node | None:
     """Operand of a cast, written as a function or not; Spark names a cast like its column."""
     if isinstance(node, exp.Cast):
         return without_parentheses(node.this)
@@ -456,7 +454,7 @@ def _cast_operand(node: exp.Expression) -> exp.Expression | None:
     return without_parentheses(parts[0]) if len(parts) == 1 else None
 
 
-def _star(node: exp.Expression, source: FromSource, reading: ParseContext) -> list[Item]:
+def _star(node: Node, source: FromSource, reading: ParseContext) -> list[Item]:
     text = reading.text
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):

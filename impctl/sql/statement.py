@@ -18,7 +18,7 @@ from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_t
 from impctl.sql.relations import Environment
 from impctl.sql.scope import ParseContext
 from impctl.sql.select import ordered, read_select, read_set_operation
-from impctl.sql.text import SqlText, as_invalid_query, read_text
+from impctl.sql.text import Node, SqlText, as_invalid_query, read_text
 
 if TYPE_CHECKING:
     from impctl.types import QueryName, TableName
@@ -66,14 +66,14 @@ def parse_query(
     return Query(sql, root, volatile, mentions, live=asked, unused=derived)
 
 
-def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
+def _refuse_time_windows(tree: Node, text: SqlText) -> None:
     """Refuse `window(...)` and the like first: they add columns that other parts may name."""
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() in TIME_WINDOWS:
             raise text.unsupported(f"the function `{call.name.lower()}`", call)
 
 
-def _root(tree: exp.Expression, reading: ParseContext) -> Plan:
+def _root(tree: Node, reading: ParseContext) -> Plan:
     """The whole plan; the class of a refusal says who may run the query."""
     try:
         _refuse_time_windows(tree, reading.text)
@@ -92,7 +92,7 @@ def _too_deep(name: QueryName) -> QueryError:
     )
 
 
-def _depths(tree: exp.Expression) -> Iterator[int]:
+def _depths(tree: Node) -> Iterator[int]:
     """Depth of every node; a chain of AND or OR counts once, since it is read in a loop."""
     waiting = [(tree, 1)]
     while waiting:
@@ -103,7 +103,7 @@ def _depths(tree: exp.Expression) -> Iterator[int]:
             waiting.append((child, depth if chained else depth + 1))
 
 
-def _read_query(node: exp.Expression, environment: Environment) -> Plan:
+def _read_query(node: Node, environment: Environment) -> Plan:
     """Read any query, and check that its unused WITH entries are queries too."""
     environment = with_common_tables(node, environment)
     plan = _read_body(node, environment)
@@ -111,7 +111,7 @@ def _read_query(node: exp.Expression, environment: Environment) -> Plan:
     return plan
 
 
-def _read_body(node: exp.Expression, environment: Environment) -> Plan:
+def _read_body(node: Node, environment: Environment) -> Plan:
     match node:
         case exp.Select():
             return read_select(node, environment)

@@ -45,6 +45,7 @@ from impctl.plan.nodes import (
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
+from impctl.sql.text import Node
 
 # Values and marks of subqueries that a condition reads, joined to every row. Such a join drops or
 # repeats a row only if no condition on its columns can be true of that row, so these joins may
@@ -112,18 +113,18 @@ _CONSTRUCTS = (
 """By argument of the query."""
 
 
-def without_parentheses(node: exp.Expression) -> exp.Expression:
+def without_parentheses(node: Node) -> Node:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
-def has_tail(query: exp.Expression) -> bool:
+def has_tail(query: Node) -> bool:
     """Whether the query has ORDER BY, LIMIT, OFFSET or WITH."""
     return any(query.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
 
 
-def unwrapped(query: exp.Expression) -> exp.Expression:
+def unwrapped(query: Node) -> Node:
     """Remove parentheses around a query that add nothing."""
     while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
         if isinstance(query, exp.Subquery) and has_tail(query):
@@ -132,7 +133,7 @@ def unwrapped(query: exp.Expression) -> exp.Expression:
     return query
 
 
-def read_uncorrelated(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
+def read_uncorrelated(query: Node, reader: ExprReader, environment: Environment) -> Plan:
     """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
         return environment.read_query(query, environment)
@@ -140,7 +141,7 @@ def read_uncorrelated(query: exp.Expression, reader: ExprReader, environment: En
         raise explain_outer_name(error, query, reader) from None
 
 
-def explain_outer_name(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
+def explain_outer_name(error: QueryError, query: Node, reader: ExprReader) -> QueryError:
     """The error of a subquery read alone: an unknown name may be the enclosing query's."""
     if error.code not in UNKNOWN:
         return error
@@ -174,7 +175,7 @@ def _reads(reader: ExprReader, column: exp.Column) -> bool:
     return True
 
 
-def _construct(query: exp.Expression) -> str | None:
+def _construct(query: Node) -> str | None:
     """Name of the construct that prevents joining a subquery directly."""
     if isinstance(query, exp.SetOperation):
         return "a set operation"
@@ -195,7 +196,7 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def read_single(
-    node: exp.Expression,
+    node: Node,
     reader: ExprReader,
     environment: Environment,
     marks: Mapping[int, MembershipMark],
@@ -226,7 +227,7 @@ class ScalarValue(Struct, frozen=True):
 
 
 def read_values(
-    node: exp.Expression, reader: ExprReader, environment: Environment
+    node: Node, reader: ExprReader, environment: Environment
 ) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
     """A reader that knows the values of the expression's subqueries, and the plans of these."""
     values: dict[int, Expr] = {}
@@ -248,7 +249,7 @@ def read_values(
     return known, tuple(beside)
 
 
-def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
+def scalar_subqueries(node: Node) -> list[exp.Subquery]:
     """Subqueries of the expression itself, in text order; none inside another query."""
     result: list[exp.Subquery] = []
     pending = [node]
@@ -261,17 +262,17 @@ def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
     return result
 
 
-def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
+def _above(inner: Node, top: Node) -> Iterator[Node]:
     """The ancestors of the inner node up to the top, from the inside out."""
     current = inner
-    while current is not top and isinstance(current.parent, exp.Expression):
+    while current is not top and isinstance(current.parent, Node):
         current = current.parent
         yield current
 
 
 def _read(
     subquery: exp.Subquery,
-    condition: exp.Expression | None,
+    condition: Node | None,
     reader: ExprReader,
     environment: Environment,
 ) -> ScalarValue:
@@ -301,7 +302,7 @@ def _read(
     )
 
 
-def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
+def _drops_null(subquery: Node, condition: Node) -> bool:
     """Whether the condition's form makes it not true where the subquery's value is NULL."""
     if type(condition) not in COMPARISONS or isinstance(
         condition, exp.NullSafeEQ | exp.NullSafeNEQ
@@ -340,7 +341,7 @@ def _is_one_row(plan: Plan) -> bool:
 
 
 def _by_groups(
-    query: exp.Expression, reader: ExprReader, environment: Environment, span: Span | None
+    query: Node, reader: ExprReader, environment: Environment, span: Span | None
 ) -> tuple[Plan, tuple[Expr, ...]] | None:
     """An aggregate over rows equated with the enclosing query's: one row per group."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
@@ -353,8 +354,8 @@ def _by_groups(
         return None
     scope = read_from(query, environment).scope
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
-    own: list[exp.Expression] = []
-    keys: list[exp.Expression] = []
+    own: list[Node] = []
+    keys: list[Node] = []
     outside: list[Expr] = []
     for condition in _conjuncts(where.this):
         if _value_reads(inner, condition):
@@ -388,7 +389,7 @@ def _by_groups(
     return right, tuple(equal)
 
 
-def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
+def _conjuncts(node: Node) -> list[Node]:
     """In order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
@@ -400,7 +401,7 @@ def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
     return result
 
 
-def _is_null_when_empty(value: exp.Expression) -> bool:
+def _is_null_when_empty(value: Node) -> bool:
     """Whether the value over no rows is NULL: arithmetic over aggregates that are NULL then."""
     if function_name(value) in _NULL_WHEN_EMPTY:
         return True
@@ -414,7 +415,7 @@ def _is_null_when_empty(value: exp.Expression) -> bool:
     return bool(others) and all(_is_null_when_empty(without_parentheses(part)) for part in others)
 
 
-def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
+def _value_reads(reader: ExprReader, node: Node) -> bool:
     """Whether the subquery's columns are enough for an expression."""
     try:
         reader.read(node)
@@ -425,9 +426,7 @@ def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
     return True
 
 
-def _pair(
-    condition: exp.Expression, inner: ExprReader
-) -> tuple[exp.Expression, exp.Expression] | None:
+def _pair(condition: Node, inner: ExprReader) -> tuple[Node, Node] | None:
     """An equality's inner side and its outer one; None for another condition."""
     if not isinstance(condition, exp.EQ):
         return None
@@ -454,27 +453,27 @@ class MembershipMark(Struct, frozen=True):
     is_there: Expr
 
 
-def is_membership(node: exp.Expression) -> bool:
+def is_membership(node: Node) -> bool:
     return isinstance(node, exp.Exists) or (
         isinstance(node, exp.In) and node.args.get("query") is not None
     )
 
 
-def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
+def nested_memberships(node: Node) -> list[Node]:
     """IN and EXISTS of the condition that are below AND, OR and parentheses only."""
-    result: list[exp.Expression] = []
+    result: list[Node] = []
     pending = [node]
     while pending:
         current = pending.pop()
         if is_membership(current):
             result.append(current)
         elif isinstance(current, exp.Paren | exp.And | exp.Or):
-            pending += [p for p in current.iter_expressions() if isinstance(p, exp.Expression)]
+            pending += [p for p in current.iter_expressions() if isinstance(p, Node)]
     return result
 
 
 def mark_of(
-    plan: Plan, conditions: tuple[Expr, ...], node: exp.Expression, reader: ExprReader
+    plan: Plan, conditions: tuple[Expr, ...], node: Node, reader: ExprReader
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
@@ -549,9 +548,7 @@ class Membership(Struct, frozen=True):
 Part = Filter | Membership | ScalarCondition
 
 
-def read_condition(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[Part, ...]:
+def read_condition(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
     """The conjuncts of a condition, in order."""
     parts: list[Part] = []
     for conjunct in _conjuncts(node):
@@ -571,9 +568,7 @@ def as_truth(condition: Expr) -> Expr:
     return Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[Part, ...]:
+def read_having(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
     if len(parts) > 1 or isinstance(parts[0], Membership):
@@ -602,9 +597,7 @@ def apply_condition(
     return plan
 
 
-def _membership(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> Membership | None:
+def _membership(node: Node, reader: ExprReader, environment: Environment) -> Membership | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
@@ -619,7 +612,7 @@ def _membership(
     return None
 
 
-def _counted(node: exp.Expression) -> exp.Expression | None:
+def _counted(node: Node) -> Node | None:
     """Rows of `(SELECT COUNT(*) FROM ...) > 0`, which is EXISTS of them."""
     least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
     if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
@@ -642,9 +635,7 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
     return rows
 
 
-def _marks(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> dict[int, MembershipMark]:
+def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int, MembershipMark]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):
@@ -656,7 +647,7 @@ def _marks(
 
 
 def _exists(
-    query: exp.Expression,
+    query: Node,
     kind: JoinKind,
     span: Span | None,
     reader: ExprReader,
@@ -708,13 +699,13 @@ def _in(
     return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
 
 
-def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
     inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
 
 
-def _is_plain(query: exp.Expression) -> bool:
+def _is_plain(query: Node) -> bool:
     """Whether a subquery has only FROM and WHERE, so that it can join directly."""
     if not isinstance(query, exp.Select):
         return False
@@ -731,7 +722,7 @@ def _is_plain(query: exp.Expression) -> bool:
 
 
 def _opened(
-    query: exp.Expression, reader: ExprReader, environment: Environment
+    query: Node, reader: ExprReader, environment: Environment
 ) -> tuple[FromSource, tuple[Expr, ...]]:
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
@@ -775,7 +766,7 @@ def _correlated(scope: Scope, reader: ExprReader) -> Scope:
 
 
 def _separated(
-    parts: tuple[Part, ...], outer: Scope, query: exp.Expression, reader: ExprReader
+    parts: tuple[Part, ...], outer: Scope, query: Node, reader: ExprReader
 ) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
     outside = outer.ids()
     correlated: list[Expr] = []

@@ -19,6 +19,9 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 
+Node = exp.Expression
+
+
 # MAX RECURSION LEVEL n after the name (and columns) of a WITH entry, which sqlglot does not know:
 # it is read, then blanked out, so that all other words keep their places.
 
@@ -234,7 +237,7 @@ class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a 
     }
 
 
-def _positive(parser: Any) -> exp.Expression | None:
+def _positive(parser: Any) -> Node | None:
     """`+x` as Spark's function, which casts text; sqlglot drops the sign."""
     sign = parser._prev
     operand = parser._parse_unary()
@@ -245,7 +248,7 @@ def _positive(parser: Any) -> exp.Expression | None:
     return result
 
 
-def _overlay(parser: Any) -> exp.Expression:
+def _overlay(parser: Any) -> Node:
     """`overlay(s PLACING t FROM n FOR k)` as a call; commas are allowed too."""
     name = parser._tokens[parser._index - 2]
     arguments = [
@@ -319,19 +322,19 @@ class SqlText(Struct, frozen=True):
     def error(
         self,
         message: str,
-        place: exp.Expression | Span | None,
+        place: Node | Span | None,
         *,
         hint: str | None = None,
         code: str | None = None,
     ) -> QueryError:
         """A QueryError at a node or span (the text's beginning without a place)."""
-        span = self.span_of(place) if isinstance(place, exp.Expression) else place
+        span = self.span_of(place) if isinstance(place, Node) else place
         line, column = (span.line, span.column) if span is not None else (1, 1)
         location = Location(self.file, line, column)
         return QueryError(message, hint=hint, code=code, location=location)
 
     def unsupported(
-        self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
+        self, construct: str, place: Node | Span | None, *, hint: str = _REPHRASE
     ) -> NotReadError:
         error = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
@@ -347,7 +350,7 @@ def as_invalid_query(refusal: NotReadError) -> QueryError:
     return QueryError(refusal.message, hint=hint, code=refusal.code, location=refusal.location)
 
 
-def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
+def read_text(sql: str, name: str) -> tuple[SqlText, Node]:
     """Parse a text into its tokens and the tree of its one query."""
     dialect = Spark()
     empty = SqlText(name, sql, tokens_of(()))

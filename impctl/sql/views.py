@@ -24,7 +24,7 @@ from impctl.plan.functions import (
 )
 from impctl.sql.names import FullName, TableNames
 from impctl.sql.relations import part
-from impctl.sql.text import SqlText, read_text
+from impctl.sql.text import Node, SqlText, read_text
 from impctl.types import QueryName, TableName
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _head(text: SqlText) -> int:
     return 0 if words[:1] != ["WITH"] else len(words) if words[1:] == ["RECURSIVE"] else 1
 
 
-def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) -> Iterator[_Use]:
+def _uses(text: SqlText, tree: Node, views: Views, names: TableNames) -> Iterator[_Use]:
     nodes: list[exp.Table | exp.Column] = [*tree.find_all(exp.Table), *tree.find_all(exp.Column)]
     for node in nodes:
         is_table = isinstance(node, exp.Table)
@@ -145,7 +145,7 @@ def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) 
             yield _Use(text.span(first.start, last.end), full, table)
 
 
-def _is_entry(node: exp.Expression) -> bool:
+def _is_entry(node: Node) -> bool:
     """Whether a table name is a visible WITH entry."""
     inner: Any = node
     outer: Any = node.parent

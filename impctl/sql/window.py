@@ -18,6 +18,7 @@ from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nu
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import ParseContext, known_type
 from impctl.sql.subqueries import as_truth
+from impctl.sql.text import Node
 
 _WINDOW_PLACEHOLDER = "?window"
 _RANKING = {
@@ -30,12 +31,12 @@ class WindowCollector(Struct):
     """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
 
     aggregates: AggregateCollector
-    named: Mapping[str, exp.Expression]
+    named: Mapping[str, Node]
     """WINDOW clause entries by lower-case name."""
     calls: list[WindowCall] = field(default_factory=list)
     """Their attributes have no ids and names yet."""
 
-    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
+    def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
         if reader.in_aggregate or not isinstance(node, exp.Window):
             return self.aggregates(reader, node)
         call = self._read(reader, node)
@@ -70,7 +71,7 @@ class WindowCollector(Struct):
         frame, span = self._frame(reader, spec), text.span_of(node)
         return WindowCall(result, function, arguments, partition_by, order, frame, span=span)
 
-    def _specification(self, reader: ExprReader, node: exp.Window) -> exp.Expression:
+    def _specification(self, reader: ExprReader, node: exp.Window) -> Node:
         name = node.alias
         if not name:
             return node
@@ -91,7 +92,7 @@ class WindowCollector(Struct):
             )
         return result
 
-    def _frame(self, reader: ExprReader, node: exp.Expression) -> str | None:
+    def _frame(self, reader: ExprReader, node: Node) -> str | None:
         spec = node.args.get("spec")
         if spec is None:
             return None
@@ -109,13 +110,13 @@ def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None,
     return result_type(call), call_is_nullable(call)
 
 
-def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
+def read_order(reader: ExprReader, node: Node | None) -> tuple[SortKey, ...]:
     if node is None:
         return ()
     return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
 
 
-def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
+def sort_key(expr: Expr, item: Node) -> SortKey:
     """A sort key with direction and place of NULLs; Spark puts NULLs first when ascending."""
     descending = bool(item.args.get("desc"))
     nulls_first = item.args.get("nulls_first")
@@ -180,7 +181,7 @@ def read_qualify(
     return condition
 
 
-def _aggregates(node: exp.Expression | None) -> bool:
+def _aggregates(node: Node | None) -> bool:
     """Whether an aggregate function is there that is no window's."""
     return node is not None and any(
         (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)

@@ -67,43 +67,47 @@ def build_circle(
         for index, plan in enumerate(circle.plans)
     ]
     stores = list(dict.fromkeys(relation.source for relation in relations))
-    flows, inputs, back = [], [], []
-    for at, one in enumerate(relations):
+    flows, inputs, columns_back = [], [], []
+    for index, relation in enumerate(relations):
         # Relations of one store keep the same columns, in the same order.
-        alike = (other.forms for other in relations if other.source == one.source)
-        forms = list(dict.fromkeys(chain.from_iterable(alike)))
-        exprs = [substitute(form, dict(one.names)) for form in forms]
+        forms_of_store = (other.forms for other in relations if other.source == relation.source)
+        forms = list(dict.fromkeys(chain.from_iterable(forms_of_store)))
+        exprs = [substitute(form, dict(relation.names)) for form in forms]
         columns = tuple(
-            (f"{name}/{at}.{place}", known_type_of(expr, rows.span))
-            for place, expr in enumerate(exprs)
+            (f"{name}/{index}.{number}", known_type_of(expr, rows.span))
+            for number, expr in enumerate(exprs)
         )
         outputs = [(column, expr) for (column, _), expr in zip(columns, exprs, strict=True)]
-        flow = builder.project(one.flow, outputs, columns, rows)
+        flow = builder.project(relation.flow, outputs, columns, rows)
         refuse_approximate(flow, "looking up", rows.span)
         flows.append(flow)
-        classes = tuple((class_, forms.index(form)) for class_, form in one.keys)
-        inputs.append(Probed(columns, classes, len(flow.accesses), stores.index(one.source)))
-        back += [
+        classes = tuple((class_, forms.index(form)) for class_, form in relation.keys)
+        inputs.append(Probed(columns, classes, len(flow.accesses), stores.index(relation.source)))
+        columns_back += [
             (expr.id, ColumnRef(*column))
             for expr, column in zip(exprs, columns, strict=True)
             if isinstance(expr, ColumnRef) and expr.id in asked
         ]
-    kept = tuple(ref.id for _, ref in back)
+    kept = tuple(ref.id for _, ref in columns_back)
     probe = Probe(name, Circle(tuple(inputs), circle.null_safe, kept))
-    columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in back)
+    columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in columns_back)
     accesses = tuple(access for flow in flows for access in flow.accesses)
     result = Flow(builder.put(probe, *flows), columns_kept, accesses)
-    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in back)
-    return builder.project(result, list(back), named, rows)
+    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in columns_back)
+    return builder.project(result, list(columns_back), named, rows)
 
 
 def _relation(
-    builder: CircuitBuilder, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
+    builder: CircuitBuilder,
+    index: int,
+    plan: Plan,
+    circle: CircleRows,
+    asked: frozenset[AttributeId],
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
     names: dict[AttributeId, Expr] = {}
-    source: _Source = (at,)
+    source: _Source = (index,)
     scan = plan
     predicates: list[Expr] = []
     while isinstance(scan, Select):
@@ -114,14 +118,14 @@ def _relation(
             kind = known_type(attribute.type, scan.span)
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
-        alike = frozenset(_form(part, forms) for part in predicates)
-        source = (scan.table, frozenset(names), alike, builder.sketched.get(scan.access))
-    kept: list[Expr] = [expr for _, expr in circle.keys[at]]
+        conditions = frozenset(_form(part, forms) for part in predicates)
+        source = (scan.table, frozenset(names), conditions, builder.sketched.get(scan.access))
+    exprs: list[Expr] = [expr for _, expr in circle.keys[index]]
     kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
-    kept += [ColumnRef(one, kinds[one]) for one in sorted(asked & kinds.keys())]
-    own = tuple(_form(expr, forms) for expr in kept)
-    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[at])
-    return _Relation(flow, source, own, names, keys)
+    exprs += [ColumnRef(name, kinds[name]) for name in sorted(asked & kinds.keys())]
+    expr_forms = tuple(_form(expr, forms) for expr in exprs)
+    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[index])
+    return _Relation(flow, source, expr_forms, names, keys)
 
 
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
@@ -199,10 +203,10 @@ def _with_rows(
     builder: CircuitBuilder, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
 ) -> Flow:
     operator = JoinedRows(grown.tree, grown.shown)
-    own = tuple((one.name, one.kind) for one in grown.shown)
-    rows = Flow(builder.put(operator, *grown.inputs), own, ())
-    outputs = [(one.attribute.id, one.expr) for one in joined]
-    columns = typed((one.attribute for one in joined), block.joins.span)
+    columns_kept = tuple((column.name, column.kind) for column in grown.shown)
+    rows = Flow(builder.put(operator, *grown.inputs), columns_kept, ())
+    outputs = [(column.attribute.id, column.expr) for column in joined]
+    columns = typed((column.attribute for column in joined), block.joins.span)
     builder.planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
     return Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
@@ -214,16 +218,16 @@ def rows_from_tree(
     rows."""
     if len(blocks) != 1:
         return None
-    (one,) = blocks
-    shape = one.shape
-    if isinstance(shape, NoTree) or shape.joined is None or one.block is None:
+    (block,) = blocks
+    shape = block.shape
+    if isinstance(shape, NoTree) or shape.joined is None or block.block is None:
         return None
-    outputs = outputs_above(one.branch, one.block.joins, shape.joined)
+    outputs = outputs_above(block.branch, block.block.joins, shape.joined)
     if outputs is None:
         return None
     for _, expr in outputs:
-        check(expr, one.branch.span)
-    columns = typed(attributes_of(one.branch), one.branch.span)
+        check(expr, block.branch.span)
+    columns = typed(attributes_of(block.branch), block.branch.span)
     grown = _grown(builder, shape, None)
     operator = EnumeratedRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
@@ -246,7 +250,9 @@ def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _B
         _prepared(builder, f"{name}/{index}", node, arguments[index], shape)
         for index, node in enumerate(shape.nodes)
     ]
-    inputs = tuple(one.flow for one in prepared if one.flow is not None)
+    inputs = tuple(
+        prepared_node.flow for prepared_node in prepared if prepared_node.flow is not None
+    )
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
     nodes = _nodes(builder, name, shape, prepared)
@@ -254,9 +260,9 @@ def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _B
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
     shown = tuple(
-        Shown(ref.id, known_type(ref.type, ref.span), index, nodes[index].kept_names[place])
+        Shown(ref.id, known_type(ref.type, ref.span), index, nodes[index].kept_names[kept_index])
         for index, node in enumerate(shape.nodes)
-        for ref, place in node.shown
+        for ref, kept_index in node.shown
     )
     return _BuiltTree(tree, inputs, accesses, shown)
 
@@ -285,7 +291,7 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
                     if name not in placed:
                         result[index][name] = exprs[name]
                     placed.add(name)
-    return [tuple(one.items()) for one in result]
+    return [tuple(arguments.items()) for arguments in result]
 
 
 def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
@@ -308,13 +314,13 @@ def _prepared(
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{index}", expr) for index, expr in enumerate(node.kept)]
-    types = [(one, known_type_of(expr, span)) for one, expr in (*kept, *arguments)]
-    held = list(types)
-    for ref, place in node.shown:
+    types = [(name_, known_type_of(expr, span)) for name_, expr in (*kept, *arguments)]
+    stored = list(types)
+    for ref, index in node.shown:
         if ref.type.is_fractional:
-            held[place] = (held[place][0], LONG)
+            stored[index] = (stored[index][0], LONG)
     if node.rows is None:
-        return _Prepared(None, tuple(held), ())
+        return _Prepared(None, tuple(stored), ())
     outputs = (*kept, *arguments)
     if node.circle is None:
         flow = builder.build(node.rows, must_be_sure=True)
@@ -324,7 +330,7 @@ def _prepared(
         flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
-    return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
+    return _Prepared(flow, tuple(stored[: len(kept)]), tuple(stored[len(kept) :]))
 
 
 def _nodes(
@@ -332,37 +338,41 @@ def _nodes(
 ) -> tuple[TreeNode, ...]:
     nodes: list[TreeNode] = []
     inputs = position = 0
-    for index, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
+    for index, (node, prepared_node) in enumerate(zip(shape.nodes, prepared, strict=True)):
         links = tuple(
             Link(
                 child,
                 shape.nodes[child].edge,
-                tuple(one.kept[place][0] for place in shape.nodes[child].parent_key),
+                tuple(prepared_node.kept[index_][0] for index_ in shape.nodes[child].parent_key),
             )
             for child in shape.children_of(index)
         )
-        own = () if one.flow is None else one.flow.accesses
+        accesses_below = () if prepared_node.flow is None else prepared_node.flow.accesses
         accesses = tuple(
-            Access(position + place, _by(node, access, builder.sketched[access], one.kept))
-            for place, access in enumerate(own)
+            Access(
+                position + index_, _by(node, access, builder.sketched[access], prepared_node.kept)
+            )
+            for index_, access in enumerate(accesses_below)
         )
-        position += len(own)
+        position += len(accesses_below)
         nodes.append(
             TreeNode(
                 f"{name}/{index}",
-                None if one.flow is None else inputs,
-                one.kept,
-                tuple(one.kept[place][0] for place in node.key),
+                None if prepared_node.flow is None else inputs,
+                prepared_node.kept,
+                tuple(prepared_node.kept[index_][0] for index_ in node.key),
                 node.null_safe,
                 links,
-                one.arguments,
+                prepared_node.arguments,
                 accesses,
                 bitwise=frozenset(
-                    one.kept[place][0] for ref, place in node.shown if ref.type.is_fractional
+                    prepared_node.kept[index_][0]
+                    for ref, index_ in node.shown
+                    if ref.type.is_fractional
                 ),
             )
         )
-        inputs += one.flow is not None
+        inputs += prepared_node.flow is not None
     return tuple(nodes)
 
 
@@ -370,10 +380,10 @@ def _by(
     node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
 ) -> tuple[AttributeId, RangePartition] | None:
     """The kept column that gives the access's range, if there is one."""
-    place = partition_column(node, access, partition.attribute)
-    if place is None or kept[place][1] != partition.type:
+    index = partition_column(node, access, partition.attribute)
+    if index is None or kept[index][1] != partition.type:
         return None
-    return kept[place][0], partition
+    return kept[index][0], partition
 
 
 def _groups(
@@ -386,13 +396,13 @@ def _groups(
     root = operator.tree.root
     hidden: Column = (operator.tree.group, LONG)
     outputs: list[tuple[AttributeId, Expr]] = []
-    for (name, kind), place in zip(columns, shape.groups, strict=False):
-        own, own_kind = root.kept[place]
-        ref = ColumnRef(own, own_kind)
-        outputs.append((name, ref if own_kind == kind else Cast(ref, kind)))
+    for (name, kind), index in zip(columns, shape.groups, strict=False):
+        name_, root_kind = root.kept[index]
+        ref = ColumnRef(name_, root_kind)
+        outputs.append((name, ref if root_kind == kind else Cast(ref, kind)))
     own_columns = columns[len(shape.groups) :]
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
-    told = tuple(root.kept[place] for place in dict.fromkeys(shape.groups))
-    flow = Flow(tree.at, (*told, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
+    key_columns = tuple(root.kept[index] for index in dict.fromkeys(shape.groups))
+    flow = Flow(tree.at, (*key_columns, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
     result = builder.project(flow, outputs, (*columns, hidden), grouping)
     return Flow(result.at, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))

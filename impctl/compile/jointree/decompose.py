@@ -57,8 +57,10 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
     expressions_of,
+    ids_of,
     inputs_of,
     scans_of,
+    unchanged,
 )
 from impctl.types import AttributeId, TableName
 
@@ -91,17 +93,17 @@ class RequestedRows(Struct, frozen=True):
     def of(self, relations: Relations) -> RequestedRows:
         """The same in terms of the relations' own columns."""
         calls = {
-            at: tuple(relations.resolved(part) for part in parts)
-            for at, parts in self.arguments.items()
+            call: tuple(relations.resolved(part) for part in parts)
+            for call, parts in self.arguments.items()
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
         columns = tuple(relations.resolved(column) for column in self.columns)
         return RequestedRows(columns, calls, shown, self.one_by_one)
 
     @property
-    def told_one_by_one(self) -> Calls:
+    def single_values(self) -> Calls:
         """The arguments of each call in `one_by_one`."""
-        return {at: self.arguments[at] for at in sorted(self.one_by_one)}
+        return {call: self.arguments[call] for call in sorted(self.one_by_one)}
 
 
 class JoinGraph(Struct, frozen=True):
@@ -131,25 +133,25 @@ class JoinGraph(Struct, frozen=True):
 
     def calls_of_edge(self, beside: int) -> Calls:
         """The calls whose arguments are of the other side of a left edge."""
-        own = self.relations.beside[beside].padded
+        padded = self.relations.beside[beside].padded
         return {
-            at: parts
-            for at, parts in self.asked.arguments.items()
-            if any(columns_of(part) & own for part in parts)
+            call: parts
+            for call, parts in self.asked.arguments.items()
+            if any(columns_of(part) & padded for part in parts)
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
         """The columns shown of these relations, or of what these joins beside add."""
         owners_of = self.relations.owners_of
-        return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
+        return tuple(column for column in self.asked.shown if owners_of(column[1]) & relations)
 
 
 def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
     relations = relations_of(plan)
     asked = asked.of(relations)
-    sides = (*relations.plans, *(one.other for one in relations.beside))
+    sides = (*relations.plans, *(join.other for join in relations.beside))
     bounded = frozenset().union(*(bounded_columns(side) for side in sides))
-    equalities, conditions = _sorted_out(relations, bounded)
+    equalities, conditions = _split_conditions(relations, bounded)
     classes = classes_of(equalities)
     edges: dict[int, EdgeJoin] = {}
     inside: dict[int, Merging] = {}
@@ -178,41 +180,34 @@ def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
 
 def host_of(relations: Relations, beside: int) -> frozenset[int]:
     """The relations, or what other joins beside add, that a join beside reads."""
-    one = relations.beside[beside]
+    join = relations.beside[beside]
     count = len(relations.plans)
-    read = frozenset().union(*(relations.owners_of(part) for part in one.parts))
+    read = frozenset().union(*(relations.owners_of(part) for part in join.parts))
     return read - {count + beside} or frozenset({0})
 
 
-def _sorted_out(
+def _split_conditions(
     relations: Relations, bounded: frozenset[AttributeId]
 ) -> tuple[list[tuple[Equality, tuple[int, int]]], tuple[Expr, ...]]:
     """The equalities between two relations, with these, and all other conditions."""
     equalities = []
     others = []
     for condition in relations.conditions:
-        result = equality_of(condition, bounded)
-        between = None if result is None else _between(result, relations)
-        if result is None or between is None:
-            others.append(condition)
-        else:
-            equalities.append((result, between))
+        equality = equality_of(condition, bounded)
+        owners = [] if equality is None else [relations.owners_of(s) for s in equality.sides]
+        match [tuple(side) for side in owners]:
+            case [(left,), (right,)] if equality is not None and left != right:
+                equalities.append((equality, (left, right)))
+            case _:
+                others.append(condition)
     return equalities, tuple(others)
 
 
-def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None:
-    """The two relations of the sides; None if a side is of none or several."""
-    left, right = (relations.owners_of(side) for side in equality.sides)
-    if len(left) != 1 or len(right) != 1 or left == right:
-        return None
-    return next(iter(left)), next(iter(right))
-
-
 def _columns_read_above(
-    at: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
+    index: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
-    others = (one for place, one in enumerate(relations.beside) if place != at)
+    others = (join for position, join in enumerate(relations.beside) if position != index)
     exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
     for parts in asked.arguments.values():
         is_own = all(columns_of(part) <= beside.padded for part in parts)
@@ -229,10 +224,10 @@ def _bags(
     inside: Mapping[int, Merging],
 ) -> Bags:
     count = len(relations.plans)
-    single = [frozenset({at}) for at in (*range(count), *(count + at for at in inside))]
-    padding = {count + at for at in inside if not relations.beside[at].padded}
-    bags = Bags(tuple(one for one in single if not one & padding))
-    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
+    single = [frozenset({index}) for index in (*range(count), *(count + index for index in inside))]
+    padding = {count + index for index in inside if not relations.beside[index].padded}
+    bags = Bags(tuple(bag for bag in single if not bag & padding))
+    sides = (plan, *relations.plans, *(join.other for join in relations.beside))
     names: Names = {
         attribute.id: attribute.name for side in sides for attribute in attributes_of(side)
     }
@@ -240,12 +235,12 @@ def _bags(
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
-    for at, reason in inside.items():
-        bags = bags.merged({*host_of(relations, at), count + at}, reason)
-    for at, edge in edges.items():
+    for index, reason in inside.items():
+        bags = bags.merged({*host_of(relations, index), count + index}, reason)
+    for index, edge in edges.items():
         text = "columns of several tables are compared with the same other side"
-        reason = Merging(text, relations.beside[at].span)
-        bags = bags.merged(host_of(relations, at), reason) if edge.keys else bags
+        reason = Merging(text, relations.beside[index].span)
+        bags = bags.merged(host_of(relations, index), reason) if edge.keys else bags
     return bags
 
 
@@ -265,8 +260,8 @@ def _with_reads(
 def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str]]:
     for column in asked.columns:
         yield (column,), "a GROUP BY column"
-    for at, parts in asked.arguments.items():
-        if at in asked.one_by_one:
+    for call, parts in asked.arguments.items():
+        if call in asked.one_by_one:
             # Another relation may have an equal column.
             yield from (((part,), "an aggregate") for part in parts)
         else:
@@ -325,12 +320,12 @@ def with_all_columns(
     """Merge acyclic bags until one has all wanted columns; `holders[i]` are the bags with the i-th
     one. The bag with most of them is merged with those on the way to the nearest holder of each
     other one."""
-    start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
+    start = max(range(len(bags.members)), key=lambda bag: (sum(bag in h for h in holders), -bag))
     tree = rooted_at(start, bags.classes(classes))
     path = {start}
     for holder in holders:
         if not holder & path:
-            nearest = min(holder, key=lambda at: (tree.depths[at], at))
+            nearest = min(holder, key=lambda bag: (tree.depths[bag], bag))
             path |= set(tree.path_to_root(nearest))
     return bags.merged(bags.relations_of(path), reason)
 
@@ -344,40 +339,37 @@ _FEWEST = 3
 
 def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> CircleRows | None:
     """The circle that a bag is; None if it is none."""
-    own = sorted(bag)
-    if len(own) < _FEWEST or max(own) >= joins.count or joins.bounded:
+    members = sorted(bag)
+    if len(members) < _FEWEST or max(members) >= joins.count or joins.bounded:
         return None
-    if any(joins.host_of(at) <= frozenset(bag) for at in joins.inside):
+    if any(joins.host_of(relation) <= frozenset(bag) for relation in joins.inside):
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
-    classes = [key_class for key_class in joins.classes if len(key_class.relations & set(own)) > 1]
-    sets = _sets(own, [key_class.relations for key_class in classes])
+    classes = [
+        key_class for key_class in joins.classes if len(key_class.relations & set(members)) > 1
+    ]
+    sets = [
+        frozenset(
+            index for index, key_class in enumerate(classes) if relation in key_class.relations
+        )
+        for relation in members
+    ]
     if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
         return None
     keys = tuple(
         tuple(
-            (place, next(iter(key_class.members_in({at}))))
-            for place, key_class in enumerate(classes)
-            if at in key_class.relations
+            (index, next(iter(key_class.members_in({relation}))))
+            for index, key_class in enumerate(classes)
+            if relation in key_class.relations
         )
-        for at in own
+        for relation in members
     )
     plans = []
-    for at in own:
-        mine = [one for one, read in conditions if read == {at}]
-        for one in joins.classes:
-            op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
-            first, *others = one.members_in({at}) or (None,)
-            mine += [Compare(op, first, other) for other in others if first is not None]
-        plans.append(selected(joins.relations.plans[at], mine))
+    for relation in members:
+        predicates = [condition for condition, read in conditions if read == {relation}]
+        predicates += _equalities({relation}, joins.classes)
+        plans.append(selected(joins.relations.plans[relation], predicates))
     return CircleRows(tuple(plans), keys, tuple(key_class.null_safe for key_class in classes))
-
-
-def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[Bag]:
-    """Per relation its classes."""
-    return [
-        frozenset(place for place, relation in enumerate(relations) if at in relation) for at in own
-    ]
 
 
 def _hang(bags: list[Bag]) -> bool:
@@ -402,9 +394,9 @@ _Arc = tuple[_Vertex, _Vertex]
 def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
     """The bags of each core, by position; none if all bags are acyclic. Cores may overlap."""
     left = without_ears(bags)
-    arcs = [(("bag", bag), ("class", one)) for bag in left for one in sorted(bags[bag])]
+    arcs = [(("bag", bag), ("class", class_)) for bag in left for class_ in sorted(bags[bag])]
     cores = [
-        frozenset(at for arc in component for kind, at in arc if kind == "bag")
+        frozenset(bag_ for arc in component for kind, bag_ in arc if kind == "bag")
         for component in _components(arcs)
     ]
     return tuple(core for core in cores if len(core) > 1)
@@ -412,26 +404,24 @@ def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
 
 def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
     """The bags that remain when every ear is removed; none of acyclic ones."""
+
+    def is_ear(bag: int) -> bool:
+        others = [bags[other] for other in left if other != bag]
+        shared = bags[bag] & frozenset().union(*others)
+        return not others or any(shared <= other for other in others)
+
     left = list(range(len(bags)))
-    while True:
-        ear = next((bag for bag in left if _is_ear(bag, left, bags)), None)
-        if ear is None:
-            return tuple(left)
+    while (ear := next(filter(is_ear, left), None)) is not None:
         left.remove(ear)
-
-
-def _is_ear(bag: int, left: Collection[int], bags: Sequence[Bag]) -> bool:
-    others = [bags[other] for other in left if other != bag]
-    shared = bags[bag] & frozenset().union(*others)
-    return not others or any(shared <= other for other in others)
+    return tuple(left)
 
 
 def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
     """The biconnected components, as arcs. Bags and classes bound the depth of the search."""
     neighbours: dict[_Vertex, list[_Vertex]] = {}
-    for one, other in arcs:
-        neighbours.setdefault(one, []).append(other)
-        neighbours.setdefault(other, []).append(one)
+    for left, right in arcs:
+        neighbours.setdefault(left, []).append(right)
+        neighbours.setdefault(right, []).append(left)
     # When a vertex was reached, and the earliest vertex it leads back to.
     reached, earliest = dict[_Vertex, int](), dict[_Vertex, int]()
     passed: list[_Arc] = []  # Arcs of components that are not closed yet
@@ -499,8 +489,8 @@ class Hung(Struct, frozen=True):
 
 def full_weight(bags: Sequence[Bag]) -> int:
     """The weight of a tree with running intersection."""
-    held = list(chain.from_iterable(bags))
-    return len(held) - len(set(held))
+    classes = list(chain.from_iterable(bags))
+    return len(classes) - len(set(classes))
 
 
 def is_acyclic(bags: Sequence[Bag]) -> bool:
@@ -547,11 +537,11 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
     """Height, and the way of all changes to the root."""
     depths = list(tree.depths)
     changes = list(changed or (0,) * len(depths))
-    for depth, one in zip(tree.depths, hung, strict=False):
-        depths.extend(depth + below for below in one.below)
-        changes.extend(one.changed)
-    way = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
-    return max(depths), way
+    for depth, branch in zip(tree.depths, hung, strict=False):
+        depths.extend(depth + below for below in branch.below)
+        changes.extend(branch.changed)
+    distance = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
+    return max(depths), distance
 
 
 # The tree of decomposed joins. The bags on the root are acyclic. If two bags have all requested
@@ -592,7 +582,7 @@ def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTre
         tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
     else:
         roots = [index for index in range(len(sets)) if all(index in holder for holder in holders)]
-        read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
+        read = [expr for parts in joins.asked.single_values.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
         roots = [root for root in roots if all(root in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
@@ -620,7 +610,7 @@ def _settled(
 def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
     """The classes of the requested columns, if at least two bags have all of them."""
     result = [_class_of(joins, column) for column in joins.asked.columns]
-    classes = frozenset(one for one in result if one is not None)
+    classes = frozenset(class_ for class_ in result if class_ is not None)
     if not classes or None in result:
         return None
     return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
@@ -646,15 +636,15 @@ def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
     return frozenset(bags.place_of(owner) for owner in owners & held)
 
 
-def _other_side(joins: JoinGraph, at: int, changed: Changed) -> SubTree:
-    edge = joins.edges[at]
-    other = joins.relations.beside[at].other
+def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
+    edge = joins.edges[index]
+    other = joins.relations.beside[index].other
     # How often a partner is there does not matter to these edges.
     while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
         other = other.child
     rows = selected(other, edge.own)
-    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + at})))
-    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
+    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
+    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(index), shown)
     below = decompose(rows, asked)
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
@@ -668,7 +658,7 @@ def _other_side(joins: JoinGraph, at: int, changed: Changed) -> SubTree:
 def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
     accesses = tuple(scan.access for scan in scans_of(rows))
-    arguments = tuple(at for at, parts in asked.arguments.items() if parts)
+    arguments = tuple(call for call, parts in asked.arguments.items() if parts)
     kept = KeptColumns(())
     for column in asked.columns:
         kept.put(column)
@@ -678,8 +668,8 @@ def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
 
 
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
-    plans = [joins.relations.plans[at] for at in bag if at < joins.count]
-    plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
+    plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
+    plans += [joins.relations.beside[i].other for i in joins.inside if joins.host_of(i) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
 
 
@@ -688,20 +678,20 @@ def _hung(
 ) -> Sequence[Hung]:
     """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
     result: list[Hung] = [Hung() for _ in bags.members]
-    for at, branch in branches.items():
-        place = bags.place_of(min(joins.host_of(at)))
+    for index, branch in branches.items():
+        position = bags.place_of(min(joins.host_of(index)))
         depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
         changes = [
             0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
             for node in branch.nodes
         ]
-        one = result[place]
-        result[place] = Hung((*one.below, *depths), (*one.changed, *changes))
+        hung = result[position]
+        result[position] = Hung((*hung.below, *depths), (*hung.changed, *changes))
     return result
 
 
-def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
-    parent = nodes[at].parent
+def _depth(nodes: Sequence[ShapeNode], index: int) -> int:
+    parent = nodes[index].parent
     return 0 if parent is None else 1 + _depth(nodes, parent)
 
 
@@ -737,24 +727,24 @@ class TreeLayout(Struct, frozen=True):
     @property
     def sets(self) -> tuple[Bag, ...]:
         """The classes per bag of the tree, as positions in `joins.classes`."""
-        own = self.bags.classes(self.joins.classes)
-        return own if self.virtual is None else (self.virtual, *own)
+        sets = self.bags.classes(self.joins.classes)
+        return sets if self.virtual is None else (self.virtual, *sets)
 
-    def members_of(self, at: int) -> frozenset[int]:
+    def members_of(self, bag: int) -> frozenset[int]:
         """The relations of a bag of the tree; none of a virtual root."""
         if self.virtual is None:
-            return self.bags.members[at]
-        return self.bags.members[at - 1] if at else frozenset()
+            return self.bags.members[bag]
+        return self.bags.members[bag - 1] if bag else frozenset()
 
     def place_of(self, relation: int) -> int:
         return self.bags.place_of(relation) + (self.virtual is not None)
 
-    def hanging_on(self, at: int) -> list[int]:
+    def hanging_on(self, bag: int) -> list[int]:
         """The joins beside whose edges hang on this bag."""
         return [
             branch
             for branch in self.branches
-            if self.place_of(min(self.joins.host_of(branch))) == at
+            if self.place_of(min(self.joins.host_of(branch))) == bag
         ]
 
 
@@ -776,7 +766,7 @@ class _Nodes:
         self.one_by_one: dict[int, tuple[int, ...]] = {}
         sets = layout.sets
         self._shared = {
-            one for bag in sets for one in bag if sum(one in other for other in sets) > 1
+            class_ for bag in sets for class_ in bag if sum(class_ in other for other in sets) > 1
         }
 
     def visit(self, bag: int) -> tuple[int, KeptColumns]:
@@ -784,17 +774,17 @@ class _Nodes:
         layout = self.layout
         kept = KeptColumns(layout.joins.classes)
         shared = sorted(layout.sets[bag] & self._shared)
-        for one in shared:
-            kept.place_of(self._member(one, bag))
+        for class_ in shared:
+            kept.place_of(self._member(class_, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
         for child in (index for index, parent in enumerate(layout.tree.parents) if parent == bag):
-            place, below = self.visit(child)
-            both = sorted(layout.sets[bag] & layout.sets[child])
-            key = tuple(below.place_of(self._member(one, child)) for one in both)
-            null_safe = tuple(layout.joins.classes[one].null_safe for one in both)
-            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=null_safe)
-            hung.append((place, tuple(shared.index(one) for one in both)))
-        hung.extend(self._branch(one, kept) for one in layout.hanging_on(bag))
+            position, below = self.visit(child)
+            shared_classes = sorted(layout.sets[bag] & layout.sets[child])
+            key = tuple(below.place_of(self._member(class_, child)) for class_ in shared_classes)
+            null_safe = tuple(layout.joins.classes[class_].null_safe for class_ in shared_classes)
+            self.nodes[position] = replace(self.nodes[position], key=key, null_safe=null_safe)
+            hung.append((position, tuple(shared.index(class_) for class_ in shared_classes)))
+        hung.extend(self._branch(join, kept) for join in layout.hanging_on(bag))
         key = ()
         if bag == layout.tree.root:
             asked = layout.joins.asked.columns
@@ -802,20 +792,20 @@ class _Nodes:
             key = tuple(dict.fromkeys(self.columns))
             self.one_by_one = self._one_by_one(bag, kept)
         shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
-        at = len(self.nodes)
-        for place, above in hung:
-            self.nodes[place] = replace(self.nodes[place], parent=at, parent_key=above)
+        index = len(self.nodes)
+        for position, above in hung:
+            self.nodes[position] = replace(self.nodes[position], parent=index, parent_key=above)
         self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
-        return at, kept
+        return index, kept
 
     def _one_by_one(self, bag: int, kept: KeptColumns) -> dict[int, tuple[int, ...]]:
         """The positions of arguments of `Asked.one_by_one`, for calls that the root has."""
         joins, members = self.layout.joins, self.layout.members_of(bag)
         result = {}
-        for call, parts in joins.asked.told_one_by_one.items() if members else ():
-            own = [self._own(part, members) for part in parts]
-            if all(part is not None for part in own):
-                result[call] = tuple(kept.place_of(part) for part in own if part is not None)
+        for call, parts in joins.asked.single_values.items() if members else ():
+            columns = [self._own(part, members) for part in parts]
+            if all(part is not None for part in columns):
+                result[call] = tuple(kept.place_of(part) for part in columns if part is not None)
         return result
 
     def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
@@ -823,8 +813,8 @@ class _Nodes:
         joins = self.layout.joins
         if joins.relations.owners_of(expr) <= members:
             return expr
-        one = next((key_class for key_class in joins.classes if key_class.has(expr)), None)
-        equal = () if one is None else one.members_in(members)
+        key_class = next((key_class for key_class in joins.classes if key_class.has(expr)), None)
+        equal = () if key_class is None else key_class.members_in(members)
         return equal[0] if equal else None
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
@@ -841,13 +831,13 @@ class _Nodes:
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants belong to the first relation."""
         joins = self.layout.joins
-        elsewhere = {at for branch in self.layout.branches for at in joins.calls_of_edge(branch)}
+        elsewhere = {call for edge in self.layout.branches for call in joins.calls_of_edge(edge)}
         elsewhere |= joins.asked.one_by_one
         result = []
-        for at, parts in joins.asked.arguments.items():
+        for call, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
-            if parts and at not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
-                result.append(at)
+            if parts and call not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
+                result.append(call)
         return tuple(result)
 
     def _branch(self, beside: int, kept: KeptColumns) -> tuple[int, tuple[int, ...]]:
@@ -864,11 +854,11 @@ class _Nodes:
         self.nodes[-1] = root
         return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
 
-    def _member(self, one: int, bag: int) -> Expr:
+    def _member(self, class_: int, bag: int) -> Expr:
         """The column that the bag has of a class; a virtual root has that of the group."""
-        result = self.layout.joins.classes[one]
-        members = result.members_in(self.layout.members_of(bag))
-        asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
+        key_class = self.layout.joins.classes[class_]
+        members = key_class.members_in(self.layout.members_of(bag))
+        asked = [column for column in self.layout.joins.asked.columns if key_class.has(column)]
         return members[0] if members else asked[0]
 
 
@@ -898,8 +888,8 @@ class KeptColumns:
         result = []
         for ref, expr in asked:
             # Join keys of doubles do not distinguish 0.0 from -0.0.
-            place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
-            result.append((ref, place))
+            position = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
+            result.append((ref, position))
         return tuple(result)
 
 
@@ -909,18 +899,21 @@ class KeptColumns:
 
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
-    wanted, relations = _read_above(root, joins), relations_of(joins)
+    column_ids, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
         ComputedColumn(attribute, relations.resolved(attribute.ref()))
         for attribute in attributes_of(joins)
-        if attribute.id in wanted
+        if attribute.id in column_ids
     )
 
 
 def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
     """The relations' columns that these are computed from, each once."""
     refs = {
-        part.id: part for one in joined for part in walk(one.expr) if isinstance(part, ColumnRef)
+        part.id: part
+        for column in joined
+        for part in walk(column.expr)
+        if isinstance(part, ColumnRef)
     }
     return tuple((ref, ref) for ref in refs.values())
 
@@ -938,28 +931,28 @@ def outputs_above(
         if not isinstance(node, Project | Sort):
             return None
         if isinstance(node, Project):
-            made = {output.attribute.id: output.expr for output in node.outputs}
-            exprs = {name: substitute(expr, made) for name, expr in exprs.items()}
+            outputs = {output.attribute.id: output.expr for output in node.outputs}
+            exprs = {name: substitute(expr, outputs) for name, expr in exprs.items()}
         node = node.child
-    own = {one.attribute.id: one.expr for one in joined}
-    return tuple((name, substitute(expr, own)) for name, expr in exprs.items())
+    joined_exprs = {column.attribute.id: column.expr for column in joined}
+    return tuple((name, substitute(expr, joined_exprs)) for name, expr in exprs.items())
 
 
 def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
-    wanted = frozenset(attribute.id for attribute in attributes_of(root))
+    columns = ids_of(root)
     node = root
     while node is not joins:
         read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
         match node:
             case Project() | Aggregate():
-                wanted = read
+                columns = read
             case Distinct():
                 # It compares all columns, whichever of them are used above.
-                wanted = frozenset(attribute.id for attribute in attributes_of(node))
+                columns = ids_of(node)
             case _:
-                wanted |= read
+                columns |= read
         (node,) = inputs_of(node)
-    return wanted
+    return columns
 
 
 # The rows of a bag as a plan: the combinations of its relations' rows that meet all conditions over
@@ -969,26 +962,31 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
 def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
     """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
-    own = [at for at in sorted(bag) if at < count]
+    members = [relation for relation in sorted(bag) if relation < count]
     conditions = conditions_in(bag, joins, is_first=is_first)
     for condition in _equalities(bag, joins.classes):
         conditions.append((condition, relations.owners_of(condition)))
     plans = [
-        selected(relations.plans[at], [one for one, read in conditions if read == {at}])
-        for at in own
+        selected(
+            relations.plans[relation],
+            [condition for condition, read in conditions if read == {relation}],
+        )
+        for relation in members
     ]
     joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
-    if len(own) > 1:
+    if len(members) > 1:
         assert isinstance(joined, Join)
-        between = [one for one, read in conditions if len(read) > 1 and max(read) < count]
+        between = [
+            condition for condition, read in conditions if len(read) > 1 and max(read) < count
+        ]
         joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
-    for at in joins.inside:
-        if joins.host_of(at) <= frozenset(bag):
-            beside = relations.beside[at]
+    for relation in joins.inside:
+        if joins.host_of(relation) <= frozenset(bag):
+            beside = relations.beside[relation]
             on = all_of(beside.parts)
             null_aware, span = beside.null_aware, beside.span
             joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
-    return selected(joined, [one for one, read in conditions if max(read) >= count])
+    return selected(joined, [condition for condition, read in conditions if max(read) >= count])
 
 
 def conditions_in(
@@ -996,8 +994,12 @@ def conditions_in(
 ) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone, without equalities of a class; with these."""
     read = [(condition, joins.relations.owners_of(condition)) for condition in joins.conditions]
-    own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
-    return [(one, at or frozenset({min(bag)})) for one, at in own]
+    owned = [
+        (condition, owners)
+        for condition, owners in read
+        if owners <= frozenset(bag) and (owners or is_first)
+    ]
+    return [(condition, owners or frozenset({min(bag)})) for condition, owners in owned]
 
 
 def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
@@ -1081,9 +1083,7 @@ def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
         result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
     if isinstance(result, Distinct):
-        keys = tuple(
-            ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(result)
-        )
+        keys = unchanged(attributes_of(result))
         grouping = Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:

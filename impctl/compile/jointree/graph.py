@@ -50,6 +50,7 @@ from impctl.plan.nodes import (
     Sort,
     Window,
     attributes_of,
+    ids_of,
     inputs_of,
 )
 from impctl.plan.properties import part_can_fail
@@ -138,14 +139,14 @@ class TreeShape(Struct, frozen=True):
     def height(self) -> int:
         return max(self.depth_of(index) for index in range(len(self.nodes)))
 
-    def depth_of(self, at: int) -> int:
-        depth, parent = 0, self.nodes[at].parent
+    def depth_of(self, index: int) -> int:
+        depth, parent = 0, self.nodes[index].parent
         while parent is not None:
             depth, parent = depth + 1, self.nodes[parent].parent
         return depth
 
-    def children_of(self, at: int) -> tuple[int, ...]:
-        return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
+    def children_of(self, index: int) -> tuple[int, ...]:
+        return tuple(i for i, node in enumerate(self.nodes) if node.parent == index)
 
 
 class Merging(Struct, frozen=True):
@@ -191,11 +192,11 @@ class KeyClass(Struct, frozen=True):
         return tuple(member for relation, member in self.members if relation in relations)
 
 
-def is_same(one: Expr, other: Expr) -> bool:
+def is_same(left: Expr, right: Expr) -> bool:
     """Whether they are one column, or computed alike; a column may be NULL in one place only."""
-    if isinstance(one, ColumnRef) and isinstance(other, ColumnRef):
-        return one.id == other.id
-    return one == other
+    if isinstance(left, ColumnRef) and isinstance(right, ColumnRef):
+        return left.id == right.id
+    return left == right
 
 
 def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
@@ -203,15 +204,15 @@ def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality |
     none."""
     if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
         return None
-    one, other = condition.left, condition.right
-    kind = type_of(one)
-    if not groups_as_compared(kind, type_of(other)) or kind is None:
+    left, right = condition.left, condition.right
+    kind = type_of(left)
+    if not groups_as_compared(kind, type_of(right)) or kind is None:
         return None
     if kind.kind in (Kind.OTHER, Kind.NULL) or columns_of(condition) & frozenset(bounded):
         return None
     if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(condition)):
         return None
-    return Equality((one, other), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
+    return Equality((left, right), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
 
 
 def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[KeyClass, ...]:
@@ -261,7 +262,7 @@ class OuterOrSemiJoin(Struct, frozen=True):
 
     @property
     def ids(self) -> frozenset[AttributeId]:
-        return frozenset(attribute.id for attribute in attributes_of(self.other))
+        return ids_of(self.other)
 
     @property
     def padded(self) -> frozenset[AttributeId]:
@@ -290,14 +291,14 @@ class Relations(Struct, frozen=True):
     @property
     def columns(self) -> tuple[frozenset[AttributeId], ...]:
         """The columns of each relation, then those that each join beside adds."""
-        own = (frozenset(a.id for a in attributes_of(plan)) for plan in self.plans)
-        return (*own, *(one.padded for one in self.beside))
+        columns = (ids_of(plan) for plan in self.plans)
+        return (*columns, *(join.padded for join in self.beside))
 
 
 def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
     """The positions of the sets of columns that the expression reads."""
     used = columns_of(expr)
-    return frozenset(index for index, own in enumerate(columns) if own & used)
+    return frozenset(index for index, ids in enumerate(columns) if ids & used)
 
 
 def relations_of(plan: Plan) -> Relations:
@@ -309,8 +310,8 @@ def relations_of(plan: Plan) -> Relations:
             return _together(below, Relations((), parts, parts))
         case Project() if _has_join(plan.child):
             below = relations_of(plan.child)
-            made = {output.attribute.id: below.resolved(output.expr) for output in plan.outputs}
-            return _together(below, Relations((), values=made))
+            values = {output.attribute.id: below.resolved(output.expr) for output in plan.outputs}
+            return _together(below, Relations((), values=values))
         case Sort() if _has_join(plan.child):
             return relations_of(plan.child)
         case Join(kind=JoinKind.INNER):
@@ -331,14 +332,14 @@ def _has_join(plan: Plan) -> bool:
 
 def _with_beside(join: Join) -> Relations:
     is_turned = join.kind is JoinKind.RIGHT
-    kept, other = (join.right, join.left) if is_turned else (join.left, join.right)
+    preserved, other = (join.right, join.left) if is_turned else (join.left, join.right)
     kind = JoinKind.LEFT if is_turned else join.kind
-    below = relations_of(kept)
-    whole = () if join.condition is None else conjuncts(join.condition)
-    parts = tuple(below.resolved(part) for part in whole)
+    below = relations_of(preserved)
+    conditions = () if join.condition is None else conjuncts(join.condition)
+    parts = tuple(below.resolved(part) for part in conditions)
     span = join.span or next((part.span for part in parts if part.span is not None), None)
-    one = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
-    return _together(below, Relations((), beside=(one,)))
+    joined = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
+    return _together(below, Relations((), beside=(joined,)))
 
 
 def _together(left: Relations, right: Relations) -> Relations:
@@ -360,10 +361,10 @@ _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     """The columns of the plan that have an error bound, and maybe some that have none."""
     below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
-    own: Iterable[AttributeId]
+    bounded: Iterable[AttributeId]
     match plan:
         case Project():
-            own = (
+            bounded = (
                 output.attribute.id for output in plan.outputs if columns_of(output.expr) & below
             )
         case Aggregate():
@@ -376,22 +377,24 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
                 )
                 for aggregate in plan.aggregates
             )
-            made = (*keys, *calls)
-            own = (a.id for a, function, read in made if _is_bounded(a, function, read, below))
+            computed = (*keys, *calls)
+            bounded = (
+                a.id for a, function, read in computed if _is_bounded(a, function, read, below)
+            )
         case Window():
-            own = (
+            bounded = (
                 call.attribute.id
                 for call in plan.calls
                 if _is_bounded(call.attribute, call.function, call.arguments, below)
             )
-            return below | frozenset(own)
+            return below | frozenset(bounded)
         case SetOperation() | Fixpoint():
             sides = [attributes_of(side) for side in inputs_of(plan)]
             rows = zip(plan.attributes, *sides, strict=True)
-            own = (a.id for a, one, other in rows if {one.id, other.id} & below)
+            bounded = (a.id for a, left, right in rows if {left.id, right.id} & below)
         case _:
             return below
-    return frozenset(own)
+    return frozenset(bounded)
 
 
 def _read(arguments: tuple[Expr, ...], condition: Expr | None) -> tuple[Expr, ...]:

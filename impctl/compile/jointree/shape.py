@@ -60,7 +60,7 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
         _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(tree_entry(shape, {})))
         for shape in shapes
     ]
-    if all(one == _NONE for one in drawn):
+    if all(text == _NONE for text in drawn):
         return ""
     return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
 
@@ -98,8 +98,8 @@ def _planned(
     changed: Changed | None,
     joined: tuple[ComputedColumn, ...] | None = None,
 ) -> PlannedBlock:
-    own = None if isinstance(block, NoTree) else block
-    return PlannedBlock(branch, own, _shape_of(block, changed, joined))
+    planned = None if isinstance(block, NoTree) else block
+    return PlannedBlock(branch, planned, _shape_of(block, changed, joined))
 
 
 def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
@@ -108,12 +108,12 @@ def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> Plan
         if isinstance(block, Block) and block.grouping is None:
             return _planned(branch, block, changed, joined_columns(branch, block.joins))
         result = _planned(branch, block, changed)
-        if isinstance(result.shape, TreeShape) and _is_told(result.shape):
+        if isinstance(result.shape, TreeShape) and _is_maintained(result.shape):
             return result
     return result
 
 
-def _is_told(shape: TreeShape) -> bool:
+def _is_maintained(shape: TreeShape) -> bool:
     """Whether the engine maintains the output of its groups."""
     try:
         if shape.aggregate is not None:
@@ -202,14 +202,14 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
             # Values kept are those of GROUP BY.
             text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)
-        kept = result.calls[index]
+        arguments = result.calls[index]
         if is_one_by_one:
-            kept = tuple(root.kept[place] for place in result.one_by_one[index])
-        call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
+            arguments = tuple(root.kept[index] for index in result.one_by_one[index])
+        call = AggregateCall(plain.function, arguments, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(
-        ComputedColumn(key.attribute, root.kept[place])
-        for key, place in zip(grouping.keys, result.columns, strict=True)
+        ComputedColumn(key.attribute, root.kept[index])
+        for key, index in zip(grouping.keys, result.columns, strict=True)
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
     return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
@@ -244,8 +244,8 @@ def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> Tre
     """Describe the tree; `sketched` has the partition column of each sketched access."""
     last = len(shape.nodes) - 1
     names = _names(shape)
-    places = list(_downwards(shape, last))
-    entries = tuple(_entry(shape, position, places, sketched, names) for position in places)
+    order = list(_downwards(shape, last))
+    entries = tuple(_entry(shape, position, order, sketched, names) for position in order)
     return TreeDescription(str(shape.mode), shape.height, entries)
 
 
@@ -254,9 +254,9 @@ def tree_lines(tree: TreeDescription) -> tuple[str, ...]:
     return tuple(_lines(tree, 0, "", ""))
 
 
-def _downwards(shape: TreeShape, at: int) -> Iterator[int]:
-    yield at
-    for child in shape.children_of(at):
+def _downwards(shape: TreeShape, index: int) -> Iterator[int]:
+    yield index
+    for child in shape.children_of(index):
         yield from _downwards(shape, child)
 
 
@@ -272,12 +272,12 @@ def _names(shape: TreeShape) -> Names:
 
 def _entry(
     shape: TreeShape,
-    at: int,
-    places: list[int],
+    index: int,
+    order: list[int],
     sketched: Mapping[AccessId, ColumnName],
     names: Names,
 ) -> NodeEntry:
-    node = shape.nodes[at]
+    node = shape.nodes[index]
     outputs = () if shape.aggregate is None else shape.aggregate.aggregates
     ranges = tuple(
         (
@@ -289,12 +289,12 @@ def _entry(
     )
     kept = tuple(expr_text(expr, names) for expr in node.kept)
     return NodeEntry(
-        at=at,
+        at=index,
         bag=tuple(access.removesuffix("#1") for access in node.accesses)
         or (() if node.rows is None else ("one row",)),
-        parent=None if node.parent is None else places.index(node.parent),
+        parent=None if node.parent is None else order.index(node.parent),
         edge="" if node.parent is None else str(node.edge),
-        key=tuple(kept[place] for place in node.key),
+        key=tuple(kept[position] for position in node.key),
         kept=kept,
         calls=tuple(call_text(outputs[argument].call, names) for argument in node.arguments),
         ranges=ranges,
@@ -302,9 +302,9 @@ def _entry(
     )
 
 
-def _lines(tree: TreeDescription, at: int, first: str, rest: str) -> Iterator[str]:
-    yield first + _line(tree.nodes[at], is_ring=tree.mode == "ring")
-    children = [place for place, node in enumerate(tree.nodes) if node.parent == at]
+def _lines(tree: TreeDescription, index: int, first: str, rest: str) -> Iterator[str]:
+    yield first + _line(tree.nodes[index], is_ring=tree.mode == "ring")
+    children = [position for position, node in enumerate(tree.nodes) if node.parent == index]
     for child in children:
         is_last = child == children[-1]
         yield from _lines(
@@ -324,5 +324,7 @@ def _line(node: NodeEntry, *, is_ring: bool) -> str:
         parts.append(f"{node.edge} on {', '.join(node.key) or 'nothing'}")
     if node.bag and (node.kept or node.calls):
         parts.append(f"keeps {', '.join((*node.kept, *node.calls))}")
-    told = "; ".join((parts.pop(), *(f"ranges of {column} {how}" for column, how in node.ranges)))
-    return "  ".join((*parts, told))
+    last_part = "; ".join(
+        (parts.pop(), *(f"ranges of {column} {how}" for column, how in node.ranges))
+    )
+    return "  ".join((*parts, last_part))

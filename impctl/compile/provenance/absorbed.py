@@ -52,6 +52,7 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     scans_of,
+    unchanged,
 )
 from impctl.plan.recursion import reads_fixpoint
 
@@ -97,7 +98,7 @@ class RowNumbering(Struct, frozen=True):
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
             case Project():
                 below = self.of(plan.child, is_counted=is_counted)
-                outputs = (*plan.outputs, *_passed(below.numbers))
+                outputs = (*plan.outputs, *unchanged(below.numbers))
                 return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
             case Join(kind=JoinKind.SEMI) if is_counted:
                 return self.of(self.evaluated(plan))
@@ -112,35 +113,33 @@ class RowNumbering(Struct, frozen=True):
         raise BlockedError(_reason(plan), plan.span)
 
     def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
-        left, right = (self.of(one, is_counted=is_counted) for one in (plan.left, plan.right))
+        left, right = (self.of(side, is_counted=is_counted) for side in (plan.left, plan.right))
         numbers = (*left.numbers, *right.numbers)
         joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        own = tuple(
-            ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(plan.left)
+        columns = unchanged(attributes_of(plan.left))
+        return NumberedPlan(
+            Project(joined, (*columns, *unchanged(numbers)), span=plan.span), numbers
         )
-        return NumberedPlan(Project(joined, (*own, *_passed(numbers)), span=plan.span), numbers)
 
     def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
-        sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
+        sides = [self.of(side, is_counted=is_counted) for side in (plan.left, plan.right)]
         most = max(len(side.numbers) for side in sides) + 1
         name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
         numbers = tuple(_number(f"{name}{index}") for index in range(most))
         wide: list[Plan] = []
-        for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
-            result: list[Expr] = [Literal(-1 - place, LONG)]
+        for position, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
+            result: list[Expr] = [Literal(-1 - position, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            own = tuple(
-                ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(child)
-            )
-            made = tuple(
-                ComputedColumn(_number(f"{name}{index}/{place}"), expr)
+            columns = unchanged(attributes_of(child))
+            number_columns = tuple(
+                ComputedColumn(_number(f"{name}{index}/{position}"), expr)
                 for index, expr in enumerate(result)
             )
-            wide.append(Project(side.plan, (*own, *made), span=plan.span))
+            wide.append(Project(side.plan, (*columns, *number_columns), span=plan.span))
         left, right = wide
         attributes = (*plan.attributes, *numbers)
         return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
@@ -160,10 +159,6 @@ def number_of(leaf: Scan | Recursive) -> Attribute:
 
 def _number(name: str) -> Attribute:
     return Attribute(name, NUMBER, LONG)
-
-
-def _passed(numbers: tuple[Attribute, ...]) -> tuple[ComputedColumn, ...]:
-    return tuple(ComputedColumn(number, number.ref()) for number in numbers)
 
 
 def _reason(plan: Plan) -> str:
@@ -241,13 +236,10 @@ class MakingList:
         )
 
 
-# Which rows of a fixpoint no row of their group beats, over the rows seen so far, as defined in
-# `plan.nodes`. A beaten row stays beaten, so the rows left at the end are the best. Values without
-# an order in whole numbers beat nothing.
-
-
 class BestSoFar:
-    """The best values of each group of the rows seen."""
+    """The best values of each group of a fixpoint's rows seen so far, as defined in `plan.nodes`. A
+    beaten row stays beaten, so the rows left at the end are the best. Values without an order in
+    whole numbers beat nothing."""
 
     def __init__(self, best: BestOnly) -> None:
         self._only = best
@@ -256,24 +248,24 @@ class BestSoFar:
     def meet(self, columns: Sequence[Vector], length: int) -> Bools:
         """Mark the rows that no row seen so far beats, nor one of these; shape (length,)."""
         ranked = [columns[value.place] for value in self._only.values]
-        if any(one.is_textual or one.values.dtype == object for one in ranked):
+        if any(column.is_textual or column.values.dtype == object for column in ranked):
             return np.ones(length, dtype=np.bool_)
         groups, values = self._groups(columns, length), self._values(columns)
         stays = np.zeros(length, dtype=np.bool_)
         for index, group in enumerate(groups):
-            known = self._best.setdefault(group, [INT64_MAX] * len(values))
-            for place, (ranks, _) in enumerate(values):
-                known[place] = min(known[place], int(ranks[index]))
+            best = self._best.setdefault(group, [INT64_MAX] * len(values))
+            for position, (ranks, _) in enumerate(values):
+                best[position] = min(best[position], int(ranks[index]))
         for index, group in enumerate(groups):
-            known = self._best[group]
+            best = self._best[group]
             stays[index] = any(
-                ranks[index] == known[place] or (self._only.keeps_null and not valid[index])
-                for place, (ranks, valid) in enumerate(values)
+                ranks[index] == best[position] or (self._only.keeps_null and not valid[index])
+                for position, (ranks, valid) in enumerate(values)
             )
         return stays
 
     def _groups(self, columns: Sequence[Vector], length: int) -> list[tuple[Any, ...]]:
-        keys, _ = group_normal([columns[place] for place in self._only.keys], length)
+        keys, _ = group_normal([columns[position] for position in self._only.keys], length)
         return list(row_keys(keys)) if keys else [()] * length
 
     def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
@@ -374,7 +366,7 @@ class _Taking(Struct, frozen=True):
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(own):
             return leaf
-        return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), span=plan.span)
+        return Project(leaf, unchanged(own), span=plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other
