@@ -122,15 +122,13 @@ def _repeated(
     is_difference = node.kind is SetKind.EXCEPT
     accesses = left.accesses if is_difference else (*left.accesses, *right.accesses)
     flows = []
-    for index, flow in enumerate((left, right)):
-        marks = [
-            (count, Literal(int(index == position), LONG)) for position, count in enumerate(counts)
-        ]
+    for side_index, flow in enumerate((left, right)):
+        marks = [(count, Literal(int(side_index == i), LONG)) for i, count in enumerate(counts)]
         flows.append(builder.project(flow, [*flow.refs(), *marks], counted, node))
     both_sides = builder.union(flows, counted, accesses)
     sums = [
-        AggregateColumn(count, LONG, ExactSum(count, index, LONG), None)
-        for index, count in enumerate(counts)
+        AggregateColumn(count, LONG, ExactSum(count, side_index, LONG), None)
+        for side_index, count in enumerate(counts)
     ]
     grouped = AggregateOperator(name, columns, sums, accesses=len(accesses), is_keyed=False)
     once = Flow(builder.put(grouped, both_sides), counted, accesses)

@@ -316,9 +316,7 @@ def compile_plan(
         absorbs=absorbs,
     )
     # The barrier above all sketched accesses.
-    covering = (
-        node for node in result or () if sketched.keys() <= {s.access for s in scans_of(node)}
-    )
+    covering = (n for n in result or () if sketched.keys() <= {s.access for s in scans_of(n)})
     barrier = next(covering, None)
 
     def plain() -> Dataflow:

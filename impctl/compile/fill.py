@@ -23,7 +23,7 @@ from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import Flow, Readable, Source
+    from impctl.compile.flows import Flow, Readable
     from impctl.data.pages import StoredTable
     from impctl.data.vector import Ints
     from impctl.engine.aggregate import AggregateOperator
@@ -183,9 +183,7 @@ class Transient:
         self._flow: Flow = builder.root(side.rows)
         self._side = side
         self._circuit = Circuit(builder.operators, builder.inputs)
-        self.sources: Mapping[AccessId, Source] = {
-            source.access: source for source in builder.sources
-        }
+        self.sources = {source.access: source for source in builder.sources}
 
     def rows(self, tables: Mapping[AccessId, pa.Table]) -> Batch:
         """The rows of the side for these rows of each access."""

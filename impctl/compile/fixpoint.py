@@ -320,17 +320,13 @@ class _Ranking(Struct, frozen=True):
             return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
 
         sides: list[Plan] = []
-        for at, (side, (result, own)) in enumerate(
-            zip((plan.left, plan.right), ranked, strict=True)
-        ):
-            nobody = Literal(NOTHING, LONG)
-            numbers = [number.ref() for number in own.numbers] + [nobody] * (
-                count - len(own.numbers)
-            )
-            exprs = (_greatest(own.ranks), *numbers)
-            more = map(ComputedColumn, columns(f"{at}"), exprs)
-            outputs = unchanged(attributes_of(side))
-            sides.append(Project(result, (*outputs, *more)))
+        for index, side in enumerate((plan.left, plan.right)):
+            below, carried = ranked[index]
+            numbers: list[Expr] = [number.ref() for number in carried.numbers]
+            numbers += [Literal(NOTHING, LONG)] * (count - len(numbers))
+            exprs = (_greatest(carried.ranks), *numbers)
+            more = map(ComputedColumn, columns(f"{index}"), exprs)
+            sides.append(Project(below, (*unchanged(attributes_of(side)), *more)))
         new_columns = columns("")
         left, right = sides
         union = replace(plan, left=left, right=right, attributes=(*plan.attributes, *new_columns))
@@ -372,8 +368,7 @@ def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, Plan]:
         )
         backward = Backward(f"{traced.name}.back", len(traced.accesses))
         rows = Flow(builder.put(backward, answer, derivations), ((ROW, LONG),), ())
-        builder.barriers.append(
-            Flow(builder.put(LineageOperator(backward), rows), (), traced.accesses)
-        )
+        lineage = builder.put(LineageOperator(backward), rows)
+        builder.barriers.append(Flow(lineage, (), traced.accesses))
         served |= {id(used): traced.node, id(backward): traced.node}
     return served

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -386,13 +386,9 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
         yield from _read(below, without, conditions)
 
 
-def _is_on_both(
-    condition: Expr, columns: frozenset[AttributeId], scalars: frozenset[AttributeId]
-) -> bool:
+def _is_on_both(condition: Expr, left: Set[AttributeId], right: Set[AttributeId]) -> bool:
     read = columns_of(condition)
-    return (
-        read <= scalars | columns and not read.isdisjoint(scalars) and not read.isdisjoint(columns)
-    )
+    return read <= left | right and bool(read & left) and bool(read & right)
 
 
 def _is_of_one_table(plan: Plan) -> bool:
@@ -469,10 +465,8 @@ def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow |
     if not chosen:
         return None
     pairs = _chained(parts, chain, chosen)
-    left_columns = {attribute.id for attribute in attributes_of(node.left)}
-    return replace(
-        pairs, columns=tuple(column for column in pairs.columns if column[0] in left_columns)
-    )
+    kept = {attribute.id for attribute in attributes_of(node.left)}
+    return replace(pairs, columns=tuple(c for c in pairs.columns if c[0] in kept))
 
 
 def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
@@ -693,10 +687,10 @@ class _JoinParts(Struct, frozen=True):
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
-        whole = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
+        joined = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
         is_joined = left_flow.plan is not None and right_flow.plan is not None
-        plan, computed = (whole, None) if is_joined else (None, whole)
+        plan, computed = (joined, None) if is_joined else (None, joined)
         left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
         right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
@@ -706,8 +700,8 @@ class _JoinParts(Struct, frozen=True):
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
-                read_by_engine(flow, f"{name}.{at}", side.columns, side.keys)
-                for flow, side, at in both
+                read_by_engine(flow, f"{name}.{name_}", side.columns, side.keys)
+                for flow, side, name_ in both
                 if side.is_distant
             )
             out = None
@@ -809,15 +803,10 @@ def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
     left_expr, right_expr = part.left, part.right
     if columns_of(left_expr) <= right.ids and columns_of(right_expr) <= left.ids:
         left_expr, right_expr = right_expr, left_expr
-    left_columns, right_columns = columns_of(left_expr), columns_of(right_expr)
-    if not (
-        left_columns and right_columns and left_columns <= left.ids and right_columns <= right.ids
-    ):
+    left_ids, right_ids = columns_of(left_expr), columns_of(right_expr)
+    if not (left_ids and right_ids and left_ids <= left.ids and right_ids <= right.ids):
         return None
-    if (
-        left_columns & left.approximate - left.whole
-        or right_columns & right.approximate - right.whole
-    ):
+    if left_ids & left.approximate - left.whole or right_ids & right.approximate - right.whole:
         # What is equal only within a bound cannot be looked up.
         return None
     kind, their_kind = type_of(left_expr), type_of(right_expr)

@@ -404,9 +404,7 @@ class MaintainedQuery:
         self._begin()
         waiting = set(range(len(self.compiled.sources)))
         for turn in turns:
-            self.circuit.ended(
-                [index not in waiting for index in range(len(self.compiled.sources))]
-            )
+            self.circuit.ended([i not in waiting for i in range(len(self.compiled.sources))])
             for rows in rows_of(turn):
                 self._step({turn.table: _inserted(rows)}, turn.sources)
             waiting -= turn.sources
@@ -417,13 +415,9 @@ class MaintainedQuery:
         first, as later rows look them up."""
         turns = []
         for sources in self.compiled.turns():
-            tables = dict.fromkeys(
-                self.compiled.sources[source].table for source in sorted(sources)
-            )
-            for table in sorted(tables, key=rows):
-                indexes = (
-                    source for source in sources if self.compiled.sources[source].table == table
-                )
+            names = dict.fromkeys(self.compiled.sources[i].table for i in sorted(sources))
+            for table in sorted(names, key=rows):
+                indexes = (i for i in sources if self.compiled.sources[i].table == table)
                 turns.append(Turn(table, frozenset(indexes)))
         return turns
 

@@ -264,16 +264,12 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
 
     metadata = frame.metadataColumn("_metadata")
     positions = [file.deleted for file in files if file.deleted is not None]
-    gone = {
-        "position": pa.chunked_array([pa.array(position, pa.int64()) for position in positions])
-    }
+    gone = {"position": pa.chunked_array([pa.array(p, pa.int64()) for p in positions])}
     condition = metadata["row_index"] == F.col("gone.position")
     if len(files) > 1:
         # The last part of the path is plain here, so that Spark spells it as the log does.
         names = [os.path.basename(file.uri) for file in files]
-        repeated = [
-            pa.repeat(name, len(position)) for name, position in zip(names, positions, strict=True)
-        ]
+        repeated = [pa.repeat(name, len(p)) for name, p in zip(names, positions, strict=True)]
         gone["file"] = pa.chunked_array(repeated, pa.string())
         condition &= metadata["file_name"] == F.col("gone.file")
     deleted = spark.createDataFrame(pa.table(gone))

@@ -21,9 +21,9 @@ from impctl.plan.nodes import AggregateCall
 from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
+from impctl.sql.text import Node, SqlText
 
 if TYPE_CHECKING:
-    from impctl.sql.text import Node, SqlText
     from impctl.types import AttributeId
 
 _PLACEHOLDER = "?aggregate"

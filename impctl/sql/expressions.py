@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -59,9 +59,7 @@ from impctl.plan.functions import (
 )
 from impctl.sql import literals
 from impctl.sql.scope import Names, ParseContext, did_you_mean
-
-if TYPE_CHECKING:
-    from impctl.sql.text import Node, SqlText
+from impctl.sql.text import Node, SqlText
 
 # Scalar expressions as `expr` nodes with the meaning that Spark gives the text, or a refusal. Mixed
 # types stay as written (Spark casts them, the engine refuses them), except in comparisons with a

@@ -6,7 +6,6 @@ import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from math import isinf
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -33,10 +32,7 @@ from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
 from impctl.expr.numeric import nearest_float
 from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
-
-if TYPE_CHECKING:
-    from impctl.sql.text import Node, SqlText
-
+from impctl.sql.text import Node, SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
@@ -58,11 +54,8 @@ def number(text: SqlText, node: Node, *, negative: bool = False) -> Literal | No
     if negative and span is not None:
         minus = text.words.before(span.start)
         span = span if minus is None else text.span(minus.start, span.end)
-    digits, exponent, suffix = (
-        result.group(1),
-        result.group(2) or "",
-        (result.group(3) or "").lower(),
-    )
+    digits, exponent, suffix = result.groups(default="")
+    suffix = suffix.lower()
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
         kind = FLOAT if suffix == "f" else DOUBLE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -39,9 +38,7 @@ from impctl.sql.scope import (
     side_by_side,
     table_hint,
 )
-
-if TYPE_CHECKING:
-    from impctl.sql.text import Node, SqlText
+from impctl.sql.text import Node, SqlText
 
 # USING and NATURAL: common columns appear once and first in `*`, and first in `t.*`. A join is
 # refused where Spark pairs columns other than by one name on each side. Source: Spark's Analyzer,

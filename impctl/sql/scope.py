@@ -16,11 +16,11 @@ from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
+from impctl.sql.text import Node, SqlText
 
 if TYPE_CHECKING:
     from impctl.errors import QueryError
     from impctl.sql.names import TableNames
-    from impctl.sql.text import Node, SqlText
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
 # State of reading one query: text, catalog, unused numbers. Identities are unique in the plan;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,11 +73,8 @@ from impctl.sql.subqueries import (
     read_values,
     without_parentheses,
 )
+from impctl.sql.text import Node, SqlText
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
-
-if TYPE_CHECKING:
-    from impctl.sql.text import Node, SqlText
-
 
 # ORDER BY sees the SELECT list first; other columns it needs are hidden columns. ORDER BY alone is
 # a Sort, with LIMIT or OFFSET a TopK.

@@ -597,18 +597,18 @@ def apply_condition(
     return plan
 
 
-def _membership(node: Node, reader: ExprReader, environment: Environment) -> Membership | None:
+def _membership(node: Node, reader: ExprReader, env: Environment) -> Membership | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
     span = reader.text.span_of(node)
     counted = _counted(inner)
     if counted is not None:
-        return _exists(counted, kind, span, reader, environment)
+        return _exists(counted, kind, span, reader, env)
     if isinstance(inner, exp.Exists):
-        return _exists(inner.this, kind, span, reader, environment)
+        return _exists(inner.this, kind, span, reader, env)
     if isinstance(inner, exp.In) and is_membership(inner):
-        return _in(inner, kind, span, reader, environment)
+        return _in(inner, kind, span, reader, env)
     return None
 
 

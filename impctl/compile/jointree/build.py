@@ -246,16 +246,14 @@ class _BuiltTree(Struct, frozen=True):
 def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
-    prepared = [
+    prepared_nodes = [
         _prepared(builder, f"{name}/{index}", node, arguments[index], shape)
         for index, node in enumerate(shape.nodes)
     ]
-    inputs = tuple(
-        prepared_node.flow for prepared_node in prepared if prepared_node.flow is not None
-    )
+    inputs = tuple(node_.flow for node_ in prepared_nodes if node_.flow is not None)
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
-    nodes = _nodes(builder, name, shape, prepared)
+    nodes = _nodes(builder, name, shape, prepared_nodes)
     once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
@@ -338,41 +336,37 @@ def _nodes(
 ) -> tuple[TreeNode, ...]:
     nodes: list[TreeNode] = []
     inputs = position = 0
-    for index, (node, prepared_node) in enumerate(zip(shape.nodes, prepared, strict=True)):
+    for index, (node, built) in enumerate(zip(shape.nodes, prepared, strict=True)):
         links = tuple(
             Link(
                 child,
                 shape.nodes[child].edge,
-                tuple(prepared_node.kept[index_][0] for index_ in shape.nodes[child].parent_key),
+                tuple(built.kept[i][0] for i in shape.nodes[child].parent_key),
             )
             for child in shape.children_of(index)
         )
-        accesses_below = () if prepared_node.flow is None else prepared_node.flow.accesses
+        accesses_below = () if built.flow is None else built.flow.accesses
         accesses = tuple(
-            Access(
-                position + index_, _by(node, access, builder.sketched[access], prepared_node.kept)
-            )
-            for index_, access in enumerate(accesses_below)
+            Access(position + i, _by(node, access, builder.sketched[access], built.kept))
+            for i, access in enumerate(accesses_below)
         )
         position += len(accesses_below)
         nodes.append(
             TreeNode(
                 f"{name}/{index}",
-                None if prepared_node.flow is None else inputs,
-                prepared_node.kept,
-                tuple(prepared_node.kept[index_][0] for index_ in node.key),
+                None if built.flow is None else inputs,
+                built.kept,
+                tuple(built.kept[i][0] for i in node.key),
                 node.null_safe,
                 links,
-                prepared_node.arguments,
+                built.arguments,
                 accesses,
                 bitwise=frozenset(
-                    prepared_node.kept[index_][0]
-                    for ref, index_ in node.shown
-                    if ref.type.is_fractional
+                    built.kept[i][0] for ref, i in node.shown if ref.type.is_fractional
                 ),
             )
         )
-        inputs += prepared_node.flow is not None
+        inputs += built.flow is not None
     return tuple(nodes)
 
 

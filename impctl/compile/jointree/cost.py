@@ -215,10 +215,8 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
     """Bytes of a joined row of these relations, as if each was sketched once."""
-    columns = [
-        (attribute.id, attribute.type) for plan in plans for attribute in attributes_of(plan)
-    ]
-    return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
+    columns = [(a.id, a.type) for plan in plans for a in attributes_of(plan) if a.type is not None]
+    return row_bytes(columns, len(plans))
 
 
 class _Arc(Struct, frozen=True):
@@ -237,16 +235,14 @@ class _Chain(Struct, frozen=True):
     @classmethod
     def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
         chain = chain_of(joins)
-        owner = {
-            name: index for index, relation in enumerate(chain.relations) for name in relation.ids
-        }
+        owner = {name: index for index, input_ in enumerate(chain.relations) for name in input_.ids}
         arcs = []
         for part in chain.conditions:
             match part:
                 case Compare(op, ColumnRef() as left, ColumnRef() as right) if op in _EQUALITIES:
                     ends = (owner[left.id], owner[right.id])
                     arcs.append(_Arc(ends, (left, right), op is CompareOp.NULL_SAFE_EQUAL))
-        return cls(tuple(relation.plan for relation in chain.relations), tuple(arcs), fan_outs)
+        return cls(tuple(input_.plan for input_ in chain.relations), tuple(arcs), fan_outs)
 
     def between(self, left: int, right: int) -> list[_Arc]:
         return [arc for arc in self.arcs if {left, right} == set(arc.ends)]
@@ -258,9 +254,7 @@ class _Chain(Struct, frozen=True):
 
     def size(self, index: int) -> tuple[float, float] | None:
         """Rows of a relation that its conditions keep, and their share of all rows."""
-        side = self.side(
-            index, next(other for _, other in self._join_order(index, len(self.plans) - 1))
-        )
+        side = self.side(index, next(o for _, o in self._join_order(index, len(self.plans) - 1)))
         if side is None:
             return None
         result = self.fan_outs.size(side)
@@ -419,9 +413,7 @@ def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeyS
     """The key by which a node looks up a child's rows; of a virtual root, the origin's."""
     if node.rows is None:
         return None if origin is None else _lower(origin)
-    return key_side(
-        node.rows, [node.kept[position] for position in child.parent_key], child.null_safe
-    )
+    return key_side(node.rows, [node.kept[i] for i in child.parent_key], child.null_safe)
 
 
 def _tuple_bytes(shape: TreeShape, index: int) -> int:
@@ -482,15 +474,12 @@ def index_ms(
         for table, touching in _by_table(tree.accesses).items()
     }
 
-    def micros(accesses_: Sequence[JoinedAccess]) -> float:
-        kept, last = (
-            sum(access.kept for access in accesses_),
-            sum(access.last for access in accesses_),
-        )
-        again = kept + last if len(accesses_) > 1 else 0.0
+    def micros(group: Sequence[JoinedAccess]) -> float:
+        kept, last = sum(access.kept for access in group), sum(access.last for access in group)
+        again = kept + last if len(group) > 1 else 0.0
         per_row = times.kept * kept + times.last * last + times.again * again
-        fixed = times.step + times.join * sum(access.joins for access in accesses_)
-        changed = min(groups[accesses_[0].scan.table], STEP_ROWS * last)
+        fixed = times.step + times.join * sum(access.joins for access in group)
+        changed = min(groups[group[0].scan.table], STEP_ROWS * last)
         return fixed + STEP_ROWS * per_row + times.group * changed
 
     return _mean(accesses, micros, weights) / 1000.0
@@ -499,13 +488,11 @@ def index_ms(
 def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
     times = TREE[cost.mode]
 
-    def micros(accesses_: Sequence[TouchingAccess]) -> float:
+    def micros(group: Sequence[TouchingAccess]) -> float:
         fixed = times.step + times.node * len(cost.tuples)
-        woken = STEP_ROWS * sum(access.woken for access in accesses_)
+        woken = STEP_ROWS * sum(access.woken for access in group)
         return (
-            fixed
-            + times.touched * sum(_touched_rows(cost, accesses_).values())
-            + times.woken * woken
+            fixed + times.touched * sum(_touched_rows(cost, group).values()) + times.woken * woken
         )
 
     return _mean(cost.accesses, micros, weights) / 1000.0
@@ -527,7 +514,7 @@ def _touched_rows(cost: TreeCost, accesses: Sequence[TouchingAccess]) -> dict[in
 def rows_joined(accesses: Sequence[JoinedAccess], weights: Mapping[TableName, float]) -> float:
     """Rows that an index join writes for one changed row of a table, over all its accesses."""
     return _mean(
-        accesses, lambda accesses_: sum(access.kept + access.last for access in accesses_), weights
+        accesses, lambda group: sum(access.kept + access.last for access in group), weights
     )
 
 
@@ -535,7 +522,7 @@ def tuples_touched(accesses: Sequence[TouchingAccess], weights: Mapping[TableNam
     """Tuples that one changed row of a table touches by itself, over all its accesses."""
     return _mean(
         accesses,
-        lambda accesses_: sum(tuples for access in accesses_ for _, tuples in access.reached),
+        lambda group: sum(tuples for access in group for _, tuples in access.reached),
         weights,
     )
 
@@ -550,13 +537,11 @@ def _mean(
 ) -> float:
     """The mean cost of a change, weighted by table; equal weights if none is known."""
     tables = _by_table(accesses)
-    known_weights = {table: weights.get(table, 0.0) for table in tables}
-    if not any(known_weights.values()):
-        known_weights = dict.fromkeys(tables, 1.0)
-    total = sum(
-        known_weights[table] * cost(table_accesses) for table, table_accesses in tables.items()
-    )
-    return total / sum(known_weights.values())
+    known = {table: weights.get(table, 0.0) for table in tables}
+    if not any(known.values()):
+        known = dict.fromkeys(tables, 1.0)
+    total = sum(known[table] * cost(group) for table, group in tables.items())
+    return total / sum(known.values())
 
 
 def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:

@@ -228,9 +228,7 @@ def _bags(
     padding = {count + index for index in inside if not relations.beside[index].padded}
     bags = Bags(tuple(bag for bag in single if not bag & padding))
     sides = (plan, *relations.plans, *(join.other for join in relations.beside))
-    names: Names = {
-        attribute.id: attribute.name for side in sides for attribute in attributes_of(side)
-    }
+    names: Names = {a.id: a.name for side in sides for a in attributes_of(side)}
     for condition in conditions:
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
@@ -345,13 +343,9 @@ def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Circ
     if any(joins.host_of(relation) <= frozenset(bag) for relation in joins.inside):
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
-    classes = [
-        key_class for key_class in joins.classes if len(key_class.relations & set(members)) > 1
-    ]
+    classes = [c for c in joins.classes if len(c.relations & set(members)) > 1]
     sets = [
-        frozenset(
-            index for index, key_class in enumerate(classes) if relation in key_class.relations
-        )
+        frozenset(index for index, c in enumerate(classes) if relation in c.relations)
         for relation in members
     ]
     if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
@@ -617,10 +611,8 @@ def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
 
 
 def _class_of(joins: JoinGraph, column: Expr) -> int | None:
-    return next(
-        (index for index, key_class in enumerate(joins.classes) if key_class.has(column)),
-        None,
-    )
+    classes = enumerate(joins.classes)
+    return next((index for index, key_class in classes if key_class.has(column)), None)
 
 
 def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
@@ -923,9 +915,7 @@ def outputs_above(
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
-    exprs: dict[AttributeId, Expr] = {
-        attribute.id: attribute.ref() for attribute in attributes_of(root)
-    }
+    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in attributes_of(root)}
     node = root
     while node is not joins:
         if not isinstance(node, Project | Sort):
@@ -976,9 +966,7 @@ def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
     joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
     if len(members) > 1:
         assert isinstance(joined, Join)
-        between = [
-            condition for condition, read in conditions if len(read) > 1 and max(read) < count
-        ]
+        between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
         joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
     for relation in joins.inside:
         if joins.host_of(relation) <= frozenset(bag):

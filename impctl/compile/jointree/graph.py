@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from operator import itemgetter
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
@@ -232,13 +234,10 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
         key_classes.append(KeyClass(tuple(members), null_safe))
     # The members by relation; within a relation in input order.
     ordered = (
-        KeyClass(
-            tuple(sorted(key_class.members, key=lambda member: member[0])),
-            key_class.null_safe,
-        )
+        replace(key_class, members=tuple(sorted(key_class.members, key=itemgetter(0))))
         for key_class in key_classes
     )
-    return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
+    return tuple(sorted(ordered, key=lambda key_class: key_class.members[0][0]))
 
 
 # What a block joins: the combinations of the relations' rows that meet the conditions, and the
@@ -364,9 +363,7 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     bounded: Iterable[AttributeId]
     match plan:
         case Project():
-            bounded = (
-                output.attribute.id for output in plan.outputs if columns_of(output.expr) & below
-            )
+            bounded = (out.attribute.id for out in plan.outputs if columns_of(out.expr) & below)
         case Aggregate():
             keys = ((key.attribute, "", (key.expr,)) for key in plan.keys)
             calls = (
@@ -378,9 +375,7 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
                 for aggregate in plan.aggregates
             )
             computed = (*keys, *calls)
-            bounded = (
-                a.id for a, function, read in computed if _is_bounded(a, function, read, below)
-            )
+            bounded = (a.id for a, name, read in computed if _is_bounded(a, name, read, below))
         case Window():
             bounded = (
                 call.attribute.id

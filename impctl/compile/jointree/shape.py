@@ -324,7 +324,5 @@ def _line(node: NodeEntry, *, is_ring: bool) -> str:
         parts.append(f"{node.edge} on {', '.join(node.key) or 'nothing'}")
     if node.bag and (node.kept or node.calls):
         parts.append(f"keeps {', '.join((*node.kept, *node.calls))}")
-    last_part = "; ".join(
-        (parts.pop(), *(f"ranges of {column} {how}" for column, how in node.ranges))
-    )
-    return "  ".join((*parts, last_part))
+    ranges = (f"ranges of {column} {how}" for column, how in node.ranges)
+    return "  ".join((*parts[:-1], "; ".join((parts[-1], *ranges))))

@@ -250,9 +250,7 @@ class RowLineage:
         missing = np.bincount(self.owners[~self._is_leaf], minlength=count).tolist()
         heads = self.heads.tolist()
         uses = _slices(self.bodies[~self._is_leaf], self.owners[~self._is_leaf])
-        front = [
-            (spent[index], heads[index], index) for index in range(count) if not missing[index]
-        ]
+        front = [(spent[i], heads[i], i) for i in range(count) if not missing[i]]
         heapify(front)
         chosen: dict[int, int] = {}
         while front:

@@ -209,9 +209,7 @@ class _Program:
         return Scan(name, name, attributes_of(node), span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
-        own = {
-            attribute.id: column for attribute, column in zip(scan.attributes, columns, strict=True)
-        }
+        own = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
         own[number_of(scan).id] = Vector(LONG, numbers)
         self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
 
