@@ -155,7 +155,7 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     """The rows of an answer, computed elsewhere, for which a condition on its columns is true."""
     kinds = dict(typed(outputs, None))
     arrays = zip(outputs, table.columns, strict=True)
-    columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
+    columns = {output.id: from_arrow(array, kinds[output.id]) for output, array in arrays}
     return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
 
 

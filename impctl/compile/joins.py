@@ -142,9 +142,8 @@ def chain_of(node: Join) -> Joined:
     conditions: list[Expr] = []
     _collect(node, plans, conditions)
     relations = [_relation(plan, conditions) for plan in plans]
-    return Joined(
-        tuple(_ordered(relations, conditions)), tuple(conditions), _plain_classes(conditions)
-    )
+    ordered = tuple(_ordered(relations, conditions))
+    return Joined(ordered, tuple(conditions), _plain_classes(conditions))
 
 
 def implied_equalities(
@@ -220,12 +219,11 @@ def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
 
 
 def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list[JoinInput]:
-    places = sorted(range(len(relations)), key=lambda index: (_rank(relations[index]), index))
-    left = [relations[place] for place in places]
+    left = sorted(relations, key=_rank)
     ordered = [left.pop(0)]
     classes = _equal_columns(conditions)
     while left:
-        best = max(left, key=lambda one: _connection(one, ordered, classes))
+        best = max(left, key=lambda relation: _connection(relation, ordered, classes))
         left.remove(best)
         ordered.append(best)
     return ordered
@@ -700,8 +698,8 @@ class _JoinParts(Struct, frozen=True):
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
-                read_by_engine(flow, f"{name}.{name_}", side.columns, side.keys)
-                for flow, side, name_ in both
+                read_by_engine(flow, f"{name}.{label}", side.columns, side.keys)
+                for flow, side, label in both
                 if side.is_distant
             )
             out = None

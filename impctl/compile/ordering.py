@@ -372,7 +372,7 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
     order = tuple(OrderKey(columns[k.expr], k.descending, k.nulls_first) for k in call.order)
     if call.function in RANKS:
         return Placed(call.attribute.id, call.function, order)
-    value, *default = [columns[value_] for value_ in _shifted_values(call, span)]
+    value, *default = [columns[expr] for expr in _shifted_values(call, span)]
     ahead = _ahead(call, call.span or span)
     otherwise = default[0] if default else None
     return Placed(call.attribute.id, call.function, order, value, ahead, otherwise)
@@ -391,10 +391,9 @@ def build_window(builder: CircuitBuilder, node: Window) -> Flow:
         if call.function not in AGGREGATES:
             check_placed(call, node.span)
         elif not is_whole(call):
-            reason = f"the engine does not support {call.function.upper()}"
-            raise BlockedError(
-                f"{reason} over part of a window's partition", call.span or node.span
-            )
+            name = call.function.upper()
+            reason = f"the engine does not support {name} over part of a window's partition"
+            raise BlockedError(reason, call.span or node.span)
     rows = builder.build(node.child, must_be_sure=True)
     for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
         calls = [call for call in node.calls if call.partition_by == partition_by]

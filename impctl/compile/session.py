@@ -149,7 +149,11 @@ def moved_above(before: Dataflow, after: Dataflow, moves: Moves) -> MovedAbove |
         for operator in after.circuit.selections_above(index, len(moves[source.access].after))
     }
     pairs = enumerate(zip(before.circuit, after.circuit, strict=True))
-    positions = [at for at, (old, new) in pairs if at not in selections and not new.says_like(old)]
+    positions = [
+        position
+        for position, (old, new) in pairs
+        if position not in selections and not new.says_like(old)
+    ]
     return MovedAbove(before.circuit, tuple(positions))
 
 
@@ -369,8 +373,8 @@ class MaintainedQuery:
             self.range_rows.count(slot, ranges, part.range_rows * sign)
 
     def _count_rows(self, batches: Sequence[Batch | None]) -> None:
-        for slot, (at, tag) in self._counted.items():
-            batch = batches[at]
+        for slot, (index, tag) in self._counted.items():
+            batch = batches[index]
             if batch is not None:
                 # A scan's rows have one range each, so there is a pair per row.
                 pairs = batch.tags[tag].expand(batch.weights, batch.weights)
@@ -588,7 +592,10 @@ def read_in_turn(
             if access not in result
         }
         # What something narrows before what nothing does, then the smaller one.
-        access = min(values_by_access, key=lambda one: (not values_by_access[one], sizes[one]))
+        access = min(
+            values_by_access,
+            key=lambda candidate: (not values_by_access[candidate], sizes[candidate]),
+        )
         source = sources[access]
         rows = read(source, values_by_access[access])
         batch = source.came(rows)

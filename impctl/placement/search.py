@@ -272,35 +272,39 @@ def of_choices(choices: Sequence[tuple[Mapping[str, PieceMode], int, float]]) ->
     return _undominated(size, cost, part, part, part, parts, 0.0)
 
 
-def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
+def added(first: Frontier, second: Frontier, thin: float) -> Frontier:
     """Every point of the one combined with every point of the other."""
-    if len(other) == 1 and not other.bytes[0] and not other.cost[0] and _is_bare(other):
-        return one
-    if len(one) == 1 and not one.bytes[0] and not one.cost[0] and _is_bare(one):
-        return other
-    parts = (Part((), one, other),)
-    if min(len(one), len(other)) == 1:
+    if len(second) == 1 and not second.bytes[0] and not second.cost[0] and _is_bare(second):
+        return first
+    if len(first) == 1 and not first.bytes[0] and not first.cost[0] and _is_bare(first):
+        return second
+    parts = (Part((), first, second),)
+    if min(len(first), len(second)) == 1:
         # What every point gains leaves none dominated.
-        many = max(len(one), len(other))
+        many = max(len(first), len(second))
         every, none = np.arange(many, dtype=np.int64), np.zeros(many, dtype=np.int64)
-        left, right = (every, none) if len(other) == 1 else (none, every)
-        return Frontier(one.bytes + other.bytes, one.cost + other.cost, none, left, right, parts)
-    lot = max(1, _AT_ONCE // len(other))
-    result = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
+        left, right = (every, none) if len(second) == 1 else (none, every)
+        return Frontier(
+            first.bytes + second.bytes, first.cost + second.cost, none, left, right, parts
+        )
+    lot = max(1, _AT_ONCE // len(second))
+    result = [
+        _beside(first, second, start, start + lot, parts) for start in range(0, len(first), lot)
+    ]
     size, cost, left, right = (np.concatenate(column) for column in zip(*result, strict=True))
     none = np.zeros(len(size), dtype=np.int64)
     return _undominated(size, cost, none, left, right, parts, thin)
 
 
 def _beside(
-    one: Frontier, other: Frontier, start: int, end: int, parts: tuple[Part, ...]
+    first: Frontier, second: Frontier, start: int, end: int, parts: tuple[Part, ...]
 ) -> tuple[Ints, Floats, Ints, Ints]:
     """Some points of the one combined with all of the other: bytes, cost, the point of each."""
-    mine = np.arange(start, min(end, len(one)), dtype=np.int64)
-    size = (one.bytes[mine, None] + other.bytes).ravel()
-    cost = (one.cost[mine, None] + other.cost).ravel()
-    left = np.repeat(mine, len(other))
-    right = np.tile(np.arange(len(other), dtype=np.int64), len(mine))
+    points = np.arange(start, min(end, len(first)), dtype=np.int64)
+    size = (first.bytes[points, None] + second.bytes).ravel()
+    cost = (first.cost[points, None] + second.cost).ravel()
+    left = np.repeat(points, len(second))
+    right = np.tile(np.arange(len(second), dtype=np.int64), len(points))
     none = np.zeros(len(size), dtype=np.int64)
     result = _undominated(size, cost, none, left, right, parts, 0.0)
     return result.bytes, result.cost, result.left, result.right
@@ -732,11 +736,11 @@ def _on_grid(frontiers: Sequence[Frontier], budget: int) -> list[int] | None:
     if not np.isfinite(cost).any():
         # Rounding left nothing, which cannot be but for a budget of a few bytes.
         return None
-    at = int(np.argmin(cost))
+    cell = int(np.argmin(cost))
     result = []
     for point, before in reversed(steps):
-        result.append(int(point[at]))
-        at = int(before[at])
+        result.append(int(point[cell]))
+        cell = int(before[cell])
     return result[::-1]
 
 
@@ -782,9 +786,9 @@ def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) ->
     left = budget - sum(map(int, used))
     while True:
         gains = []
-        for query, (frontier, at) in enumerate(zip(frontiers, points, strict=True)):
-            better = frontier.best_within(int(frontier.bytes[at]) + left)
-            gains.append((float(frontier.cost[at] - frontier.cost[better]), query, better))
+        for query, (frontier, index) in enumerate(zip(frontiers, points, strict=True)):
+            better = frontier.best_within(int(frontier.bytes[index]) + left)
+            gains.append((float(frontier.cost[index] - frontier.cost[better]), query, better))
         gain, query, better = max(gains, key=lambda one: one[0])
         if gain <= 0:
             return points
@@ -965,7 +969,7 @@ def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
 
-def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> str:
+def _reason(graph: Graph, modes: Modes, own_costs: Sequence[float], piece: Piece) -> str:
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     mode = modes[piece.name]
     if len(piece.modes) == 1:
@@ -975,12 +979,12 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
         when = f"if it is {piece.word(best)}"
-        return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
+        return _difference(graph, costs[best].per_kind, own_costs, when, "costs nothing more")
     if PieceMode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: PieceMode.KEPT}).per_kind
     nothing = "no change exhausts it" if mode is PieceMode.BOUNDED else "no change needs it"
-    return _difference(graph, mine, kept, f"because it is {piece.word(mode)}", nothing)
+    return _difference(graph, own_costs, kept, f"because it is {piece.word(mode)}", nothing)
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:
@@ -991,15 +995,13 @@ def _difference(
     graph: Graph, dear: Sequence[float], cheap: Sequence[float], when: str, nothing: str
 ) -> str:
     """The kind of change with the largest difference in cost, and what each run adds."""
-    daily = [
-        kind.rate * (one - other) for kind, one, other in zip(graph.kinds, dear, cheap, strict=True)
-    ]
-    at = max(range(len(daily)), key=daily.__getitem__, default=None)
-    if at is None or daily[at] <= 0:
+    daily = [kind.rate * (d - c) for kind, d, c in zip(graph.kinds, dear, cheap, strict=True)]
+    index = max(range(len(daily)), key=daily.__getitem__, default=None)
+    if index is None or daily[index] <= 0:
         return nothing
-    more = dear[at] - cheap[at]
-    told = f" (from {graph.runs[at]} runs)" if graph.runs and graph.runs[at] else ""
-    return f"{_named(graph.kinds[at])}, and each change takes {number(more)} ms more {when}{told}"
+    name, more = _named(graph.kinds[index]), dear[index] - cheap[index]
+    note = f" (from {graph.runs[index]} runs)" if graph.runs and graph.runs[index] else ""
+    return f"{name}, and each change takes {number(more)} ms more {when}{note}"
 
 
 def _named(kind: KindOfChange) -> str:

@@ -222,7 +222,7 @@ class _Collector(Struct, frozen=True):
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
-        if not all(groups_as_compared(type_of(one), type_of(other)) for one, other in pairs):
+        if not all(groups_as_compared(type_of(a), type_of(b)) for a, b in pairs):
             raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
         keys = tuple(
             ComputedColumn(Attribute(next(self.ids), "matched", None), right_side)
@@ -254,12 +254,12 @@ class _Collector(Struct, frozen=True):
         branches: list[Plan] = []
         for result, part in sides:
             column = self._column(is_set)
-            own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
+            ranges: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
-                own = result.ranges.ref()
+                ranges = result.ranges.ref()
             below = part if result is None else result.plan
             branches.append(
-                Project(below, (*unchanged(attributes_of(part)), ComputedColumn(column, own)))
+                Project(below, (*unchanged(attributes_of(part)), ComputedColumn(column, ranges)))
             )
         column = self._column(is_set)
         united = replace(
@@ -277,10 +277,11 @@ class _Collector(Struct, frozen=True):
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
-        for place, side in enumerate(sides):
+        for side_index, side in enumerate(sides):
             ones = tuple(
                 ComputedColumn(
-                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(index == place), LONG)
+                    replace(mark, id=f"{mark.id}/{side_index}"),
+                    Literal(int(index == side_index), LONG),
                 )
                 for index, mark in enumerate(marks)
             )
@@ -308,10 +309,10 @@ class _Collector(Struct, frozen=True):
             for mark in marks
         )
         once = self._grouped(Aggregate(both.plan, keys, sums), both)
-        mine, theirs = (total.attribute.ref() for total in sums)
-        left: Expr = Call("least", (mine, theirs), LONG)
+        left_total, right_total = (total.attribute.ref() for total in sums)
+        left: Expr = Call("least", (left_total, right_total), LONG)
         if plan.kind is SetKind.EXCEPT:
-            left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
+            left = Arithmetic(ArithmeticOp.SUBTRACT, left_total, right_total)
         some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), span=plan.span)
         copies = Call("array_repeat", (once.ranges.ref(), Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
@@ -326,20 +327,18 @@ class _Collector(Struct, frozen=True):
         self, plan: SetOperation, left: Annotated | None, right: Annotated | None
     ) -> Annotated:
         """INTERSECT or EXCEPT: distinct rows of the annotated side that are (not) in the other."""
-        annotated, own, other_side = (
+        annotated, own_side, other_side = (
             (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
         )
         assert annotated is not None, "the scan is below one of the sides"
-        once = self._without_duplicates(attributes_of(own), annotated)
-        pairs = zip(attributes_of(own), attributes_of(other_side), strict=True)
-        same = tuple(
-            Compare(CompareOp.NULL_SAFE_EQUAL, mine.ref(), theirs.ref()) for mine, theirs in pairs
-        )
+        once = self._without_duplicates(attributes_of(own_side), annotated)
+        pairs = zip(attributes_of(own_side), attributes_of(other_side), strict=True)
+        same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
         kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
         joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
         outputs = tuple(
-            ComputedColumn(out, mine.ref())
-            for out, mine in zip(plan.attributes, attributes_of(own), strict=True)
+            ComputedColumn(out, a.ref())
+            for out, a in zip(plan.attributes, attributes_of(own_side), strict=True)
         )
         column = self._column(is_set=True)
         return Annotated(
@@ -438,13 +437,13 @@ def sketch_passes(
         )
     shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
     for access, column in columns.items():
-        whole = _whole_result(query.root, verdict, access)
-        while isinstance(whole, Project | Sort | Distinct):
+        node = _whole_result(query.root, verdict, access)
+        while isinstance(node, Project | Sort | Distinct):
             # Top steps that do not affect lineage.
-            whole = whole.child
-        if isinstance(whole, TopK):
-            whole = with_ties(whole)
-        basis = _basis(whole, access, column)
+            node = node.child
+        if isinstance(node, TopK):
+            node = with_ties(node)
+        basis = _basis(node, access, column)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -457,14 +456,14 @@ def sketch_passes(
 def staged(rows: Plan) -> Scan:
     """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
-        replace(attribute, name=staged_name(place))
-        for place, attribute in enumerate(attributes_of(rows))
+        replace(attribute, name=staged_name(index))
+        for index, attribute in enumerate(attributes_of(rows))
     )
     return Scan(STAGED, STAGED, (*named, Attribute(RANGE_ID, RANGE_ID, INTEGER)))
 
 
-def staged_name(place: int) -> str:
-    return f"r{place}"
+def staged_name(index: int) -> str:
+    return f"r{index}"
 
 
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:

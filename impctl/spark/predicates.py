@@ -169,12 +169,12 @@ def rewrite_sql(
     news: dict[tuple[int, int], tuple[Sql | None, Guard | None]] = {}
     for place, scans in _places(query).items():
         condition, guard = None, guards.get(scans[0].table)
-        wanted = filters.get(scans[0].access)
-        if wanted is not None and is_plain:
-            condition = plain_filter(wanted, wanted.partition.attribute)
-        elif wanted is not None:
+        filter_ = filters.get(scans[0].access)
+        if filter_ is not None and is_plain:
+            condition = plain_filter(filter_, filter_.partition.attribute)
+        elif filter_ is not None:
             is_nan_free = all(scan.access in nan_free for scan in scans)
-            condition = filter_condition(wanted, is_nan_free=is_nan_free)
+            condition = filter_condition(filter_, is_nan_free=is_nan_free)
         if scans[0].table in live:
             condition = live_condition(live[scans[0].table], condition, is_plain=is_plain)
         if guard is not None:
@@ -287,11 +287,11 @@ def _shared(
     """One filter for all accesses of a group that reads the same rows, where possible."""
     result: dict[AccessId, RangeFilter] = {}
     for scans in groups:
-        wanted = [filters[scan.access] for scan in scans if scan.access in filters]
-        is_one = len({one.partition.id for one in wanted}) == 1
-        if len(wanted) < len(scans) or not is_one:
+        found_filters = [filters[scan.access] for scan in scans if scan.access in filters]
+        is_one = len({filter_.partition.id for filter_ in found_filters}) == 1
+        if len(found_filters) < len(scans) or not is_one:
             continue
-        united = _united(wanted)
+        united = _united(found_filters)
         if not united.is_everything:
             result |= {scan.access: united for scan in scans}
     return result
@@ -333,10 +333,10 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
         return filters[0]
     partition = filters[0].partition
     ids: set[int] = set()
-    for wanted in filters:
-        if wanted.includes_null:
+    for filter_ in filters:
+        if filter_.includes_null:
             ids.add(partition.null_range)
-        for interval in wanted.intervals:
+        for interval in filter_.intervals:
             ids.update(ranges_between(interval, partition))
     return range_filter(RangeSet.of(ids, partition.size), partition)
 
@@ -366,8 +366,8 @@ def _named(table: exp.Table, name: str | None) -> exp.Table:
         bare.set(part, None)
     bare.set("alias", None)
     if not table.alias:
-        own = exp.to_identifier(table.name, quoted=table.this.quoted)
-        bare.set("alias", exp.TableAlias(this=own))
+        identifier = exp.to_identifier(table.name, quoted=table.this.quoted)
+        bare.set("alias", exp.TableAlias(this=identifier))
     if name is not None:
         bare.set("this", exp.to_identifier(name, quoted=True))
         bare.set("db", None)

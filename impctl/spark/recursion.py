@@ -136,7 +136,7 @@ class Rounds(Struct, frozen=True):
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         plan = with_fixpoint_tables(plan)
-        views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
+        views = {scan.access: f"impctl_view{index}" for index, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
         return selected(self.spark, render_plan(plan, views).sql, read)
 
@@ -146,14 +146,14 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lit, rank
 
-    kept, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
+    is_best, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
     for index, value in enumerate(best.values):
         column = col(names[value.place])
         order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
         rows = rows.withColumn(f"rank{index}", rank().over(by.orderBy(order)))
-        kept = kept | (col(f"rank{index}") == 1)
-        kept = kept | column.isNull() if best.keeps_null else kept
-    return rows.where(kept).select(*names)
+        is_best = is_best | (col(f"rank{index}") == 1)
+        is_best = is_best | column.isNull() if best.keeps_null else is_best
+    return rows.where(is_best).select(*names)
 
 
 # Sketches of recursive queries, captured in Spark. All rows of a fixpoint count, used above or not.
@@ -198,8 +198,8 @@ def capture_recursive(
     run.capture(query.root, frames)
     result = run.found
     for access, table in keyed.items():
-        for one in table.stands_for:
-            result[one] |= result[access]
+        for represented in table.stands_for:
+            result[represented] |= result[access]
     return {a: RangeSet.of(result[a], p.size) for a, p in partitions.items()}
 
 
@@ -235,25 +235,25 @@ class _RecursiveCapture(Struct, frozen=True):
         for access, ranges in captured.items():
             self.found[access].update(ranges)
         for fixpoint in outer_fixpoints(plan):
-            own, leaves = _accesses(fixpoint)
-            if own in self.keyed:
+            fixpoint_access, leaves = _accesses(fixpoint)
+            if fixpoint_access in self.keyed:
                 continue
-            known = {**frames, **dict.fromkeys((own, *leaves), rows[own])}
+            known = {**frames, **dict.fromkeys((fixpoint_access, *leaves), rows[fixpoint_access])}
             parts = base_and_step(fixpoint)
             if fixpoint in open_ones:
-                known[own] = self._taking_part(fixpoint, known)
+                known[fixpoint_access] = self._taking_part(fixpoint, known)
                 parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
-            for place, plan_of_part in zip(("base", "step"), parts, strict=True):
-                self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
+            for part_name, plan_of_part in zip(("base", "step"), parts, strict=True):
+                self.capture(plan_of_part, known, f"the {part_name} of {fixpoint.id}")
 
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
         """The rows that those used are derived from, with these: backwards, step by step."""
-        own, leaves = _accesses(fixpoint)
+        fixpoint_access, leaves = _accesses(fixpoint)
         # From here on it only tells which rows count.
-        ranges = self.partitions.pop(own)
+        ranges = self.partitions.pop(fixpoint_access)
         step = of_rows(step_over_table(fixpoint), fixpoint)
         numbers = dict.fromkeys(leaves, ranges)
-        front = taking_part = frozenset(self.found[own])
+        front = taking_part = frozenset(self.found[fixpoint_access])
         rounds = 0
         while front:
             rounds += 1
@@ -261,13 +261,13 @@ class _RecursiveCapture(Struct, frozen=True):
                 f"round {rounds:,} back through {fixpoint.id}, rows so far: {len(taking_part):,}, "
                 f"new: {len(front):,}"
             )
-            heads = _within(frames[own], ranges, RangeSet.of(front, ranges.size))
+            heads = _within(frames[fixpoint_access], ranges, RangeSet.of(front, ranges.size))
             with plain_failures(self.versions):
-                rows = self.rounds.frames_over(step, {**frames, own: heads})
+                rows = self.rounds.frames_over(step, {**frames, fixpoint_access: heads})
             bodies = self._captured(with_fixpoint_tables(step), rows, numbers)
             front = frozenset().union(*bodies.values()) - taking_part
             taking_part |= front
-        return _within(frames[own], ranges, RangeSet.of(taking_part, ranges.size))
+        return _within(frames[fixpoint_access], ranges, RangeSet.of(taking_part, ranges.size))
 
     def _captured(
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]

@@ -79,11 +79,11 @@ def with_ties(node: TopK) -> Plan:
 
 def whole_averages(root: Plan) -> Plan:
     """The plan with AVG for every average of decimals; raises QueryError where one remains."""
-    whole = _whole(root)
-    if whole is root:
+    result = _whole(root)
+    if result is root:
         return root
     # Sums and counts that only averages read would cost, and the pass is a baseline.
-    return prune_columns(whole)
+    return prune_columns(result)
 
 
 def _whole(plan: Plan) -> Plan:
@@ -91,13 +91,13 @@ def _whole(plan: Plan) -> Plan:
     rebuilt = tuple(_whole(child) for child in inputs)
     if any(new is not old for new, old in zip(rebuilt, inputs, strict=True)):
         plan = with_inputs(plan, rebuilt)
-    wanted = dict.fromkeys(_means(plan))
-    if not wanted:
+    means = dict.fromkeys(_means(plan))
+    if not means:
         return plan
     if not isinstance(plan, Project | Select):
         raise _unsupported()
     child, result = plan.child, {}
-    for mean in wanted:
+    for mean in means:
         child, average = _averaged(child, mean)
         result[mean] = average
 
@@ -107,8 +107,8 @@ def _whole(plan: Plan) -> Plan:
     if isinstance(plan, Project):
         outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
         return replace(plan, child=child, outputs=outputs)
-    kept = unchanged(attributes_of(plan))
-    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), kept)
+    columns = unchanged(attributes_of(plan))
+    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), columns)
 
 
 def _means(plan: Plan) -> Iterator[Mean]:
@@ -156,8 +156,8 @@ def _with_average(
         raise _unsupported()
     column = Attribute(f"{total.id}/whole", "average", mean.type)
     if column.id not in calls:
-        whole = AggregateOutput(column, replace(summed, function="avg"))
-        plan = replace(plan, aggregates=(*plan.aggregates, whole))
+        average = AggregateOutput(column, replace(summed, function="avg"))
+        plan = replace(plan, aggregates=(*plan.aggregates, average))
     return plan, column.ref()
 
 
@@ -306,10 +306,10 @@ class Renderer(Struct, frozen=True):
         self.entries[plan.id] = entry
         parts = []
         for part in (plan.base, plan.step):
-            made = self.source(part)
+            source = self.source(part)
             read = enumerate(self.name(attribute.id) for attribute in attributes_of(part))
-            columns = [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in read]
-            parts.append(exp.select(*columns).from_(made))
+            columns = [exp.alias_(column(name), f"r{index}", quoted=True) for index, name in read]
+            parts.append(exp.select(*columns).from_(source))
         name: Sql = exp.to_identifier(entry, quoted=True)
         if plan.levels is not None:
             # No node of sqlglot has this clause.
@@ -340,7 +340,7 @@ class Renderer(Struct, frozen=True):
 
     def _explode(self, plan: Explode) -> exp.Select:
         child = self.source(plan.child)
-        names = [exp.to_identifier(self.name(made.id), quoted=True) for made in plan.made]
+        names = [exp.to_identifier(self.name(attribute.id), quoted=True) for attribute in plan.made]
         alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
         call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
         rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
@@ -388,7 +388,7 @@ class Renderer(Struct, frozen=True):
         # to the whole.
         left_source, right_source = self.source(plan.left), self.source(plan.right)
         pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
-        renamed = [self.aliased(column(self.name(own.id)), out) for out, own in pairs]
+        renamed = [self.aliased(column(self.name(attribute.id)), out) for out, attribute in pairs]
         left = exp.select(*renamed).from_(left_source)
         right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
         both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)

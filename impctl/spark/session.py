@@ -73,13 +73,13 @@ def local_folders(
     return LocalFolders(temporary, {}, {})
 
 
-def _below(places: str) -> str:
+def _below(folders: str) -> str:
     """A scratch folder in each of these places; missing places are left to Spark."""
     return ",".join(
-        str(lasting_scratch_folder(SPARK_SCRATCH, Path(place)))
-        if os.path.isabs(place) and os.access(place, os.W_OK | os.X_OK)
-        else place
-        for place in map(str.strip, places.split(","))
+        str(lasting_scratch_folder(SPARK_SCRATCH, Path(folder)))
+        if os.path.isabs(folder) and os.access(folder, os.W_OK | os.X_OK)
+        else folder
+        for folder in map(str.strip, folders.split(","))
     )
 
 
@@ -259,18 +259,18 @@ def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str
 
 def _s3(given: Mapping[str, str]) -> dict[str, str]:
     plain = {name.removeprefix("aws_"): value for name, value in given.items()}
-    made = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
-    if "fs.s3a.endpoint" in made:
+    options = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
+    if "fs.s3a.endpoint" in options:
         # Addresses of one's own servers hold the bucket in the path, unless it is said otherwise.
         hosted = plain.get("virtual_hosted_style_request", "false").lower() == "true"
-        made["fs.s3a.path.style.access"] = str(not hosted).lower()
-        secure = made["fs.s3a.endpoint"].startswith("https://")
-        made["fs.s3a.connection.ssl.enabled"] = str(secure).lower()
+        options["fs.s3a.path.style.access"] = str(not hosted).lower()
+        secure = options["fs.s3a.endpoint"].startswith("https://")
+        options["fs.s3a.connection.ssl.enabled"] = str(secure).lower()
     if plain.get("skip_signature", "").lower() == "true":
-        made[_PROVIDER] = _ANONYMOUS
-    elif "fs.s3a.access.key" in made:
-        made[_PROVIDER] = _TEMPORARY if "fs.s3a.session.token" in made else _SIMPLE
-    return made
+        options[_PROVIDER] = _ANONYMOUS
+    elif "fs.s3a.access.key" in options:
+        options[_PROVIDER] = _TEMPORARY if "fs.s3a.session.token" in options else _SIMPLE
+    return options
 
 
 def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -311,8 +311,8 @@ _DEFAULT_LISTING = "10000"
 def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
     """Inside, queries that read so many bytes are shuffled in a fitting number of parts. Two
     threads may see each other's number: that affects only speed."""
-    wanted = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
-    with _unless_chosen(spark, PARTITIONS, _DEFAULT, wanted):
+    parts = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
+    with _unless_chosen(spark, PARTITIONS, _DEFAULT, parts):
         yield
 
 
@@ -321,8 +321,8 @@ def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
     """Inside, Spark lists files given by name in a few tasks per core. A server elsewhere, whose
     cores are unknown, keeps its number."""
     cores = _cores(spark)
-    wanted = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
-    with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, wanted):
+    tasks = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
+    with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, tasks):
         yield
 
 
@@ -331,12 +331,12 @@ def _cores(spark: SparkSession) -> int:
 
 
 @contextmanager
-def _unless_chosen(spark: SparkSession, name: str, default: str, wanted: int) -> Iterator[None]:
+def _unless_chosen(spark: SparkSession, name: str, default: str, value: int) -> Iterator[None]:
     """The setting at `wanted` inside, where that is less than the default and nobody chose."""
-    if wanted >= int(default) or spark.conf.get(name) != default:
+    if value >= int(default) or spark.conf.get(name) != default:
         yield
         return
-    spark.conf.set(name, str(wanted))
+    spark.conf.set(name, str(value))
     try:
         yield
     finally:
@@ -399,8 +399,8 @@ def _children_hold(writer: int) -> Iterator[None]:
                 prepare()
             os.write(writer, str(os.getpid()).encode())
 
-        held = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
-        return given(*words, **{**options, **held})
+        popen_options = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
+        return given(*words, **{**options, **popen_options})
 
     module.Popen = start
     try:

@@ -393,14 +393,14 @@ class ExprReader(Struct, frozen=True):
 
     def _subquery(self, node: Node) -> Exception:
         if isinstance(node, exp.In | exp.Exists):
-            what = "IN or EXISTS with a subquery inside another expression"
+            construct = "IN or EXISTS with a subquery inside another expression"
             hint = (
                 "write it as a separate condition in WHERE or HAVING, combined with the others by "
                 "AND"
             )
         else:
-            what, hint = "a scalar subquery", "join the subquery in FROM instead"
-        return self.text.unsupported(f"{what} in {self.clause}", node, hint=hint)
+            construct, hint = "a scalar subquery", "join the subquery in FROM instead"
+        return self.text.unsupported(f"{construct} in {self.clause}", node, hint=hint)
 
     def _parentheses(self, node: Node) -> Exception:
         return self.text.unsupported(
@@ -430,8 +430,8 @@ def _flat(node: Node, kind: type[Node]) -> list[Node]:
     return result
 
 
-def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
-    return expr if own == wanted else Cast(expr, wanted, span=expr.span)
+def _rounded(expr: Expr, source: SqlType, target: SqlType) -> Expr:
+    return expr if source == target else Cast(expr, target, span=expr.span)
 
 
 # Function calls and casts. Some become nodes (COALESCE, NULLIF, IF, MOD, casts), the others a Call
@@ -596,8 +596,8 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
     _refuse_kinds(reader, node, name)
     for argument in node.expressions:
         if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
-            what = type(argument).__name__.lower()
-            raise reader.text.unsupported(f"`{name}` with a {what} argument", node)
+            kind = type(argument).__name__.lower()
+            raise reader.text.unsupported(f"`{name}` with a {kind} argument", node)
     parts = reader.read_all(node.expressions)
     rewritten = _rewritten(name, parts, reader.reading.zone, span)
     if rewritten is not None:

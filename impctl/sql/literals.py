@@ -203,14 +203,14 @@ def typed(
         raise text.error(
             f"Not a timestamp: {error}", node, hint="check the day and the time"
         ) from None
-    own = match.group(6)
-    if own is not None and fixed_offset(own) is None:
+    offset = match.group(6)
+    if offset is not None and fixed_offset(offset) is None:
         raise text.error(
-            f"Not a timestamp: {own} is not a valid time zone offset",
+            f"Not a timestamp: {offset} is not a valid time zone offset",
             node,
             hint="offsets range from -18:00 to +18:00",
         )
-    micros = _instant(local, own, kind, zone)
+    micros = _instant(local, offset, kind, zone)
     if micros is None:
         return Cast(Literal(written, STRING, span=span), kind, zone, span=span)
     return Literal(micros, kind, span=span)

@@ -299,14 +299,14 @@ def bind(
         return BoundSql(sql)
     parameters = list(_parameters(sql, tokens))
     _refuse_unused(values, {parameter.name for parameter in parameters}, name)
-    places = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
+    edits = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
     uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:
-        places += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
+        edits += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
         moments = {use.moment: clock.text(use.moment) for use in uses}
         moments |= {name: clock.text(name, moment) for name, moment in moving.items()}
-    text, bindings = _replaced(sql, sorted(places))
+    text, bindings = _replaced(sql, sorted(edits))
     bare = frozenset(sql[use.start : use.end].lower() for use in uses) & NAMES_WITHOUT_PARENTHESES
     return BoundSql(text, bindings, moments, bare)
 
@@ -346,12 +346,12 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
     return literal_text(values[parameter.name])
 
 
-def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
+def _replaced(sql: str, edits: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
     """The text with these ranges (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
     done = 0
-    for start, end, literal in places:
+    for start, end, literal in edits:
         line = sql.count("\n", 0, start) + 1
         column = start - sql.rfind("\n", 0, start)
         first, *others = sql[start:end].split("\n")

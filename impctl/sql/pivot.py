@@ -142,7 +142,7 @@ _SKIPPING_NULL = frozenset(
 _ALIAS_HINT = "give it a name with AS"
 
 
-class _Made(Struct, frozen=True):
+class _Results(Struct, frozen=True):
     """Computed for every value: expressions over placeholders of calls."""
 
     calls: tuple[AggregateCall, ...]
@@ -170,22 +170,22 @@ def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) ->
         (_suffix(expression, node, reading), reader.read(expression.unalias()))
         for expression in node.expressions
     )
-    made = _Made(tuple(collector.calls), columns)
-    _check_calls(node, made, reading)
+    results = _Results(tuple(collector.calls), columns)
+    _check_calls(node, results, reading)
     plain = replace(reader, special=None)
     axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
-    keys = _keys(scope, plain, axes, made)
+    keys = _keys(scope, plain, axes, results)
     values = [_value(item, axes, plain) for item in field.expressions]
-    grouped = _grouped(plan, keys, made.calls, values, reading.text.span_of(node), reading)
+    grouped = _grouped(plan, keys, results.calls, values, reading.text.span_of(node), reading)
     named: list[tuple[str, Expr]] = []
-    width = len(made.calls) + 1
+    width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
-        *mine, rows = grouped.aggregates[number * width :][:width]
-        refs = {placeholder(index): one.attribute.ref() for index, one in enumerate(mine)}
+        *outputs, rows = grouped.aggregates[number * width :][:width]
+        refs = {placeholder(index): output.attribute.ref() for index, output in enumerate(outputs)}
         lift = Lift(reading.text, (), refs, scope.ids())
-        for suffix, expr in made.columns:
+        for suffix, expr in results.columns:
             value = lift(expr)
-            if made.is_two_phase and not made.is_null_without_rows(expr):
+            if results.is_two_phase and not results.is_null_without_rows(expr):
                 value = _where_there(value, rows.attribute)
             named.append((name if suffix is None else f"{name}_{suffix}", value))
     return _projected(scope, keys, grouped, named, reading)
@@ -239,8 +239,8 @@ def _suffix(item: Node, node: exp.Pivot, reading: ParseContext) -> str | None:
     return str(item.alias)
 
 
-def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
-    for call in made.calls:
+def _check_calls(node: exp.Pivot, results: _Results, reading: ParseContext) -> None:
+    for call in results.calls:
         if call.function not in _SKIPPING_NULL:
             raise reading.text.unsupported(
                 f"`{call.function}` in PIVOT",
@@ -248,10 +248,10 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
                 hint="group by the columns and use FILTER (WHERE ...) for each value, or keep the "
                 "query without a sketch (`sketch: none`)",
             )
-    for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
+    for item, (_, expr) in zip(node.expressions, results.columns, strict=True):
         reads_call = has_placeholder(expr)
         is_bare = reads_call and isinstance(expr, ColumnRef)
-        if not is_bare and not (made.is_two_phase and reads_call):
+        if not is_bare and not (results.is_two_phase and reads_call):
             raise reading.text.unsupported(
                 "an expression around the aggregates of a PIVOT",
                 item,
@@ -259,10 +259,12 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
             )
 
 
-def _keys(scope: Scope, reader: ExprReader, axes: list[Node], made: _Made) -> list[ScopeEntry]:
+def _keys(
+    scope: Scope, reader: ExprReader, axes: list[Node], results: _Results
+) -> list[ScopeEntry]:
     """Columns that the pivot does not read otherwise: Spark groups by these."""
-    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in made.columns)]
-    for call in made.calls:
+    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in results.columns)]
+    for call in results.calls:
         exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
     read = frozenset[str]().union(*map(columns_of, exprs))
     return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]

@@ -149,13 +149,13 @@ class _Step(Struct, frozen=True):
     """Text nodes of the leaves, by the id of a leaf's first column."""
     text: SqlText
 
-    def refuse_without(self, plan: Plan, place: Span | None) -> None:
+    def refuse_without(self, plan: Plan, span: Span | None) -> None:
         """With UNION ALL, rows derived from no row of the entry would be added in every round."""
         if self.is_set or leaves_in(plan, self.fixpoint):
             return
         raise self.text.unsupported(
             f"rows derived without `{self.name}` in its own step of UNION ALL",
-            plan.span if plan.span is not None else place,
+            plan.span if plan.span is not None else span,
             hint="move them to the first part: here every round derives them again",
         )
 
@@ -207,8 +207,8 @@ class _Step(Struct, frozen=True):
 
     def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
         leaf = leaves_in(node, self.fixpoint)[0]
-        place = self.references[leaf.attributes[0].id]
-        construct = _around(place, node) or construct
+        reference = self.references[leaf.attributes[0].id]
+        construct = _around(reference, node) or construct
         return self.text.unsupported(
             f"{construct} over recursive `{self.name}` in its own step",
             node.span if node.span is not None else leaf.span,
@@ -278,10 +278,10 @@ def with_common_tables(node: Node, environment: Environment) -> Environment:
         return environment
     _refuse_clauses(clause, environment)
     entries: list[exp.CTE] = clause.expressions
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         visible = dict(environment.common_tables)
         if clause.args.get("recursive"):
-            result = _recursive_table(entry, entries[place + 1 :], environment)
+            result = _recursive_table(entry, entries[index + 1 :], environment)
         else:
             result = CommonTable(entry, environment)
         visible[entry.alias.lower()] = result
@@ -412,9 +412,9 @@ class _Entry(Struct, frozen=True):
             )
         return None if result is None else result.most
 
-    def _part(self, union: exp.Union, query: Node, own: CommonTable) -> Plan:
+    def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> Plan:
         """Base or step, with the entry's name bound to `own`."""
-        visible = {**self.environment.common_tables, self.name.lower(): own}
+        visible = {**self.environment.common_tables, self.name.lower(): entry}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
         reading = inside.reading
         volatile = len(reading.volatile)

@@ -108,8 +108,8 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
 
 def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[ScopeEntry, ...]:
     """The entries at these positions, then all others."""
-    others = [entry for place, entry in enumerate(entries) if place not in positions]
-    return (*(entries[place] for place in positions), *others)
+    others = [entry for index, entry in enumerate(entries) if index not in positions]
+    return (*(entries[index] for index in positions), *others)
 
 
 def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
@@ -141,7 +141,7 @@ def exploded(
             node.this,
             hint="explode and posexplode are supported",
         )
-    whole = _taken_apart(plan, scope, view, reading, outer=bool(node.args.get("outer")))
+    whole = _exploded_rows(plan, scope, view, reading, outer=bool(node.args.get("outer")))
     called = None if alias is None or alias.this is None else (alias.this.name,)
     return whole, side_by_side(scope, relation_scope(called, whole.made))
 
@@ -163,10 +163,10 @@ class Generated(Struct, frozen=True):
         span = self.plan.span
         return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
 
-    def refuse_beside(self, what: str, text: SqlText) -> None:
+    def refuse_beside(self, construct: str, text: SqlText) -> None:
         """Refuse other constructs in a query with the generator."""
         raise text.unsupported(
-            f"`{self.plan.function}` in the SELECT list of a query with {what}",
+            f"`{self.plan.function}` in the SELECT list of a query with {construct}",
             self.plan.span,
             hint=f"write {_AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
         )
@@ -191,7 +191,7 @@ def read_generated(
     else:
         names = [item.alias] if item.alias else []
     written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
-    return Generated(item, _taken_apart(plan, scope, written, reading, outer=False))
+    return Generated(item, _exploded_rows(plan, scope, written, reading, outer=False))
 
 
 def _called(item: Node) -> Node:
@@ -213,7 +213,7 @@ class _Written(Struct, frozen=True):
         return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
 
 
-def _taken_apart(
+def _exploded_rows(
     plan: Plan, scope: Scope, written: _Written, reading: ParseContext, *, outer: bool
 ) -> Explode:
     call, text = written.call, reading.text
@@ -223,10 +223,12 @@ def _taken_apart(
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
     array = ExprReader(reading, Names(text, scope), written.clause).read(arguments[0])
-    made = _columns(written, function, known_type(array), reading)
-    ids = reading.fresh("x", [attribute.name for attribute in made])
-    made = tuple(replace(item, id=identity) for item, identity in zip(made, ids, strict=True))
-    return Explode(plan, function, array, made, outer or name != function, span=text.span_of(call))
+    columns = _columns(written, function, known_type(array), reading)
+    ids = reading.fresh("x", [attribute.name for attribute in columns])
+    columns = tuple(replace(item, id=identity) for item, identity in zip(columns, ids, strict=True))
+    return Explode(
+        plan, function, array, columns, outer or name != function, span=text.span_of(call)
+    )
 
 
 def _columns(
@@ -234,7 +236,7 @@ def _columns(
 ) -> tuple[Attribute, ...]:
     """New columns without ids: a position, then an element, or key and value."""
     names = written.names
-    place = ["pos"] if function == "posexplode" else []
+    position = ["pos"] if function == "posexplode" else []
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
@@ -243,7 +245,7 @@ def _columns(
             written.call,
             hint=f"name the columns, as in `{written.example}`",
         )
-    elements = len(names) - len(place) if names else (2 if is_map else 1)
+    elements = len(names) - len(position) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
         raise reading.text.error(
             f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
@@ -251,8 +253,8 @@ def _columns(
             written.call,
             hint="name one column for an array, two for a map, and one more for a position",
         )
-    defaults = [*place, *(["key", "value"] if elements == 2 else ["col"])]
-    types = [*(INTEGER for _ in place), *_element_types(kind, elements)]
+    defaults = [*position, *(["key", "value"] if elements == 2 else ["col"])]
+    types = [*(INTEGER for _ in position), *_element_types(kind, elements)]
     return tuple(
         Attribute("", name, type_, nullable=True)
         for name, type_ in zip(names or defaults, types, strict=True)
@@ -305,8 +307,8 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[Node], Plan]) -
 
 def _selected(row: Sequence[Node]) -> Node:
     items = (
-        exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
-        for place, value in enumerate(row, start=1)
+        exp.Alias(this=value, alias=exp.to_identifier(f"col{number}"))
+        for number, value in enumerate(row, start=1)
     )
     return exp.Select(expressions=list(items))
 
@@ -328,13 +330,13 @@ def _refuse_types(
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
     rows = [attributes_of(read(select)) for select in selects]
-    for place, column in enumerate(zip(*rows, strict=True), start=1):
+    for number, column in enumerate(zip(*rows, strict=True), start=1):
         types = {attribute.type for attribute in column}
         kinds = {kind for kind in types if kind is not None and kind.kind is not Kind.NULL}
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(
-                f"VALUES with {named} in column {place}", node, hint="cast the values to one type"
+                f"VALUES with {named} in column {number}", node, hint="cast the values to one type"
             )
 
 

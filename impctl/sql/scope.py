@@ -185,7 +185,7 @@ class Scope(Struct, frozen=True):
         return tuple(entry for entry in self.entries if entry.is_of(relation))
 
     def has(self, relation: Qualifier) -> bool:
-        return any(is_called(known, relation) for known in self.relations)
+        return any(is_called(name, relation) for name in self.relations)
 
     def ids(self) -> frozenset[str]:
         return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
@@ -309,7 +309,7 @@ class Names(Struct, frozen=True):
     def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
         """Rewritten texts use the last part of a table's name, so no inner relation may have the
         same."""
-        if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
+        if len(relation) > 1 and any(name[-1] == relation[-1] for name in self.scope.relations):
             raise self.text.unsupported(
                 f"a column of an outer table named `{relation[-1]}`, which is also the name of an "
                 "inner table",
@@ -317,8 +317,8 @@ class Names(Struct, frozen=True):
                 hint="give each of the two tables its own alias",
             )
 
-    def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
-        is_grouped = any(entry.expr in self.grouped for entry in own)
+    def _takes_alias(self, columns: Sequence[ScopeEntry]) -> bool:
+        is_grouped = any(entry.expr in self.grouped for entry in columns)
         return self.prefer is Prefer.ALIAS or (self.prefer is Prefer.GROUPED and not is_grouped)
 
     def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:

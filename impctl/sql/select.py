@@ -258,7 +258,7 @@ def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
 
 
 def _common(
-    left: Attribute, right: Attribute, place: Node, environment: Environment
+    left: Attribute, right: Attribute, node: Node, environment: Environment
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
@@ -267,7 +267,7 @@ def _common(
         text = environment.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
-            place,
+            node,
             hint="cast one side so that both have the same type",
         )
     return result
@@ -467,9 +467,9 @@ def _star(node: Node, source: FromSource, reading: ParseContext) -> list[Item]:
 def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
     result: dict[str, tuple[Expr, ...]] = {}
     for item in items:
-        known = result.get(item.name.lower(), ())
-        if item.expr not in known:
-            result[item.name.lower()] = (*known, item.expr)
+        exprs = result.get(item.name.lower(), ())
+        if item.expr not in exprs:
+            result[item.name.lower()] = (*exprs, item.expr)
     return result
 
 
@@ -561,8 +561,10 @@ def _projected(
 ) -> Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
     present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
-    wanted = [(name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs]
-    if present == wanted:
+    projection = [
+        (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
+    ]
+    if present == projection:
         return limited(Distinct(plan, span=span) if is_distinct else plan, order)
     columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
@@ -582,10 +584,10 @@ def _without(
 ) -> Plan:
     """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
-    kept = tuple(
+    outputs = tuple(
         ComputedColumn(
             replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
         )
         for identity, output in zip(ids, columns, strict=True)
     )
-    return Project(plan, kept, span=span)
+    return Project(plan, outputs, span=span)

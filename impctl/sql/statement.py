@@ -59,11 +59,11 @@ def parse_query(
         )
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
-    asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
+    live_rows = tuple((table, rows) for table, rows in named.items() if rows is not None)
     volatile = (*reading.volatile, *deciding_functions(root))
     unused = (node for plan in reading.unused for node in nodes_of(plan))
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
-    return Query(sql, root, volatile, mentions, live=asked, unused=derived)
+    return Query(sql, root, volatile, mentions, live=live_rows, unused=derived)
 
 
 def _refuse_time_windows(tree: Node, text: SqlText) -> None:

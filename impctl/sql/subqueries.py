@@ -354,12 +354,12 @@ def _by_groups(
         return None
     scope = read_from(query, environment).scope
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
-    own: list[Node] = []
+    local: list[Node] = []
     keys: list[Node] = []
     outside: list[Expr] = []
     for condition in _conjuncts(where.this):
         if _value_reads(inner, condition):
-            own.append(condition)
+            local.append(condition)
             continue
         pair = _pair(condition, inner)
         if pair is None:
@@ -371,20 +371,20 @@ def _by_groups(
         exp.alias_(key.copy(), f"impctl_key{number}", copy=False) for number, key in enumerate(keys)
     ]
     grouped.set("expressions", [*named, *grouped.expressions])
-    grouped.set("where", exp.Where(this=exp.and_(*own, copy=True)) if own else None)
+    grouped.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     right = read_uncorrelated(grouped, reader, environment)
     refs = [attribute.ref(span) for attribute in attributes_of(right)]
-    for key, one, ref in zip(keys, outside, refs, strict=False):
-        if not groups_as_compared(type_of(one), type_of(ref)):
+    for key, expr, ref in zip(keys, outside, refs, strict=False):
+        if not groups_as_compared(type_of(expr), type_of(ref)):
             raise reader.text.unsupported(
                 "a subquery whose WHERE equates values of different types with the query's",
                 key,
                 hint="cast the subquery's side to the type of the other side",
             )
     equal = [
-        Compare(CompareOp.EQUAL, one, ref, span=span)
-        for one, ref in zip(outside, refs, strict=False)
+        Compare(CompareOp.EQUAL, expr, ref, span=span)
+        for expr, ref in zip(outside, refs, strict=False)
     ]
     return right, tuple(equal)
 
@@ -431,13 +431,13 @@ def _pair(condition: Node, inner: ExprReader) -> tuple[Node, Node] | None:
     if not isinstance(condition, exp.EQ):
         return None
     sides = (condition.this, condition.expression)
-    mine = [_value_reads(inner, side) for side in sides]
-    if mine[0] == mine[1]:
+    is_inner = [_value_reads(inner, side) for side in sides]
+    if is_inner[0] == is_inner[1]:
         return None
-    own, other = sides if mine[0] else (sides[1], sides[0])
+    left, right = sides if is_inner[0] else (sides[1], sides[0])
     # A name is the subquery's own wherever it has such a column.
-    is_mixed = any(_value_reads(inner, column) for column in other.find_all(exp.Column))
-    return None if is_mixed else (own, other)
+    is_mixed = any(_value_reads(inner, column) for column in right.find_all(exp.Column))
+    return None if is_mixed else (left, right)
 
 
 # IN and EXISTS under OR, as marks: the distinct values of the subquery are LEFT joined to the rows
@@ -477,15 +477,15 @@ def mark_of(
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
-    own = {attribute.id for attribute in attributes_of(plan)}
+    columns = {attribute.id for attribute in attributes_of(plan)}
     inner: list[Expr] = []
     outer: list[Expr] = []
     within: list[Expr] = []
     for condition in conditions:
-        if columns_of(condition) <= own:
+        if columns_of(condition) <= columns:
             within.append(condition)
             continue
-        pair = _sides(condition, own)
+        pair = _sides(condition, columns)
         if pair is None:
             raise reader.text.unsupported(
                 "IN or EXISTS under OR with a subquery that is correlated by more than equalities",
@@ -503,8 +503,8 @@ def mark_of(
     truth = ComputedColumn(marked, Literal(True, BOOLEAN))
     distinct = Distinct(Project(plan, (*keys, truth), span=span), span=span)
     equal = tuple(
-        Compare(CompareOp.EQUAL, one, key.attribute.ref(span), span=span)
-        for one, key in zip(outer, keys, strict=True)
+        Compare(CompareOp.EQUAL, outer_expr, key.attribute.ref(span), span=span)
+        for outer_expr, key in zip(outer, keys, strict=True)
     )
     joined = conjunction(equal, span) if equal else Literal(True, BOOLEAN)
     beside = JoinedSubquery(JoinKind.LEFT, distinct, joined, span)
@@ -512,14 +512,14 @@ def mark_of(
     return MembershipMark(beside, Not(there, span=span))
 
 
-def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
+def _sides(condition: Expr, columns: set[str]) -> tuple[Expr, Expr] | None:
     """An equality's side of the subquery and that of the row; None for another condition."""
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return None
-    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
-        if columns_of(one) <= own and columns_of(other).isdisjoint(own):
-            alike = groups_as_compared(type_of(one), type_of(other))
-            return (one, other) if alike else None
+    for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
+        if columns_of(left) <= columns and columns_of(right).isdisjoint(columns):
+            is_hashable = groups_as_compared(type_of(left), type_of(right))
+            return (left, right) if is_hashable else None
     return None
 
 
@@ -734,9 +734,9 @@ def _opened(
     scope = _correlated(source.scope, reader)
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
     parts = read_condition(where.this, inner, environment)
-    correlated, own = _separated(parts, reader.names.scope, query, reader)
+    correlated, local = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
-    return FromSource(apply_condition(source.plan, own, span), source.scope), correlated
+    return FromSource(apply_condition(source.plan, local, span), source.scope), correlated
 
 
 def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
@@ -770,7 +770,7 @@ def _separated(
 ) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
     outside = outer.ids()
     correlated: list[Expr] = []
-    own: list[Part] = []
+    local: list[Part] = []
     for item in parts:
         if isinstance(item, Filter) and columns_of(item.predicate) & outside:
             correlated.append(item.predicate)
@@ -793,5 +793,5 @@ def _separated(
                 item.span or query,
                 hint="use joins instead",
             )
-        own.append(item)
-    return tuple(correlated), tuple(own)
+        local.append(item)
+    return tuple(correlated), tuple(local)

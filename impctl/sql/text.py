@@ -63,11 +63,11 @@ def by_entry(
     tree: Any, clauses: Sequence[RecursionLimit], words: Tokens, places: Mapping[int, Place]
 ) -> dict[int, RecursionLimit]:
     """The clauses by the `id` of their WITH entries, without those elsewhere."""
-    wanted = {words.at(clause.start): clause for clause in clauses}
+    by_word = {words.at(clause.start): clause for clause in clauses}
     result = {}
-    for entry in tree.find_all(exp.CTE) if wanted else ():
+    for entry in tree.find_all(exp.CTE) if by_word else ():
         name = places.get(id(entry.args["alias"]))
-        clause = None if name is None else wanted.get(words.at(name[1]))
+        clause = None if name is None else by_word.get(words.at(name[1]))
         if clause is not None:
             result[id(entry)] = clause
     return result
@@ -184,9 +184,9 @@ def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
     for node in reversed(list(tree.walk(bfs=True))):
         parts: Sequence[Place] = [result[id(p)] for p in node.iter_expressions() if id(p) in result]
         own = _own_place(node, tokens)
-        known = parts if own is None else [*parts, own]
-        if known:
-            start, end = min(a for a, _ in known), max(b for _, b in known)
+        inner = parts if own is None else [*parts, own]
+        if inner:
+            start, end = min(a for a, _ in inner), max(b for _, b in inner)
             sign = _SIGNS.get(type(node))
             result[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
     return {key: tokens.balanced(place) for key, place in result.items()}
@@ -472,8 +472,8 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
             )
         result = _ambiguous(text.sql[token.start], token)
         if result is not None:
-            what, hint = result
-            raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
+            construct, hint = result
+            raise text.unsupported(construct, text.span(token.start, token.end + 1), hint=hint)
 
 
 def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
@@ -482,14 +482,14 @@ def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
         case TokenType.NOT if first == "!":
             return "the operator `!`", "use NOT instead"
         case TokenType.HEX_STRING if first == "0":
-            what = "a number with 0x, which Spark reads as a name"
-            return what, "write X'1F' for bytes, or decimal digits"
+            construct = "a number with 0x, which Spark reads as a name"
+            return construct, "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
             # In Spark each step reads the rows of the previous one; sqlglot makes one SELECT.
             return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
             hint = "remove the version, because impctl pins versions itself"
-            what = f"`{first}`, a version of a table or a variable"
-            return what, f"{hint}, and use `:name` for a parameter"
+            construct = f"`{first}`, a version of a table or a variable"
+            return construct, f"{hint}, and use `:name` for a parameter"
     return None

@@ -179,7 +179,7 @@ def _need(
     for use in read.uses:
         if use.view in (*above, full):
             circle = [*above, full][[*above, full].index(use.view) :]
-            listed = " -> ".join(f"`{views[each][0]}`" for each in (*circle, use.view))
+            listed = " -> ".join(f"`{views[view][0]}`" for view in (*circle, use.view))
             raise read.text.error(
                 f"Views depend on each other in a cycle: {listed}",
                 use.span,

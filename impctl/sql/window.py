@@ -147,12 +147,12 @@ def read_qualify(
     windows = reader.special
     assert isinstance(windows, WindowCollector), "QUALIFY is about windows"
     is_grouped = any((grouping, windows.aggregates.calls, select.args.get("having")))
-    own = replace(windows, aggregates=AggregateCollector())
-    condition = as_truth(replace(reader, special=own).read(node.this))
-    if own.aggregates.calls:
+    fresh = replace(windows, aggregates=AggregateCollector())
+    condition = as_truth(replace(reader, special=fresh).read(node.this))
+    if fresh.aggregates.calls:
         raise reader.text.unsupported(
             "an aggregate function in QUALIFY",
-            own.aggregates.calls[0].span or node.this,
+            fresh.aggregates.calls[0].span or node.this,
             hint="Spark does not accept it either; select it under an alias, and use the alias",
         )
     if not windows.calls:

@@ -312,7 +312,7 @@ def _prepared(
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{index}", expr) for index, expr in enumerate(node.kept)]
-    types = [(name_, known_type_of(expr, span)) for name_, expr in (*kept, *arguments)]
+    types = [(column_id, known_type_of(expr, span)) for column_id, expr in (*kept, *arguments)]
     stored = list(types)
     for ref, index in node.shown:
         if ref.type.is_fractional:
@@ -391,8 +391,8 @@ def _groups(
     hidden: Column = (operator.tree.group, LONG)
     outputs: list[tuple[AttributeId, Expr]] = []
     for (name, kind), index in zip(columns, shape.groups, strict=False):
-        name_, root_kind = root.kept[index]
-        ref = ColumnRef(name_, root_kind)
+        column_id, root_kind = root.kept[index]
+        ref = ColumnRef(column_id, root_kind)
         outputs.append((name, ref if root_kind == kind else Cast(ref, kind)))
     own_columns = columns[len(shape.groups) :]
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))

@@ -248,10 +248,10 @@ def _with_reads(
     """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
     below = {count + edge for edge in edges}
-    for exprs, what in _read_together(asked):
+    for exprs, reader in _read_together(asked):
         read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
         span = next((expr.span for expr in exprs if expr.span is not None), None)
-        bags = bags.merged(read, Merging(f"{what} reads several tables", span))
+        bags = bags.merged(read, Merging(f"{reader} reads several tables", span))
     return bags
 
 
@@ -285,8 +285,8 @@ class Bags(Struct, frozen=True):
         if len(touched) < 2:
             return self
         others = [bag for bag in self.members if bag not in touched]
-        whole = [*others, frozenset().union(*touched)]
-        return Bags(tuple(sorted(whole, key=min)), (*self.reasons, reason))
+        bags = [*others, frozenset().union(*touched)]
+        return Bags(tuple(sorted(bags, key=min)), (*self.reasons, reason))
 
     def place_of(self, relation: Relation) -> int:
         return next(index for index, bag in enumerate(self.members) if relation in bag)
@@ -298,8 +298,8 @@ class Bags(Struct, frozen=True):
             for bag in self.members
         )
 
-    def relations_of(self, places: Iterable[int]) -> frozenset[Relation]:
-        return frozenset().union(*(self.members[position] for position in places))
+    def relations_of(self, positions: Iterable[int]) -> frozenset[Relation]:
+        return frozenset().union(*(self.members[position] for position in positions))
 
 
 def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
@@ -390,7 +390,7 @@ def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
     left = without_ears(bags)
     arcs = [(("bag", bag), ("class", class_)) for bag in left for class_ in sorted(bags[bag])]
     cores = [
-        frozenset(bag_ for arc in component for kind, bag_ in arc if kind == "bag")
+        frozenset(member for arc in component for kind, member in arc if kind == "bag")
         for component in _components(arcs)
     ]
     return tuple(core for core in cores if len(core) > 1)
@@ -524,7 +524,9 @@ def best_rooted(
     """The tree of least height from these roots; then the one with the least sum of depth times
     changed rows; then the order in the SQL decides."""
     trees = [(root, rooted_at(root, bags, changed)) for root in roots]
-    return min(trees, key=lambda one: (_cost(one[1], changed, hung), one[0]))[1]
+    return min(
+        trees, key=lambda tree_of_root: (_cost(tree_of_root[1], changed, hung), tree_of_root[0])
+    )[1]
 
 
 def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[int, int]:
@@ -623,9 +625,9 @@ def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
     result = _class_of(joins, column)
     if result is not None:
         owners |= joins.classes[result].relations
-    held = frozenset().union(*bags.members)
+    members = frozenset().union(*bags.members)
     # No bag has what an edge's other side has.
-    return frozenset(bags.place_of(owner) for owner in owners & held)
+    return frozenset(bags.place_of(owner) for owner in owners & members)
 
 
 def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:

@@ -576,11 +576,11 @@ def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> i
     scan = None if node.rows is None else _plain_scan(node.rows, access)
     if scan is None:
         return None
-    wanted = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
+    ids = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
     places = (
         index
         for index, expr in enumerate(node.kept)
-        if isinstance(expr, ColumnRef) and expr.id in wanted
+        if isinstance(expr, ColumnRef) and expr.id in ids
     )
     return next(places, None)
 

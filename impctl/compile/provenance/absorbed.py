@@ -349,24 +349,24 @@ class _Taking(Struct, frozen=True):
 
     def _ingredient(self, plan: Plan) -> Plan:
         scans = scans_of(plan)
-        own = attributes_of(plan)
+        columns = attributes_of(plan)
         wide = self._with_columns_of_table(plan)
         if wide is not None:
             (scan,) = scans_of(wide)
             of = OfTable(scan.table, tuple(attribute.name for attribute in scan.attributes))
             told_by = scan.attributes
         else:
-            wide, of, told_by = plan, None, own
+            wide, of, told_by = plan, None, columns
         if not attributes_of(wide):
-            what = "the engine does not support a part of WITH RECURSIVE without columns"
+            reason = "the engine does not support a part of WITH RECURSIVE without columns"
             why = "its rows cannot be distinguished"
-            raise BlockedError(f"{what}, because {why}", plan.span)
+            raise BlockedError(f"{reason}, because {why}", plan.span)
         name = f"{self.node.id}/{len(self.ingredients)}"
         leaf = Recursive(name, attributes_of(wide), span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
-        if len(leaf.attributes) == len(own):
+        if len(leaf.attributes) == len(columns):
             return leaf
-        return Project(leaf, unchanged(own), span=plan.span)
+        return Project(leaf, unchanged(columns), span=plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other
@@ -390,11 +390,11 @@ class _Taking(Struct, frozen=True):
         return None
 
     def _whole(self, scan: Scan) -> Scan | None:
-        own = {attribute.name for attribute in scan.attributes}
+        names = {attribute.name for attribute in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
             for name, one in self.read[scan.table].items()
-            if name not in own
+            if name not in names
         )
         result = replace(scan, attributes=(*scan.attributes, *more))
         return result if result.attributes else None
@@ -455,8 +455,11 @@ def build_absorbed(
     ingredients = _ingredients(builder, apart, key)
     given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
     for index, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
-        own = (*typed(ingredient.leaf.attributes, node.span), (number_of(ingredient.leaf).id, LONG))
-        given[ingredient.leaf.fixpoint] = Flow(-2 - index, own, flow.accesses)
+        leaf_columns = (
+            *typed(ingredient.leaf.attributes, node.span),
+            (number_of(ingredient.leaf).id, LONG),
+        )
+        given[ingredient.leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
     inner.given = given
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
     bodies = tuple(number.id for number in numbered.numbers)
@@ -490,10 +493,10 @@ def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> li
     flows = []
     for ingredient in apart.ingredients:
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
-        own = typed(ingredient.leaf.attributes, ingredient.plan.span)
-        if not {name for name, _ in own} <= flow.ids:
-            what = "the engine does not support using a sum of doubles below WITH RECURSIVE"
-            raise BlockedError(what, ingredient.plan.span)
+        columns = typed(ingredient.leaf.attributes, ingredient.plan.span)
+        if not {name for name, _ in columns} <= flow.ids:
+            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(reason, ingredient.plan.span)
         flows.append(untagged(builder, flow) if key is not None else flow)
     return flows
 
@@ -505,14 +508,14 @@ def _refuse(node: Fixpoint) -> None:
         "that keeps only the best rows": node.best is not None,
         "whose sketch has only one derivation of each row": node.chooses,
     }
-    for what, is_refused in refused.items():
+    for reason, is_refused in refused.items():
         if is_refused:
-            raise BlockedError(f"WITH RECURSIVE {what} {_ABSORBED}", node.span)
+            raise BlockedError(f"WITH RECURSIVE {reason} {_ABSORBED}", node.span)
 
 
 def _refused(node: Plan) -> Scan:
-    what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
-    raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    reason = f"{type(node).__name__} over rows of the self-referencing WITH entry"
+    raise BlockedError(f"{reason} {_ABSORBED}", node.span)
 
 
 # What the state of a fixpoint kept by absorption gives: its rows, rows of tables, all derivations;
@@ -609,30 +612,30 @@ def _rows_of(
 ) -> TableRows:
     """The rows of a table over all its ingredients; notes which leaf is which row."""
     given = iter(numbers)
-    known: dict[tuple[Any, ...], int] = {}
+    seen: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
-    taken: list[pa.Table] = []
+    tables: list[pa.Table] = []
     for index, of in enumerate(absorbed.of):
         if of is None or of.table != table:
             continue
-        held, leaves, weights = _held_leaves(absorbed, index)
-        own = {column: held[column] for column in columns}
+        values, leaves, weights = _stored_leaves(absorbed, index)
+        columns_of_row = {column: values[column] for column in columns}
         new = []
-        for place, row in enumerate(row_keys(own.values())):
-            number = known.get(row)
+        for place, row in enumerate(row_keys(columns_of_row.values())):
+            number = seen.get(row)
             if number is None:
-                number = known[row] = next(given)
+                number = seen[row] = next(given)
                 new.append(place)
             copies[number] = max(weights[place], copies.get(number, 0))
             number_of_leaf[leaves[place]] = number
-        taken.append(_shown(own).take(pa.array(new, pa.int64())))
-    return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
+        tables.append(_shown(columns_of_row).take(pa.array(new, pa.int64())))
+    return TableRows(columns, [*seen.values()], [*copies.values()], pa.concat_tables(tables))
 
 
-def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
+def leaves_of(absorbed: AbsorbedRows, index: int) -> tuple[pa.Table, list[int], list[int]]:
     """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
-    held, numbers, copies = _held_leaves(absorbed, at)
-    return _shown(held), numbers, copies
+    values, numbers, copies = _stored_leaves(absorbed, index)
+    return _shown(values), numbers, copies
 
 
 def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
@@ -644,23 +647,24 @@ def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, 
         return rows, rows
     left = rows.keep(~np.isin(rows.columns[KEPT_NUMBER].values, [*gone]))
     names = [name for name, _ in operator.columns]
-    whole, rest = (
-        Batch({name: one.columns[name] for name in names}, one.weights, ()) for one in (rows, left)
+    every, rest = (
+        Batch({name: batch.columns[name] for name in names}, batch.weights, ())
+        for batch in (rows, left)
     )
-    return whole, rest
+    return every, rest
 
 
-def _held_leaves(
-    absorbed: AbsorbedRows, at: int
+def _stored_leaves(
+    absorbed: AbsorbedRows, index: int
 ) -> tuple[dict[ColumnName, Vector], list[int], list[int]]:
     """As `leaves_of`, values as the state holds them."""
-    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
+    of, ingredient = absorbed.of[index], absorbed.operator.ingredients[index]
     assert of is not None, "of a table"
-    held = absorbed.operator.leaves[at].whole()
+    values = absorbed.operator.leaves[index].whole()
     # No rows may come without columns.
-    vectors = [held.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
-    numbers = held.columns[KEPT_NUMBER].values.tolist() if len(held) else []
-    return dict(zip(of.columns, vectors, strict=True)), numbers, held.weights.tolist()
+    vectors = [values.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
+    numbers = values.columns[KEPT_NUMBER].values.tolist() if len(values) else []
+    return dict(zip(of.columns, vectors, strict=True)), numbers, values.weights.tolist()
 
 
 def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:

@@ -102,12 +102,12 @@ class ProgramRows:
                 number = self._known[key] = next(self._numbers)
                 new.append(index)
             result[index] = number
-        places = np.array(new, dtype=np.int64)
-        taken = tuple(column.take(grouping.first[places]) for column in keys)
-        self._given.append(result[places])
-        for parts, column in zip(self._columns, taken, strict=True):
+        indexes = np.array(new, dtype=np.int64)
+        new_columns = tuple(column.take(grouping.first[indexes]) for column in keys)
+        self._given.append(result[indexes])
+        for parts, column in zip(self._columns, new_columns, strict=True):
             parts.append(column)
-        return Met(result[grouping.index()], result[places], taken)
+        return Met(result[grouping.index()], result[indexes], new_columns)
 
 
 # All makings of the rows of a query, found by running it once with numbered rows. A making exists
@@ -129,7 +129,9 @@ class Made(Struct, frozen=True):
         """The rows as an answer has them, under these attributes, in a session of this zone."""
         ones = np.ones(len(self.numbers), dtype=np.int64)
         pairs = zip(typed(attributes, None), self.columns, strict=True)
-        columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
+        columns = [
+            arrow_column(column, ones, arrow_type(kind, zone)) for (_, kind), column in pairs
+        ]
         return pa.Table.from_arrays(columns, names=[attribute.name for attribute in attributes])
 
 
@@ -209,22 +211,22 @@ class _Program:
         return Scan(name, name, attributes_of(node), span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
-        own = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
-        own[number_of(scan).id] = Vector(LONG, numbers)
-        self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
+        columns_by_id = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
+        columns_by_id[number_of(scan).id] = Vector(LONG, numbers)
+        self._held[scan.access] = Batch(columns_by_id, np.ones(len(numbers), dtype=np.int64), ())
 
     def _batch(self, source: Source) -> Batch:
         """The input of a source: rows of a table, or made rows."""
-        held = self._held.get(source.access)
-        return source.came(self._tables[source.access]) if held is None else held
+        rows = self._held.get(source.access)
+        return source.came(self._tables[source.access]) if rows is None else rows
 
     def _with_partner(self, node: Join) -> Scan:
         """The left rows of a semi join, with their multiplicity; every partner is a way."""
         left = self._numbering.of(node.left, is_counted=True)
         right = self._numbering.of(node.right)
         joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
-        own = attributes_of(node)
-        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
+        left_columns = attributes_of(node)
+        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), left_columns)
         result = run.filled()
         self._check()
         bodies = run.bodies(result)
@@ -232,8 +234,8 @@ class _Program:
         keys = [Vector(LONG, bodies[:, index]) for index in range(len(columns))]
         numbers = ProgramRows(columns, self._numbers).meet(keys, len(result)).numbers
         self.makings.add(numbers, bodies)
-        each, first = np.unique(numbers, return_index=True)
-        return self._read_as(node, [column.take(first) for column in run.columns(result)], each)
+        distinct, first = np.unique(numbers, return_index=True)
+        return self._read_as(node, [column.take(first) for column in run.columns(result)], distinct)
 
     def _grouped(self, node: Aggregate) -> Scan:
         if node.grouping_sets is not None:
@@ -243,16 +245,16 @@ class _Program:
         passed = unchanged(below.numbers)
         keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
-        whole = replace(node, child=below.plan)
-        of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
+        grouping = replace(node, child=below.plan)
+        of_groups = self._run(NumberedPlan(grouping, ()), attributes_of(node))
         groups, rows = of_groups.filled(), of_rows.filled()
         self._check()
         numbered = ProgramRows(typed(keys, node.span), self._numbers)
         columns = of_groups.columns(groups)
-        made = numbered.meet(columns[: len(keys)], len(groups)).numbers
+        new_numbers = numbered.meet(columns[: len(keys)], len(groups)).numbers
         heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
-        self.makings.add_groups(made, heads, of_rows.bodies(rows))
-        return self._read_as(node, columns, made)
+        self.makings.add_groups(new_numbers, heads, of_rows.bodies(rows))
+        return self._read_as(node, columns, new_numbers)
 
     def _fixpoint(self, node: Fixpoint) -> Scan:
         known = self._known
@@ -290,8 +292,8 @@ class _Program:
             isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
         )
         if is_once and reads_fixpoint(plan, node.id):
-            what = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
-            raise BlockedError(what, plan.span)
+            reason = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
+            raise BlockedError(reason, plan.span)
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
 
 
