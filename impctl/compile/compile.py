@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -90,15 +90,21 @@ class MaintenancePlan(Struct, frozen=True):
         return () if self.compiled is None else self.compiled.sides_by(strategy)
 
 
+class CompileOptions(TypedDict, total=False):
+    """Keyword arguments of `compile_plan` that say what is kept, and how."""
+
+    buffers: Buffers
+    trees: Mapping[TableName, int] | None
+    blocks: Sequence[PlannedBlock]
+    absorbs: Absorbs | None
+
+
 def plan_maintenance_of_answer(
     answer: AnswerPlan,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
-    *,
-    buffers: Buffers = KEEP_ALL,
-    trees: Mapping[TableName, int] | None = None,
-    absorbs: Absorbs | None = None,
+    **options: Unpack[CompileOptions],
 ) -> MaintenancePlan:
     """How sketches are maintained beside the rows of an answer; BlockedError if not exactly.
     `verdict` is that on `answer.kept`; for the rest see `compile_plan`."""
@@ -109,10 +115,8 @@ def plan_maintenance_of_answer(
         verdict.key_columns,
         chooser,
         barriers=verdict.barrier_positions,
-        buffers=buffers,
         answer=answer,
-        trees=trees,
-        absorbs=absorbs,
+        **options,
     )
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 
@@ -123,11 +127,7 @@ def plan_maintenance(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
-    *,
-    buffers: Buffers = KEEP_ALL,
-    trees: Mapping[TableName, int] | None = None,
-    blocks: Sequence[PlannedBlock] = (),
-    absorbs: Absorbs | None = None,
+    **options: Unpack[CompileOptions],
 ) -> MaintenancePlan:
     """Choose how the sketches of `partitions` (by access) are maintained for a safe plan. `core` is
     the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
@@ -141,14 +141,14 @@ def plan_maintenance(
             verdict.key_columns,
             chooser,
             barriers=verdict.barrier_positions,
-            buffers=buffers,
-            trees=trees,
-            blocks=blocks,
-            absorbs=absorbs,
+            **options,
         )
     except BlockedError as blocked:
         # Touch mode also needs that no other table changes, so there must be none.
-        return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
+        if not whole.root_keyed or len(scans_of(core)) != 1:
+            return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
+        touch = "each group lies in one range, so the ranges of changed rows are added"
+        return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)
     return _exact(compiled)
 
 
@@ -156,13 +156,6 @@ def _exact(compiled: Dataflow) -> MaintenancePlan:
     reason = "every operator is maintained incrementally"
     reason = f"{reason}; {compiled.note}" if compiled.note else reason
     return MaintenancePlan(MaintenanceMode.EXACT, reason, None, compiled)
-
-
-def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> MaintenancePlan:
-    if verdict.root_keyed and is_alone:
-        touch = "each group lies in one range, so the ranges of changed rows are added"
-        return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)
-    return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
 
 
 # A plan that compiles is maintained exactly: the sketch equals a recapture's, unless a sum of

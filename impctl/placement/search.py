@@ -592,16 +592,13 @@ class _FrontierSearch:
         """f(v, Z); None if it demands more of a shared flow than is assumed."""
         key = (wire, demand, self._assumed(wire, assumed))
         if key not in self._found:
-            self._found[key] = self._united(wire, demand, assumed)
+            result = [
+                (option.modes, option.bytes, option.cost, below)
+                for option in self._options[wire].asked(demand)
+                if (below := self._inputs(wire, option, assumed)) is not None
+            ]
+            self._found[key] = united(result, self._thin) if result else None
         return self._found[key]
-
-    def _united(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        result = [
-            (option.modes, option.bytes, option.cost, below)
-            for option in self._options[wire].asked(demand)
-            if (below := self._inputs(wire, option, assumed)) is not None
-        ]
-        return united(result, self._thin) if result else None
 
     def _inputs(self, wire: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node combined, under their demands."""

@@ -443,7 +443,10 @@ def sketch_passes(
             node = node.child
         if isinstance(node, TopK):
             node = with_ties(node)
-        basis = _basis(node, access, column)
+        if trace(node, access, column) is not None:
+            basis = _Basis(node)
+        else:
+            basis = _by_groups(node, access, column) or _Basis(None, whole=node)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -487,12 +490,6 @@ class _Basis(Struct, frozen=True):
     node: Aggregate | None = None
     groups: Plan | None = None
     whole: Plan | None = None
-
-
-def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
-    if trace(whole, access, column) is not None:
-        return _Basis(whole)
-    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
 
 
 def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:

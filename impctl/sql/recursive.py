@@ -456,12 +456,11 @@ class _Entry(Struct, frozen=True):
         return union
 
     def _in_base(self, place: Node) -> Plan:
-        raise self.environment.text.unsupported(
-            f"`{self.name}` in the first part of its UNION",
-            place,
-            hint="put all parts that read it after the first UNION, in parentheses if there are "
-            "several",
+        hint = (
+            "put all parts that read it after the first UNION, in parentheses if there are several"
         )
+        construct = f"`{self.name}` in the first part of its UNION"
+        raise self.environment.text.unsupported(construct, place, hint=hint)
 
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""

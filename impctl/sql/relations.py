@@ -323,10 +323,7 @@ def _together(rows: Sequence[Node]) -> Node:
 
 
 def _refuse_types(
-    selects: Sequence[Node],
-    node: exp.Values,
-    text: SqlText,
-    read: Callable[[Node], Plan],
+    selects: Sequence[Node], node: exp.Values, text: SqlText, read: Callable[[Node], Plan]
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
     rows = [attributes_of(read(select)) for select in selects]

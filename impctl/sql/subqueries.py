@@ -196,10 +196,7 @@ _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Lite
 
 
 def read_single(
-    node: Node,
-    reader: ExprReader,
-    environment: Environment,
-    marks: Mapping[int, MembershipMark],
+    node: Node, reader: ExprReader, environment: Environment, marks: Mapping[int, MembershipMark]
 ) -> ScalarCondition | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
@@ -271,10 +268,7 @@ def _above(inner: Node, top: Node) -> Iterator[Node]:
 
 
 def _read(
-    subquery: exp.Subquery,
-    condition: Node | None,
-    reader: ExprReader,
-    environment: Environment,
+    subquery: exp.Subquery, condition: Node | None, reader: ExprReader, environment: Environment
 ) -> ScalarValue:
     """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
@@ -647,11 +641,7 @@ def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int
 
 
 def _exists(
-    query: Node,
-    kind: JoinKind,
-    span: Span | None,
-    reader: ExprReader,
-    environment: Environment,
+    query: Node, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
 ) -> Membership:
     query = unwrapped(query)
     if not _is_plain(query):
