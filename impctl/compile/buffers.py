@@ -105,7 +105,7 @@ def prefix_of(
 ) -> Prefix | None:
     """The path to this flow from a table or a grouping; None if there is more between."""
     steps: list[Operator] = []
-    wire = flow.at
+    wire = flow.wire
     while wire >= 0:
         operator = operators[wire]
         if operator.can_refill:
@@ -185,4 +185,4 @@ def _read(
     source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[Batch]:
     for rows in table_rows(source, keys):
-        yield source.came(rows)
+        yield source.inserted(rows)

@@ -273,7 +273,7 @@ class PlanBuilder(CircuitBuilder):
         ranges = plant_blocks(self, self._blocks)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
-        flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
+        flow = replace(flow, wire=self.put(kept, flow), plan=None, computed=None)
         if not ranges:
             return flow
         flows = [flow, *ranges]

@@ -168,7 +168,7 @@ class CircuitBuilder(ABC):
     def put(self, operator: Operator, *inputs: Flow) -> int:
         """Append an operator; its position."""
         self.operators.append(operator)
-        self.inputs.append(tuple(flow.at for flow in inputs))
+        self.inputs.append(tuple(flow.wire for flow in inputs))
         return len(self.operators) - 1
 
     def name(self, kind: str) -> str:
@@ -240,7 +240,7 @@ class CircuitBuilder(ABC):
         plan, computed = (
             None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
         )
-        return replace(flow, at=wire, plan=plan, computed=computed)
+        return replace(flow, wire=wire, plan=plan, computed=computed)
 
     def project(
         self,
@@ -447,7 +447,7 @@ class Partials(Struct, frozen=True):
         )
         return any(not bool(np.isfinite(size.values).all()) for size in sizes)
 
-    def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
+    def rows_per_range(self, table: pa.Table, partition: RangePartition) -> Ints | None:
         """Rows of the table per range, shape (size,), from the pass's result. None if a node below
         its grouping selects rows."""
         assert isinstance(self.plan, AggregateNode)

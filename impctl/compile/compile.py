@@ -76,7 +76,7 @@ class MaintenancePlan(Struct, frozen=True):
         return () if self.compiled is None else self.compiled.shapes
 
     @property
-    def lying_answer(self) -> AnswerPlan | None:
+    def stored_answer(self) -> AnswerPlan | None:
         """The answer, if the state holds its rows one by one."""
         kept = None if self.compiled is None else self.compiled.kept
         return None if kept is None or kept.are_told else self.answer

@@ -187,8 +187,10 @@ class Transient:
 
     def rows(self, tables: Mapping[AccessId, pa.Table]) -> Batch:
         """The rows of the side for these rows of each access."""
-        batches = [self.sources[access].came(tables[access]) for access in self.sources]
-        result = batches[-1 - self._flow.at] if self._flow.at < 0 else self._circuit.step(*batches)
+        batches = [self.sources[access].inserted(tables[access]) for access in self.sources]
+        result = (
+            batches[-1 - self._flow.wire] if self._flow.wire < 0 else self._circuit.step(*batches)
+        )
         if result is None or not len(result):
             return empty_batch(len(self._side.accesses))
         columns = {name: result.columns[name] for name, _ in self._side.columns}

@@ -138,7 +138,7 @@ def rows_of(
     rows = Flow(builder.put(operator, *inputs), columns, ())
     if key is not None:
         tags = KeyTags(key.column, key.partition, len(key.accesses))
-        return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
+        return replace(rows, wire=builder.put(tags, rows), accesses=key.accesses)
     if accesses:
         builder.barriers.append(Flow(builder.put(LineageOperator(operator), rows), (), accesses))
     return rows

@@ -68,20 +68,20 @@ class Source(Struct, frozen=True):
     scan: ScanOperator
     conditions: tuple[Expr, ...] = ()
 
-    def came(self, rows: pa.Table) -> Batch:
+    def inserted(self, rows: pa.Table) -> Batch:
         """The rows of the table as an insertion."""
         return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
 
 
 class Flow(Struct, frozen=True):
-    """The output of the operator (below zero: source) at position `at`: its columns, and its
-    accesses in the order of their tags. `approximate` columns have an error bound, which for
+    """The output of an operator, or of source s as wire -1 - s: its columns, and its accesses in
+    the order of their tags. `approximate` columns have an error bound, which for
     `whole` ones is zero unless magnitudes add up to 2^53. `plan` yields the same rows from the
     tables if there are only selections, projections and inner joins; `computed` does so in the
     engine only, with other joins, set operations or readable groupings. `carried` columns pass
     through everything above a join tree; no plan node knows them."""
 
-    at: int
+    wire: int
     columns: tuple[Column, ...]
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()

@@ -593,7 +593,7 @@ class _JoinParts(Struct, frozen=True):
         self.builder.sides.append(choice)
         side = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
         self.builder.distant.append(DistantJoin(operator, None, (side,)))
-        return replace(rows, at=wire, plan=None)
+        return replace(rows, wire=wire, plan=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         left = self.filtered(left, condition.left)

@@ -226,7 +226,7 @@ def build_likely(
     first = likely(name, sorted_, node.offset + node.count)
     if not keeps_bounds:
         exact = tuple(column for column in below.columns if column[0] not in below.approximate)
-        return Flow(first.at, exact, below.accesses)
+        return Flow(first.wire, exact, below.accesses)
     if must_be_sure and below.accesses and builder.is_barrier(node):
         builder.barriers.append(first)
         first = builder.union([first], first.columns, ())
@@ -236,7 +236,7 @@ def build_likely(
         first = builder.union([first, skipped], first.columns, first.accesses, signs=(1, -1))
     added = {key.column, bound, *parts}
     columns = tuple(column for column in sorted_.columns if column[0] not in added)
-    first = Flow(first.at, columns, first.accesses)
+    first = Flow(first.wire, columns, first.accesses)
     return builder.rejoined(first, bounds_of(below), below.whole)
 
 

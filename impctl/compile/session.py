@@ -102,7 +102,7 @@ def moved_batch(
 
 def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
     """The inserted (+1) and deleted (-1) rows of these, and their positions."""
-    batch = source.came(table)
+    batch = source.inserted(table)
     sign = passing(moved.after, batch).astype(np.int64)
     sign -= passing(moved.before, batch).astype(np.int64)
     positions = np.flatnonzero(sign)
@@ -425,7 +425,7 @@ class MaintainedQuery:
                 turns.append(Turn(table, frozenset(indexes)))
         return turns
 
-    def counted_at(self, partition: RangePartition) -> int:
+    def counting_source(self, partition: RangePartition) -> int:
         return self._counted[self.range_rows.slot(partition)][0]
 
     def give_up(self) -> None:
@@ -536,7 +536,7 @@ def converted_session(
     result = MaintainedQuery(compiled)
     result.count(chain.start())
     (source,) = compiled.sources
-    batches = map(source.came, rows)
+    batches = map(source.inserted, rows)
     if chain.first is not None:
         result.count(chain.adopt(before, renumbering, batches))
         return result
@@ -598,7 +598,7 @@ def read_in_turn(
         )
         source = sources[access]
         rows = read(source, values_by_access[access])
-        batch = source.came(rows)
+        batch = source.inserted(rows)
         passed = passing(tuple(reversed(source.conditions)), batch)
         if access in vital and not bool(passed.any()):
             return None

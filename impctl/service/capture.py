@@ -185,7 +185,7 @@ def _described(
         from_files=way.sides_by(Strategy.FILES),
         buffers=chosen_buffers(prepared.spec, way.compiled),
         side_reasons=_side_reasons(way),
-        ending=ending_to_store(way.lying_answer),
+        ending=ending_to_store(way.stored_answer),
         trees=trees_id(way.shapes),
         estimate=_estimate(way),
         provenance=way.provenance,

@@ -579,7 +579,7 @@ def answer_entry(
         return AnswerEntry(False, "the query has no safe sketch, which a materialized result needs")
     if way.answer is None:
         return AnswerEntry(False, way.no_answer)
-    is_lying = way.lying_answer is not None
+    is_lying = way.stored_answer is not None
     rows = kept_rows(way.answer.ending).rows
     first = way.answer.ending.first
     is_cut = first is not None and first.order and first.count is not None

@@ -549,7 +549,7 @@ class QueryState:
         self.way = way
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
-        self.meta = replace(meta, ending=ending_to_store(way.lying_answer))
+        self.meta = replace(meta, ending=ending_to_store(way.stored_answer))
         self.ranges: RangesByAccess = {sketch.access: sketch.ranges for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None

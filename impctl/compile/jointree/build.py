@@ -397,6 +397,10 @@ def _groups(
     own_columns = columns[len(shape.groups) :]
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
     key_columns = tuple(root.kept[index] for index in dict.fromkeys(shape.groups))
-    flow = Flow(tree.at, (*key_columns, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
+    flow = Flow(
+        tree.wire, (*key_columns, *own_columns, hidden), (), calls.inexact, whole=calls.whole
+    )
     result = builder.project(flow, outputs, (*columns, hidden), grouping)
-    return Flow(result.at, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))
+    return Flow(
+        result.wire, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,)
+    )

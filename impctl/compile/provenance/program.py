@@ -218,7 +218,7 @@ class _Program:
     def _batch(self, source: Source) -> Batch:
         """The input of a source: rows of a table, or made rows."""
         rows = self._held.get(source.access)
-        return source.came(self._tables[source.access]) if rows is None else rows
+        return source.inserted(self._tables[source.access]) if rows is None else rows
 
     def _with_partner(self, node: Join) -> Scan:
         """The left rows of a semi join, with their multiplicity; every partner is a way."""
