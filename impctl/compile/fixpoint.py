@@ -43,7 +43,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     attributes_of,
-    unchanged,
 )
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
@@ -251,7 +250,7 @@ class _Carried(Struct, frozen=True):
 
     @property
     def passed(self) -> tuple[ComputedColumn, ...]:
-        return unchanged((*self.ranks, *self.numbers))
+        return ComputedColumn.unchanged((*self.ranks, *self.numbers))
 
 
 _Ranked = tuple[Plan, _Carried]
@@ -326,7 +325,7 @@ class _Ranking(Struct, frozen=True):
             numbers += [Literal(NOTHING, LONG)] * (count - len(numbers))
             exprs = (_greatest(carried.ranks), *numbers)
             more = map(ComputedColumn, columns(f"{index}"), exprs)
-            sides.append(Project(below, (*unchanged(attributes_of(side)), *more)))
+            sides.append(Project(below, (*ComputedColumn.unchanged(attributes_of(side)), *more)))
         new_columns = columns("")
         left, right = sides
         union = replace(plan, left=left, right=right, attributes=(*plan.attributes, *new_columns))

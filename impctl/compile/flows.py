@@ -34,7 +34,6 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
     scans_of,
-    unchanged,
 )
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
@@ -100,6 +99,10 @@ class Flow(Struct, frozen=True):
 
     def refs(self) -> list[tuple[AttributeId, Expr]]:
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
+
+
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
 
 
 def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
@@ -232,7 +235,7 @@ def readable(
     """The rows of `plan` with exactly these columns."""
     attributes = [Attribute(key, key, kind) for key, kind in columns]
     attributes += map(range_attribute, accesses)
-    outputs = unchanged(attributes)
+    outputs = ComputedColumn.unchanged(attributes)
     chosen = Project(with_range_ids(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 

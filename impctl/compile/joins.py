@@ -18,6 +18,7 @@ from impctl.compile.flows import (
     Strategy,
     check,
     check_condition,
+    ids_of,
     known_type_of,
     over_rows,
     read_by_engine,
@@ -63,7 +64,6 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     expressions_of,
-    ids_of,
     inputs_of,
     nodes_of,
     scans_of,
@@ -236,7 +236,7 @@ def _connection(
     two joined relations share the value already, a third on it is likely to multiply rows."""
     best = 0
     for result in classes:
-        holders = sum(1 for input_ in joined if result & input_.ids)
+        holders = sum(1 for other in joined if result & other.ids)
         if result & relation.ids and holders:
             best = max(best, 2 if holders == 1 else 1)
     return best

@@ -102,6 +102,11 @@ class ComputedColumn(Struct, frozen=True):
     attribute: Attribute
     expr: Expr
 
+    @staticmethod
+    def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
+        """The attributes as output columns."""
+        return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+
 
 class AggregateCall(Node, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
@@ -329,15 +334,6 @@ class Query(Struct, frozen=True):
 
     def __hash__(self) -> int:
         return hash(self.sql)  # nearly unique; a plan is large, its nodes keep no hash
-
-
-def ids_of(plan: Plan) -> frozenset[AttributeId]:
-    return frozenset(attribute.id for attribute in attributes_of(plan))
-
-
-def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
-    """The attributes as output columns."""
-    return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:

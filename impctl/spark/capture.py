@@ -56,7 +56,6 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
     scans_of,
-    unchanged,
     with_inputs,
 )
 from impctl.spark.render import with_ties
@@ -161,11 +160,13 @@ class _Collector(Struct, frozen=True):
         # Arrays of arrays are concatenated.
         flat = self._column(is_set=True)
         union = ComputedColumn(flat, _union_of_sets(column.ref()))
-        return Annotated(Project(gathered, (*unchanged(attributes_of(plan)), union)), flat)
+        return Annotated(
+            Project(gathered, (*ComputedColumn.unchanged(attributes_of(plan)), union)), flat
+        )
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
         """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
-        keys = unchanged(attributes)
+        keys = ComputedColumn.unchanged(attributes)
         renamed = tuple(
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
             for key in keys
@@ -198,7 +199,7 @@ class _Collector(Struct, frozen=True):
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*unchanged(attributes_of(plan)), ComputedColumn(column, union))
+        outputs = (*ComputedColumn.unchanged(attributes_of(plan)), ComputedColumn(column, union))
         return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
@@ -235,7 +236,10 @@ class _Collector(Struct, frozen=True):
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
         column = self._column(is_set=True)
-        outputs = (*unchanged(attributes_of(plan)), ComputedColumn(column, groups.ranges.ref()))
+        outputs = (
+            *ComputedColumn.unchanged(attributes_of(plan)),
+            ComputedColumn(column, groups.ranges.ref()),
+        )
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -259,7 +263,13 @@ class _Collector(Struct, frozen=True):
                 ranges = result.ranges.ref()
             below = part if result is None else result.plan
             branches.append(
-                Project(below, (*unchanged(attributes_of(part)), ComputedColumn(column, ranges)))
+                Project(
+                    below,
+                    (
+                        *ComputedColumn.unchanged(attributes_of(part)),
+                        ComputedColumn(column, ranges),
+                    ),
+                )
             )
         column = self._column(is_set)
         united = replace(
@@ -285,7 +295,7 @@ class _Collector(Struct, frozen=True):
                 )
                 for index, mark in enumerate(marks)
             )
-            marked.append(Project(side, (*unchanged(attributes_of(side)), *ones)))
+            marked.append(Project(side, (*ComputedColumn.unchanged(attributes_of(side)), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -574,7 +584,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    columns = Project(source, unchanged(scan.attributes))
+    columns = Project(source, ComputedColumn.unchanged(scan.attributes))
     annotated = collect(_replaced(plan, scan, columns), source, RANGE_ID)
     above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)

@@ -41,7 +41,6 @@ from impctl.plan.nodes import (
     attributes_of,
     expressions_of,
     inputs_of,
-    unchanged,
     with_inputs,
 )
 from impctl.rules.prune import prune_columns
@@ -107,7 +106,7 @@ def _whole(plan: Plan) -> Plan:
     if isinstance(plan, Project):
         outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
         return replace(plan, child=child, outputs=outputs)
-    columns = unchanged(attributes_of(plan))
+    columns = ComputedColumn.unchanged(attributes_of(plan))
     return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), columns)
 
 
@@ -181,7 +180,7 @@ def spelled_out(node: Witness) -> Plan:
     def both(left: Plan, right: Plan) -> Plan:
         return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
 
-    outputs = unchanged(columns)
+    outputs = ComputedColumn.unchanged(columns)
     firsts: list[Plan] = [Project(first_by(node, order), outputs) for order in node.orders]
     return reduce(both, firsts)
 

@@ -15,6 +15,7 @@ from impctl.errors import QueryError, count_text
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
+    ComputedColumn,
     Distinct,
     Explode,
     Fixpoint,
@@ -30,7 +31,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     attributes_of,
-    unchanged,
 )
 from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
@@ -201,7 +201,7 @@ class _Step(Struct, frozen=True):
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
         # A row comes once for each partner, which makes no difference in a set.
-        kept = unchanged(attributes_of(join.left))
+        kept = ComputedColumn.unchanged(attributes_of(join.left))
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 

@@ -235,14 +235,16 @@ class _Chain(Struct, frozen=True):
     @classmethod
     def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
         chain = chain_of(joins)
-        owner = {name: index for index, input_ in enumerate(chain.relations) for name in input_.ids}
+        owner = {
+            name: index for index, relation in enumerate(chain.relations) for name in relation.ids
+        }
         arcs = []
         for part in chain.conditions:
             match part:
                 case Compare(op, ColumnRef() as left, ColumnRef() as right) if op in _EQUALITIES:
                     ends = (owner[left.id], owner[right.id])
                     arcs.append(_Arc(ends, (left, right), op is CompareOp.NULL_SAFE_EQUAL))
-        return cls(tuple(input_.plan for input_ in chain.relations), tuple(arcs), fan_outs)
+        return cls(tuple(relation.plan for relation in chain.relations), tuple(arcs), fan_outs)
 
     def between(self, left: int, right: int) -> list[_Arc]:
         return [arc for arc in self.arcs if {left, right} == set(arc.ends)]
@@ -597,13 +599,13 @@ def estimate(
 def together(estimates: Sequence[JoinEstimate]) -> JoinEstimate:
     """The cost of several blocks maintained side by side."""
     return JoinEstimate(
-        joined=sum(estimate_.joined for estimate_ in estimates),
-        touched=sum(estimate_.touched for estimate_ in estimates),
-        index_ms=sum(estimate_.index_ms for estimate_ in estimates),
-        tree_ms=sum(estimate_.tree_ms for estimate_ in estimates),
-        index_bytes=sum(estimate_.index_bytes for estimate_ in estimates),
-        tree_bytes=sum(estimate_.tree_bytes for estimate_ in estimates),
-        kept=tuple(kept for estimate_ in estimates for kept in estimate_.kept),
+        joined=sum(block.joined for block in estimates),
+        touched=sum(block.touched for block in estimates),
+        index_ms=sum(block.index_ms for block in estimates),
+        tree_ms=sum(block.tree_ms for block in estimates),
+        index_bytes=sum(block.index_bytes for block in estimates),
+        tree_bytes=sum(block.tree_bytes for block in estimates),
+        kept=tuple(kept for block in estimates for kept in block.kept),
     )
 
 
@@ -670,7 +672,7 @@ class TreesByFanOut(Struct, frozen=True):
             return TreeChoice(False, f"its fan-out is unknown: {error.message}")
         if not maybe_estimates:
             return TreeChoice(False, "none of its joins can be a tree")
-        estimates = [estimate_ for estimate_ in maybe_estimates if estimate_ is not None]
+        estimates = [known for known in maybe_estimates if known is not None]
         if len(estimates) < len(maybe_estimates):
             return TreeChoice(False, _NOT_ESTIMATED)
         both = together(estimates)

@@ -9,6 +9,7 @@ from itertools import chain
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from impctl.compile.flows import ids_of
 from impctl.compile.jointree.graph import (
     CircleRows,
     EdgeJoin,
@@ -57,10 +58,8 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
     expressions_of,
-    ids_of,
     inputs_of,
     scans_of,
-    unchanged,
 )
 from impctl.types import AttributeId, TableName
 
@@ -523,10 +522,8 @@ def best_rooted(
 ) -> Rooted:
     """The tree of least height from these roots; then the one with the least sum of depth times
     changed rows; then the order in the SQL decides."""
-    trees = [(root, rooted_at(root, bags, changed)) for root in roots]
-    return min(
-        trees, key=lambda tree_of_root: (_cost(tree_of_root[1], changed, hung), tree_of_root[0])
-    )[1]
+    trees = {root: rooted_at(root, bags, changed) for root in roots}
+    return trees[min(roots, key=lambda root: (_cost(trees[root], changed, hung), root))]
 
 
 def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[int, int]:
@@ -1073,7 +1070,7 @@ def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
         result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
     if isinstance(result, Distinct):
-        keys = unchanged(attributes_of(result))
+        keys = ComputedColumn.unchanged(attributes_of(result))
         grouping = Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:

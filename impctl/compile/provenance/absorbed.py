@@ -52,7 +52,6 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     scans_of,
-    unchanged,
 )
 from impctl.plan.recursion import reads_fixpoint
 
@@ -98,7 +97,7 @@ class RowNumbering(Struct, frozen=True):
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
             case Project():
                 below = self.of(plan.child, is_counted=is_counted)
-                outputs = (*plan.outputs, *unchanged(below.numbers))
+                outputs = (*plan.outputs, *ComputedColumn.unchanged(below.numbers))
                 return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
             case Join(kind=JoinKind.SEMI) if is_counted:
                 return self.of(self.evaluated(plan))
@@ -119,9 +118,9 @@ class RowNumbering(Struct, frozen=True):
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        columns = unchanged(attributes_of(plan.left))
+        columns = ComputedColumn.unchanged(attributes_of(plan.left))
         return NumberedPlan(
-            Project(joined, (*columns, *unchanged(numbers)), span=plan.span), numbers
+            Project(joined, (*columns, *ComputedColumn.unchanged(numbers)), span=plan.span), numbers
         )
 
     def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
@@ -134,7 +133,7 @@ class RowNumbering(Struct, frozen=True):
             result: list[Expr] = [Literal(-1 - position, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            columns = unchanged(attributes_of(child))
+            columns = ComputedColumn.unchanged(attributes_of(child))
             number_columns = tuple(
                 ComputedColumn(_number(f"{name}{index}/{position}"), expr)
                 for index, expr in enumerate(result)
@@ -366,7 +365,7 @@ class _Taking(Struct, frozen=True):
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(columns):
             return leaf
-        return Project(leaf, unchanged(columns), span=plan.span)
+        return Project(leaf, ComputedColumn.unchanged(columns), span=plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other

@@ -35,6 +35,7 @@ from impctl.expr.error_bounds import exactly
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
+    ComputedColumn,
     Distinct,
     Fixpoint,
     Join,
@@ -47,7 +48,6 @@ from impctl.plan.nodes import (
     SetOperation,
     attributes_of,
     inputs_of,
-    unchanged,
     with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
@@ -242,7 +242,7 @@ class _Program:
             raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
-        passed = unchanged(below.numbers)
+        passed = ComputedColumn.unchanged(below.numbers)
         keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
         grouping = replace(node, child=below.plan)
@@ -326,7 +326,7 @@ class _PlanRun:
         self._numbers = tuple(number.id for number in numbered_plan.numbers)
         self._batch = batch
         builder = PlanBuilder({})
-        passed = unchanged((*attributes, *numbered_plan.numbers))
+        passed = ComputedColumn.unchanged((*attributes, *numbered_plan.numbers))
         # Above a bare table there would be no operator.
         builder.build(
             Project(numbered_plan.plan, tuple(passed), span=numbered_plan.plan.span),
