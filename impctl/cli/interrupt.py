@@ -1,6 +1,5 @@
 """SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with that exit code."""
 
-import _thread
 import os
 import signal
 import threading
@@ -10,38 +9,19 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-# A KeyboardInterrupt after some seconds, by a timer of the system or, where it has none, a
-# thread. Law: at most one alarm is set; taken back, it does not ring. Where the system has no
-# such signal (Windows) the alarm comes as one more SIGINT, which whoever has asked once before
-# takes as the end.
-
 Handler = Callable[[int, FrameType | None], Any] | int | None
-
-_SIGNAL: signal.Signals | None = getattr(signal, "SIGALRM", None)
-_timers: list[threading.Timer] = []
 
 
 def handle_alarm(handler: Handler) -> Handler:
     """Set the handler of the alarm and return the previous one. On the main thread only."""
-    if _SIGNAL is None:
-        return None
-    before = signal.getsignal(_SIGNAL)
-    signal.signal(_SIGNAL, signal.SIG_DFL if handler is None else handler)
+    before = signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL if handler is None else handler)
     return before
 
 
 def set_alarm(seconds: float) -> None:
     """Set an alarm after so many seconds; 0 cancels it."""
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        return
-    while _timers:
-        _timers.pop().cancel()
-    if seconds > 0:
-        timer = threading.Timer(seconds, _thread.interrupt_main)
-        timer.daemon = True
-        timer.start()
-        _timers.append(timer)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 # SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with the exit code for that. Law: a

@@ -19,9 +19,9 @@ from impctl.bench.timing import in_turns, milliseconds
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
+from impctl.service.prepare import kept_plan
 from impctl.service.resolve import is_for_others
 from impctl.service.spark_answer import answer_of
-from impctl.service.stored import kept_plan
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
@@ -29,9 +29,8 @@ from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.spark.render import Renderer
 from impctl.sql.text import without_recursion_limits
-from impctl.tables.rows import why_not_plain
-from impctl.tables.schema import to_arrow_type
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.files import why_not_plain
+from impctl.tables.snapshot import DataFile, Snapshot, to_arrow_type
 from impctl.tables.storage import local_path
 from impctl.types import AccessId, TableName
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 
 
-def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:
+def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> tuple[RangeDepth, ...]:
     """Describe the counts of ranges; without `before`, the ranges have just been chosen."""
     chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
     result = []
@@ -52,7 +52,7 @@ def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeD
         depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
         at_capture = chosen.get((table, attribute), imbalance(depth))
         result.append(replace(depth, at_capture=at_capture))
-    return result
+    return tuple(result)
 
 
 def imbalance(depth: RangeDepth) -> float:
@@ -306,7 +306,7 @@ def _rows_per_range(
 ) -> Ints:
     """Rows per range, by the state's counts where these can be told apart, else by the log."""
     from impctl.compile.fill import RangeRows, counts_name
-    from impctl.tables.prune import likely_counts
+    from impctl.tables.statistics import likely_counts
 
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
@@ -561,8 +561,7 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
     """Share of ranges the median file spans; None if files are skipped or sorting won't help."""
-    from impctl.tables.prune import prune
-    from impctl.tables.statistics import file_bounds
+    from impctl.tables.statistics import file_bounds, prune
 
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE

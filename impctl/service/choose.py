@@ -14,11 +14,10 @@ from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
-from impctl.safety.direction import Status
-from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups, states_of
+from impctl.safety.judge import Judges, Verdict, check_with_core, keyed_groups
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
-from impctl.service.prepare import PreparedQuery, facts_of
+from impctl.service.prepare import PreparedQuery, facts_of, sketched_nodes
 from impctl.service.results import CandidateEntry
 from impctl.sketch.sketch import RangeSet
 from impctl.tables.sample import clustered_columns
@@ -100,15 +99,6 @@ def lineage_warnings(
     return [f"{what} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
 
 
-def sketched_nodes(
-    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
-) -> tuple[list[int], list[int]]:
-    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
-    states = states_of(verdict, prepared.planned, sketched)
-    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
-    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
-
-
 def _lost(
     tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
 ) -> Iterator[CandidateEntry]:
@@ -122,7 +112,7 @@ def _lost(
         for one in chosen.candidates if access not in chosen.sketched else ():
             is_of_it = (one.table, one.occurrence) == (scan.table, names[access])
             sketched = {**chosen.sketched, access: one.attribute}
-            if is_of_it and not one.safe and check_kept(query, core, sketched, facts).safe:
+            if is_of_it and not one.safe and check_with_core(query, core, sketched, facts).safe:
                 yield one
 
 
@@ -221,7 +211,7 @@ def judge_candidates(
     for scan in prepared.scans:
         at = names[scan.access]
         for column in columns[scan.table]:
-            it = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            it = check_with_core(query, prepared.core, {scan.access: column}, facts, judges)
             entry = CandidateEntry(scan.table, column, it.safe, False, it.reason, occurrence=at)
             entries.append(entry)
     return tuple(entries)

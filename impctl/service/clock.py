@@ -29,8 +29,8 @@ from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.service.filters import files_meeting
 from impctl.service.maintenance_plan import chooser_of, chosen_way, restored_verdict
-from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.stored import StateMeta, kept_plan, moved_moments, moved_text
+from impctl.service.prepare import PreparedQuery, kept_plan, prepare
+from impctl.service.stored import StateMeta, moved_moments, moved_text
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.tables.rows import read_batches

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.service.stored import layout_of
+from impctl.errors import StateCorruptError
+from impctl.service.stored import StateMeta
 from impctl.service.text import duration_text
 from impctl.store.records import RunCost, RunKind, StoredQuery
 
@@ -123,7 +124,12 @@ class MaintenanceSize(Struct, frozen=True):
 
 
 def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
-    layout = layout_of(stored)
+    """The costs of runs with the present layout; none if the description cannot be read."""
+    meta = stored.state_meta
+    try:
+        layout = StateMeta.read(stored.query, meta).layout if meta else ""
+    except StateCorruptError:
+        return ()
     return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
 
 

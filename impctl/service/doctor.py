@@ -6,6 +6,8 @@ import operator
 import os
 import platform
 import re
+import shutil
+import stat
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,22 +17,25 @@ from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
 from impctl.service.explain import extra_findings
-from impctl.service.outcome import GRAVITY
-from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
+from impctl.service.outcome import problems_error
+from impctl.service.results import Area, Failure, Finding, Outcome, Subject
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
-from impctl.store.health import MOST_FILES, Folder, StoreCheck, check_store, folder_of, lock_owner
+from impctl.store.disk import OTHERS_MAY_WRITE, translate_errors
+from impctl.store.lock import lock_owner
 from impctl.tables.log import (
     Committed,
     committed_at,
@@ -45,7 +50,7 @@ from impctl.workload.load import load_workload
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoredQuery
+    from impctl.store.records import StoredQuery, StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
     from impctl.workload.models import SparkSpec
@@ -379,9 +384,11 @@ def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
             yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
 
 
-# The store as findings: opens, its format, checksums, leftovers, the lock, rights and package.
-# Law: reads only, and goes on after damage, so that one run shows all there is to mend.
+# The store as findings: opens, its format, checksums, leftovers, the lock, rights and space. Law:
+# reads only, takes no lock, and goes on after damage, so that one run shows all there is to mend.
 
+MOST_FILES = 100_000
+"""Limit of files and folders inspected in a store, which has a few per query."""
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
 _TOO_SCARCE = 64 << 20
@@ -397,14 +404,14 @@ def store_findings(ctx: Context, *, with_state: bool) -> Iterator[Finding]:
     folder = folder_of(path)
     try:
         store = ctx.reading_store()
-        checked = None if store is None else check_store(store, with_state=with_state)
-    except ImpctlError as error:
-        yield subject.failed("store_opens", error)
-    else:
-        if checked is not None:
-            yield from _contents(subject, checked, ctx)
+        if store is None:
+            no_store = "No store yet; the first `impctl capture` creates it"
+            findings = [subject.ok("store_opens", no_store)]
         else:
-            yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
+            findings = list(_contents(subject, store, ctx, with_state=with_state))
+    except ImpctlError as error:
+        findings = [subject.failed("store_opens", error)]
+    yield from findings
     yield _lock(subject, path)
     if not folder.is_whole:
         yield subject.warning(
@@ -416,34 +423,91 @@ def store_findings(ctx: Context, *, with_state: bool) -> Iterator[Finding]:
     yield _room(subject, folder)
 
 
-def _contents(subject: Subject, checked: StoreCheck, ctx: Context) -> Iterator[Finding]:
-    count = len(checked.queries)
-    queries = count_text(count, "query", "queries")
-    for name, error in checked.damaged:
+def _contents(
+    subject: Subject, store: StoreReader, ctx: Context, *, with_state: bool
+) -> Iterator[Finding]:
+    names = store.queries()
+    queries = count_text(len(names), "query", "queries")
+    errors = {name: _damage(store, name, with_state=with_state) for name in names}
+    damaged = {name: error for name, error in errors.items() if error is not None}
+    for name, error in damaged.items():
         yield Subject(Area.STORE, name).problem(
             "checksums",
             error.message,
             f"run `impctl capture {ctx.workload.file} --query {name}`",
             error.exit_code,
         )
-    if not checked.damaged:
-        what = "rows and state" if checked.with_state else "rows (state was not read)"
+    if not damaged:
+        what = "rows and state" if with_state else "rows (state was not read)"
         yield subject.ok("checksums", f"Opens; {what} of {queries} match their checksums")
-    gone = [name for name in checked.queries if name not in ctx.workload.queries]
+    gone = [name for name in names if name not in ctx.workload.queries]
     if gone:
         yield subject.warning(
             "unknown_queries",
             f"Holds sketches of queries that the workload does not have: {', '.join(gone)}",
             "no action is needed; they use space until the store is created again",
         )
-    if checked.leftovers.files:
-        size = size_text(sum(file.bytes for file in checked.leftovers.files))
+    leftovers = store.collectable().files
+    if leftovers:
+        size = size_text(sum(file.bytes for file in leftovers))
         yield subject.warning(
             "leftovers",
-            f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by "
-            "an interrupted run",
+            f"{len(leftovers)} files ({size}) that nothing refers to, left by an interrupted run",
             f"run `impctl gc {ctx.workload.file}`, or let the next command that writes remove them",
         )
+
+
+def _damage(store: StoreReader, name: QueryName, *, with_state: bool) -> ImpctlError | None:
+    """What is wrong with a query's rows and state. Without `with_state` only the heads of files,
+    which locate their columns, are read."""
+    try:
+        store.load(name)
+        store.history(name, 1)
+        for runs in store.load_runs(name).values():
+            for _, stored in runs if with_state else ():
+                whole_table(stored)
+    except ImpctlError as error:
+        return error
+    return None
+
+
+class Folder(Struct, frozen=True):
+    """The folder of a store, or its future place: rights and space."""
+
+    path: Path
+    is_writable: bool
+    open_to_others: tuple[Path, ...]
+    """Entries that group or everybody may write."""
+    used: int
+    free: int
+    is_whole: bool = True
+    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
+
+
+def folder_of(path: Path) -> Folder:
+    """Rights and space of the store's folder, or of its nearest existing parent."""
+    with translate_errors(path):
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
+    stats: list[tuple[Path, os.stat_result]] = []
+    for file in files:
+        with suppress(OSError):  # a writer may have removed it
+            stats.append((file, file.stat()))
+    open_to_others = tuple(
+        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
+    )
+    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
+    may_write = os.access(there, os.W_OK | os.X_OK)
+    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
+    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
+    return Folder(there, may_write, open_to_others, used, free, is_whole)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    yield path
+    for folder, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            yield Path(folder) / name
 
 
 def _lock(subject: Subject, path: Path) -> Finding:
@@ -749,7 +813,7 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
 
 # Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
 # Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
-# Problems end the run with the exit code of the gravest (`service.outcome.GRAVITY`), warnings
+# Problems end the run with the exit code of the gravest (`service.outcome`), warnings
 # with 0.
 
 
@@ -772,7 +836,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
-    sum_of_problems = problems_error(findings, GRAVITY)
+    sum_of_problems = problems_error(findings)
     if sum_of_problems is not None:
         failures.append(Failure(None, sum_of_problems))
     return Outcome(tuple(findings), (), tuple(failures))

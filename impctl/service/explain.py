@@ -54,7 +54,7 @@ from impctl.service.maintenance_plan import (
     chosen_way,
     why_not_bounded,
 )
-from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.prepare import PreparedQuery, kept_plan, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnswerEntry,
@@ -73,7 +73,7 @@ from impctl.service.results import (
     TreeNodeEntry,
     TreeResultEntry,
 )
-from impctl.service.stored import StateMeta, is_captured_alike, kept_plan, provenance_kept
+from impctl.service.stored import StateMeta, is_captured_alike, provenance_kept
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import live_condition

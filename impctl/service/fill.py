@@ -26,12 +26,12 @@ from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_fil
 from impctl.service.maintenance_plan import capture_way, chooser_for, chosen_way
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.partners import SparkPartners, tagged_frame
-from impctl.service.stored import kept_plan
+from impctl.service.prepare import kept_plan
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.spark.render import render_plan
-from impctl.tables.prune import known_counts, spread_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
+from impctl.tables.statistics import known_counts, spread_counts
 from impctl.workload.models import JoinStrategy, Policy
 
 if TYPE_CHECKING:

@@ -39,22 +39,22 @@ from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.prepare import (
     PreparedQuery,
+    answer_verdict,
     columns_assumed,
     constraint_facts,
     fact_of,
+    kept_plan,
     prepare,
 )
 from impctl.service.settings import disk_of
 from impctl.service.stored import (
     StateMeta,
-    answer_verdict,
     ending_to_store,
-    kept_plan,
     stored_moments,
 )
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
-from impctl.tables.lookup import KeyCounts, fan_out, one_in
+from impctl.tables.sample import KeyCounts, fan_out, one_in
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKept
 
 if TYPE_CHECKING:

@@ -17,7 +17,17 @@ from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageErr
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
-from impctl.plan.nodes import LiveRows, Plan, Query, Scan, Select, nodes_of, scans_of
+from impctl.plan.nodes import (
+    Fixpoint,
+    LiveRows,
+    Plan,
+    Query,
+    Scan,
+    Select,
+    Witness,
+    nodes_of,
+    scans_of,
+)
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.service.expiry import LiveAt, has_expiry
 from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
@@ -31,8 +41,11 @@ from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
 if TYPE_CHECKING:
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.safety.judge import Verdict
     from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
+    from impctl.sketch.partition import RangePartition
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
     from impctl.tables.snapshot import Snapshot
@@ -350,7 +363,7 @@ def prepare(ctx: Context, spec: QuerySpec, held: Mapping[str, str] | None = None
             zone=ctx.session_zone,
             names=workload.names,
             live=live,
-            at=now,
+            instant=now,
         )
         now = now if result.query.live else ""
         ruled, core = result.ruled, result.core
@@ -390,3 +403,87 @@ def column_like_clock(
             if tables.snapshot(table).schema.find(name) is not None:
                 return table, name
     return None
+
+
+# The plan whose lineage the sketches hold. Law: it yields the query's rows on every database, and
+# its lineage suffices for the answer. It is the query's own plan, or for `lineage: witness` one in
+# which what a single row decides has only that row's lineage; for `lineage: answer` rows of
+# recursions outside the answer's lineage have none. Engine, Spark and verification use the same
+# plan; queries never run by it.
+
+
+class MaterializedPlan(Struct, frozen=True):
+    """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
+    the nodes of the query's own plan store, by their position."""
+
+    query: Query
+    verdict: Verdict
+    core: Plan
+    notes: Mapping[int, str]
+
+    def core_verdict(
+        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+    ) -> Verdict:
+        """The query's verdict for the core."""
+        return _carried(verdict, replace(self.query, root=self.core), partitions)
+
+    @property
+    def has_witnesses(self) -> bool:
+        """Whether the lineage is a choice: an unchanged row may become decisive."""
+        nodes = nodes_of(self.query.root)
+        return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
+
+
+def answer_verdict(
+    prepared: PreparedQuery,
+    answer: AnswerPlan,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+) -> Verdict:
+    """The query's verdict for the rows of its materialized result."""
+    return _carried(verdict, replace(prepared.planned, root=answer.kept), partitions)
+
+
+def kept_plan(
+    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
+) -> MaterializedPlan:
+    """The plan that maintains sketches of these partitions, under the query's verdict."""
+    from impctl.plan.lineage import answer_notes
+    from impctl.rules.optimize import core_of
+    from impctl.rules.witnesses import witnessed
+
+    if prepared.spec.lineage is LineageMode.ALL:
+        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
+    if prepared.spec.lineage is LineageMode.ANSWER:
+        # The planned query already has the answer's lineage.
+        barriers, _ = sketched_nodes(prepared, verdict, _attributes(partitions))
+        notes = answer_notes(prepared.root, barriers)
+        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
+    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    result = witnessed(prepared.planned, verdict, columns)
+    carried = _carried(verdict, result.query, partitions)
+    return MaterializedPlan(result.query, carried, core_of(result.query.root), result.notes)
+
+
+def sketched_nodes(
+    prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
+) -> tuple[list[int], list[int]]:
+    """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
+    from impctl.safety.direction import Status
+    from impctl.safety.judge import states_of
+
+    states = states_of(verdict, prepared.planned, sketched)
+    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
+    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
+
+
+def _carried(
+    verdict: Verdict, query: Query, partitions: Mapping[AccessId, RangePartition]
+) -> Verdict:
+    from impctl.safety.judge import carried_verdict
+
+    return carried_verdict(verdict, query, _attributes(partitions))
+
+
+def _attributes(partitions: Mapping[AccessId, RangePartition]) -> dict[AccessId, ColumnName]:
+    return {access: partition.attribute for access, partition in partitions.items()}

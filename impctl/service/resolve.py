@@ -52,7 +52,7 @@ from impctl.service.stored import (
     check_marked,
     is_current,
     is_defined_alike,
-    is_stamp_of_this_release,
+    is_of_this_release,
     may_be_marked,
     moved_meanwhile,
     moved_moments,
@@ -65,7 +65,7 @@ from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, range_filter, ranges_between
 from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
-from impctl.tables.footers import hiding_columns
+from impctl.tables.files import hiding_columns
 from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.tables.source import oldest_version
@@ -814,7 +814,7 @@ def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
             source = tables.repin(table)
             existing[table] = range(oldest_version(source) or 0, source.version + 1)
         is_left = all(version in existing[table] for table, version in kept.versions.items())
-        if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
+        if is_left and is_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
     more = "" if is_eager else "; with `maintain: eager` there would be one for every version"

@@ -23,7 +23,6 @@ from impctl.service.results import (
     RunEntry,
     StatusResult,
     VerifiedEntry,
-    unsketched_status,
 )
 from impctl.service.stored import (
     catch_up,
@@ -71,11 +70,11 @@ def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int)
 
     policy = str(ctx.policy(spec))
     if not spec.is_sketched:
-        return unsketched_status(spec.name, policy)
+        return StatusResult(query=spec.name, policy=policy)
     trigger = None if spec.trigger is None else spec.trigger.text
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
-        result = unsketched_status(spec.name, policy)
+        result = StatusResult(query=spec.name, policy=policy)
         return replace(result, stale=True, mode=None, trigger=trigger)
     catch_up(ctx.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
@@ -151,7 +150,7 @@ def _pending(
     }
     if not is_defined_alike(ctx, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
-    if not is_of_this_release(stored):
+    if not is_of_this_release(stored.state_meta):
         return pending, "it was captured by another release of impctl; capture it again"
     try:
         check_pins(stored, ctx.tables)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec import Struct, ValidationError, convert, field, json
 
-from impctl.data.schema import Column, quoted
+from impctl.data.schema import quoted
 from impctl.errors import (
     HistoryGoneError,
     RecaptureNeededError,
@@ -25,20 +24,17 @@ from impctl.service.context import Context, build_mark
 from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
+from impctl.store.records import Count, plain
 from impctl.tables.log import FilesMark, commit_mark, files_mark
-from impctl.tables.schema import schema_mark
+from impctl.tables.snapshot import schema_mark
 from impctl.tables.source import refresh
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
 if TYPE_CHECKING:
-    from impctl.plan.nodes import Plan, Query
     from impctl.rules.finalize import AnswerPlan, FinalSteps
-    from impctl.safety.judge import Verdict
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import RangePartition
     from impctl.store.records import (
         KeptVersion,
         StateChoiceBasis,
@@ -48,11 +44,8 @@ if TYPE_CHECKING:
         TablePin,
     )
 
-# How evenly the ranges of one partition are filled, as the store keeps it beside a query's state.
-# Law: a plain record, so that what reads the store needs no context for it.
 
-
-class RangeDepth(Struct, frozen=True):
+class RangeDepth(Struct, frozen=True, forbid_unknown_fields=True):
     """How evenly one partition's ranges are filled. `at_capture` is the imbalance when the ranges
     were chosen, 0 for a table without rows."""
 
@@ -63,13 +56,14 @@ class RangeDepth(Struct, frozen=True):
     largest: int
     at_capture: float
 
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.at_capture):
+            raise ValueError("not finite")
 
-# How an answer is made of its kept rows, stored beside them: told later without reading SQL. Law:
-# it is that of the plan that the state was captured or carried on with, and is taken for the
-# query's only by the very program that wrote it (`service.context`), and only where the tables'
-# log entries are there to compare. All else that the reading of the query rests on is for whoever
-# asks to compare: its definition, the release, the constants of the clock, the tables and their
-# versions.
+
+# How the result is made of its stored rows, kept beside them so that no SQL is read. Law: it is
+# used only by the program that wrote it, and only if the tables' log entries can still be compared.
+# Callers compare the rest: definition, release, clock constants, tables and versions.
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
@@ -80,7 +74,7 @@ def result_bytes(store: StoreReader, query: QueryName) -> int:
 
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
-    """The stored ending; nothing without a materialized result, or if it takes the SQL text."""
+    """The stored ending; empty without a materialized result, or if it needs the SQL text."""
     from impctl.rules.finalize import written_ending
 
     mark = build_mark()
@@ -89,18 +83,23 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
     try:
         return (mark, written_ending(answer.ending))
     except TypeError:
-        # A constant of a class that is not written: asking for the answer reads the SQL then.
+        # It has a constant of a class that is not written.
         return ()
 
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
-    """Whether this release stored the ending, and for these very tables."""
-    mark, result = build_mark(), stored.state_meta.get("ending") or [""]
-    return mark == result[0] != "" and are_entries_there(stored, tables)
+    """Whether this program stored the ending, and the log still has all stored versions: files
+    alone do not show column names."""
+    mark, marks = build_mark(), _marks(stored)
+    ending = stored.state_meta.get("ending") or [""]
+    return mark == ending[0] != "" and all(
+        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
+        for pin in stored.pins
+    )
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None:
-    """How the answer is made of the stored rows; None if that takes the SQL text."""
+    """How the result is made of the stored rows; None if that needs the SQL text."""
     from impctl.rules.finalize import read_ending
 
     if not has_ending(tables, stored):
@@ -111,30 +110,26 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
         return None
 
 
-# What the store keeps beside a query's state, checked when it comes back. Law: text that was
-# written by another run is outside text: a field that is missing, unknown or of the wrong type is
-# a corrupt state, never a default.
+# What the store keeps beside a query's state. Law: another run wrote it, so a field that is
+# unknown or of the wrong type is a corrupt state. Fields that are empty are not stored.
 
 
-class StateMeta(Struct, frozen=True):
-    """`way` is why the query is maintained as it is; `counters` number an aggregate's groups.
-    `circuit` identifies the circuit of the state, `answer` whether it has the rows of the query's
-    answer, `template` the release that captured the sketch and the queries that may use it with
-    other constants (empty in older sketches), `moments` the clock values of the query, `marks` the
-    commit of each table and `files` its files. `unsure` counts groups kept because a sum of doubles
-    was too close to decide: a source of slack. `distant` names join sides whose rows are not stored
-    and that Spark reads, `from_files` those that the engine reads, and groupings whose groups are
-    not stored; `read_rows` how many rows or groups each had when last filled or stored,
-    `group_bytes` the size of such groups then. `buffers` are pieces of which only the best rows or
-    values are stored, as was chosen; of these `group_bytes` is the full size; `buffer_groups`
-    counts the groups of first rows that could be bounded. `side_reasons` say why each of these is
-    read, bounded or stored, where some are not stored. `depths` say how evenly the ranges are
-    filled, where counted. `ending` is how the answer is made of its rows, as of `service.stored`.
-    `trees` names the join trees of the state, empty without; `estimate` is the expectation per
-    changed row if they were chosen by cost: rows joined to it, tuples touched. `work` is what they
-    have done since, for how many changes. `expires` is the next instant at which a row of a table
-    with an expiry dies, as of `service.expiry`, empty if unknown. `provenance` says how functions
-    of recursion are shipped, empty where none are kept."""
+class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`way` says why the query is maintained as it is, `circuit` identifies the circuit of the
+    state, `answer` whether the result is materialized, `template` the release of the capture and
+    the queries that may use the sketch with other constants (empty in older sketches). `moments`
+    are the query's clock values, `marks` the commit of each table, `files` its files; `counters`
+    number an aggregate's groups. `unsure` counts groups kept because a sum of doubles was too close
+    to decide: a source of slack. `distant` are join sides that Spark reads, `from_files` sides and
+    groupings that the engine reads; `read_rows` their rows or groups, `group_bytes` the size of
+    such groups, when last filled or stored. `buffers` are the sizes of bounded pieces, whose full
+    size is in `group_bytes`; `buffer_groups` counts the groups of first rows that could be bounded.
+    `side_reasons` say why each is read, bounded or stored, if some are not stored. `depths` say how
+    evenly the ranges are filled, where counted. `ending` are a program's mark and how the result is
+    made of its rows. `trees` names the join trees of the state; `estimate` is what was expected per
+    changed row if they were chosen by cost (rows joined, tuples touched), `work` what they have
+    done since, for how many changes. `expires` is the next instant at which a row of a table with
+    an expiry dies, empty if unknown. `provenance` says how functions of recursion are shipped."""
 
     way: str
     circuit: str
@@ -143,38 +138,34 @@ class StateMeta(Struct, frozen=True):
     moments: Mapping[str, str] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, FilesMark] = field(default_factory=dict)
-    counters: Mapping[str, int] = field(default_factory=dict)
-    unsure: int = 0
-    distant: Sequence[str] = ()
-    from_files: Sequence[str] = ()
-    read_rows: Mapping[str, int] = field(default_factory=dict)
-    group_bytes: Mapping[str, int] = field(default_factory=dict)
-    buffers: Mapping[str, int] = field(default_factory=dict)
-    buffer_groups: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, Count] = field(default_factory=dict)
+    unsure: Count = 0
+    distant: tuple[str, ...] = ()
+    from_files: tuple[str, ...] = ()
+    read_rows: Mapping[str, Count] = field(default_factory=dict)
+    group_bytes: Mapping[str, Count] = field(default_factory=dict)
+    buffers: Mapping[str, Count] = field(default_factory=dict)
+    buffer_groups: Mapping[str, Count] = field(default_factory=dict)
     side_reasons: Mapping[str, str] = field(default_factory=dict)
-    depths: Sequence[RangeDepth] = ()
-    ending: Sequence[Any] = ()
+    depths: tuple[RangeDepth, ...] = ()
+    ending: tuple[Any, ...] = ()
     trees: str = ""
     estimate: Mapping[str, float] = field(default_factory=dict)
-    work: Mapping[str, int] = field(default_factory=dict)
+    work: Mapping[str, Count] = field(default_factory=dict)
     expires: str = ""
     provenance: str = ""
 
+    def __post_init__(self) -> None:
+        if not all(map(math.isfinite, self.estimate.values())):
+            raise ValueError("not finite")
+        if self.ending and not (len(self.ending) == 2 and isinstance(self.ending[0], str)):
+            raise ValueError("not a mark with a value")
+
     def as_stored(self) -> dict[str, Any]:
-        """The value that `read` takes."""
-        values = {name: getattr(self, name) for name in _CHECKS}
-        result: dict[str, Any] = {
-            name: dict(value)
-            if isinstance(value, Mapping)
-            else value
-            if isinstance(value, str | int)
-            else list(value)
-            for name, value in values.items()
-            if value or name not in _ONLY_WITH_CONTENT
-        }
-        result["files"] = {table: asdict(mark) for table, mark in self.files.items()}
-        result["depths"] = [asdict(depth) for depth in self.depths]
-        return result
+        """The value that `read` takes: exactly what a later read of the store returns, so that a
+        cached state is recognized as the stored one."""
+        stored: dict[str, Any] = json.decode(json.encode(self, enc_hook=plain))
+        return stored
 
     @property
     def layout(self) -> str:
@@ -199,20 +190,12 @@ class StateMeta(Struct, frozen=True):
     def read(cls, query: str, stored: Mapping[str, Any]) -> Self:
         """The meta of a stored query; StateCorruptError for invalid content."""
         try:
-            return cls(**{name: _CHECKS[name](value) for name, value in stored.items()})
-        except (KeyError, TypeError, ValueError) as error:
+            return convert(stored, cls)
+        except ValidationError as error:
             raise StateCorruptError(
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
             ) from error
-
-
-def layout_of(stored: StoredQuery) -> str | None:
-    """The layout of a stored query's state; None if its description cannot be read."""
-    try:
-        return StateMeta.read(stored.query, stored.state_meta).layout if stored.state_meta else ""
-    except StateCorruptError:
-        return None
 
 
 def tree_record(stored: StoredQuery) -> TreeRecord | None:
@@ -225,200 +208,17 @@ def tree_record(stored: StoredQuery) -> TreeRecord | None:
 
 
 _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
-_ONLY_WITH_CONTENT = frozenset(
-    (
-        *("from_files", "read_rows", "group_bytes", "buffers", "buffer_groups", "side_reasons"),
-        *("trees", "estimate", "work", "expires", "provenance"),
-    )
-)
-"""Fields that are not stored while empty."""
 
 
-def _exact(kind: type, problem: str) -> Callable[[Any], Any]:
-    def checked(value: Any) -> Any:
-        if type(value) is not kind:
-            raise TypeError(problem)
-        return value
-
-    return checked
-
-
-_text = _exact(str, "not a text")
-_flag = _exact(bool, "neither true nor false")
-_whole = _exact(int, "not a whole number")
-
-
-def _count(value: Any) -> int:
-    if _whole(value) < 0:
-        raise ValueError("below zero")
-    return int(value)
-
-
-def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise TypeError("not a number")
-    return float(value)
-
-
-def _by_name(check: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
-    def checked(value: Any) -> dict[str, Any]:
-        if type(value) is not dict:
-            raise TypeError("not an object")
-        return {_text(name): check(item) for name, item in value.items()}
-
-    return checked
-
-
-def _each(check: Callable[[Any], Any]) -> Callable[[Any], list[Any]]:
-    def checked(value: Any) -> list[Any]:
-        if type(value) is not list:
-            raise TypeError("not a list")
-        return [check(item) for item in value]
-
-    return checked
-
-
-def _files_mark(value: Any) -> FilesMark:
-    _exactly(FilesMark, value)
-    rows = value["rows"]
-    return FilesMark(_text(value["digest"]), None if rows is None else _whole(rows))
-
-
-def _mark_and_value(value: Any) -> list[Any]:
-    """A text and its mark, checked on use; or nothing."""
-    if type(value) is not list or len(value) not in (0, 2):
-        raise TypeError("not a mark with a value")
-    return [_text(value[0]), value[1]] if value else []
-
-
-def _depth(value: Any) -> RangeDepth:
-    _exactly(RangeDepth, value)
-    return RangeDepth(
-        table=_text(value["table"]),
-        attribute=_text(value["attribute"]),
-        ranges=_whole(value["ranges"]),
-        rows=_whole(value["rows"]),
-        largest=_whole(value["largest"]),
-        at_capture=_number(value["at_capture"]),
-    )
-
-
-def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
-    if type(value) is not dict or value.keys() != set(record.__struct_fields__):
-        raise TypeError("not a record of the expected form")
-
-
-_CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "way": _text,
-    "circuit": _text,
-    "answer": _flag,
-    "template": _text,
-    "moments": _by_name(_text),
-    "marks": _by_name(_text),
-    "files": _by_name(_files_mark),
-    "counters": _by_name(_count),
-    "unsure": _count,
-    "distant": _each(_text),
-    "from_files": _each(_text),
-    "read_rows": _by_name(_count),
-    "group_bytes": _by_name(_count),
-    "buffers": _by_name(_count),
-    "buffer_groups": _by_name(_count),
-    "side_reasons": _by_name(_text),
-    "depths": _each(_depth),
-    "ending": _mark_and_value,
-    "trees": _text,
-    "estimate": _by_name(_number),
-    "work": _by_name(_count),
-    "expires": _text,
-    "provenance": _text,
-}
-"""The check of each field; other names are rejected."""
-
-
-# The plan by which a query's sketches are kept: whose lineage they hold. Law: it yields the
-# query's rows on every database, and its lineage suffices for the query's answer: by default it
-# is the query's own plan, where witnesses are asked for (`lineage: witness`) the one in which
-# what one row decides has that row's lineage only; where the answer's alone is (`lineage:
-# answer`), rows of recursions that it does not stem from have none. Engine, Spark and
-# verification keep sketches by the same one. Queries themselves never run by it.
-
-
-class MaterializedPlan(Struct, frozen=True):
-    """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
-    the nodes of the query's own plan store, by their position."""
-
-    query: Query
-    verdict: Verdict
-    core: Plan
-    notes: Mapping[int, str]
-
-    def core_verdict(
-        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-    ) -> Verdict:
-        """The query's verdict for the core."""
-        from impctl.safety.judge import carried_verdict
-
-        sketched = {access: partition.attribute for access, partition in partitions.items()}
-        return carried_verdict(verdict, replace(self.query, root=self.core), sketched)
-
-    @property
-    def has_witnesses(self) -> bool:
-        """Whether the lineage is a choice: an unchanged row may become decisive."""
-        from impctl.plan.nodes import Fixpoint, Witness, nodes_of
-
-        nodes = nodes_of(self.query.root)
-        return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
-
-
-def answer_verdict(
-    prepared: PreparedQuery,
-    answer: AnswerPlan,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-) -> Verdict:
-    from impctl.safety.judge import carried_verdict
-
-    sketched = {access: partition.attribute for access, partition in partitions.items()}
-    return carried_verdict(verdict, replace(prepared.planned, root=answer.kept), sketched)
-
-
-def kept_plan(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> MaterializedPlan:
-    """The plan that maintains sketches of these partitions, under the query's verdict."""
-    from impctl.plan.lineage import answer_notes
-    from impctl.rules.optimize import core_of
-    from impctl.rules.witnesses import witnessed
-    from impctl.safety.judge import carried_verdict
-    from impctl.service.choose import sketched_nodes
-
-    if prepared.spec.lineage is LineageMode.ALL:
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
-    if prepared.spec.lineage is LineageMode.ANSWER:
-        # Its plan says so by itself (`service.prepare`).
-        sketched = {access: partition.attribute for access, partition in partitions.items()}
-        barriers, _ = sketched_nodes(prepared, verdict, sketched)
-        notes = answer_notes(prepared.root, barriers)
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
-    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
-    result = witnessed(prepared.planned, verdict, columns)
-    sketched = {access: column.name for access, column in columns.items()}
-    of_kept = carried_verdict(verdict, result.query, sketched)
-    core = core_of(result.query.root)
-    return MaterializedPlan(result.query, of_kept, core, result.notes)
-
-
-# The constants of the clock that a stored sketch stands for, and whether the clock moved on. Law:
-# told from what is stored beside the sketch, without reading SQL; a sketch is only used with the
-# values it stands for. The instant at which rows are live never goes back, and it may go on
-# unnoticed as long as no row expires.
+# The clock constants of a stored sketch. Law: a sketch is used only with its values, which are
+# compared without reading SQL. The instant at which rows are live never goes back; it may advance
+# unnoticed while no row expires.
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
-    """The values by name; none for a query that does not use the clock."""
-    result: Mapping[str, str] = stored.state_meta.get("moments", {})
-    return result
+    """The values by name; empty for a query that does not use the clock."""
+    moments: Mapping[str, str] = stored.state_meta.get("moments", {})
+    return moments
 
 
 def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
@@ -484,11 +284,11 @@ def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
     return " and ".join(texts)
 
 
-# Whether a stored sketch was captured for what the workload file says now, by this release. Law:
-# told from content hashes alone, without reading SQL, so that a run with nothing to do ends at
-# once. `definition` changes whenever the query, its parameters, the sketch asked for, its
-# candidate partitions or the tables' paths change. Another release of impctl may read the same
-# SQL otherwise, or capture otherwise; so what it captured is captured again.
+# How a stored sketch relates to the workload file and its tables. Law: this is decided by content
+# hashes, versions and table identities, without reading SQL, so that a run with nothing to do ends
+# at once. `definition` changes with the query, its parameters, the requested sketch, its candidate
+# partitions and the tables' paths. Another release of impctl may read the SQL or capture in another
+# way, so its sketches are captured again.
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -516,7 +316,7 @@ def check_definition(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> None
             "file has a query with this name in the same store, give one of them a "
             "separate `store`",
         )
-    if not is_of_this_release(stored):
+    if not is_of_this_release(stored.state_meta):
         raise RecaptureNeededError(
             f"The sketch of query `{spec.name}` was captured by another release of impctl, "
             "which may interpret the query differently",
@@ -527,16 +327,11 @@ def check_definition(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> None
 
 def is_captured_alike(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
     """Whether this release captured the stored sketch for the present workload file."""
-    return is_of_this_release(stored) and is_defined_alike(ctx, spec, stored)
+    return is_of_this_release(stored.state_meta) and is_defined_alike(ctx, spec, stored)
 
 
-def is_of_this_release(stored: StoredQuery) -> bool:
-    """Whether this release captured the stored sketch."""
-    return is_stamp_of_this_release(stored.state_meta)
-
-
-def is_stamp_of_this_release(described: Mapping[str, Any]) -> bool:
-    """Whether this release wrote the stamp of a stored sketch."""
+def is_of_this_release(described: Mapping[str, Any]) -> bool:
+    """Whether this release captured the sketch, by its description or basis."""
     return is_stamped_alike(str(described.get("template", "")), stamped(""))
 
 
@@ -614,14 +409,6 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
     return sorted(result)
 
 
-# How a stored sketch stands to the workload file and its tables: the same, current, or neither.
-# Law: told from content hashes, versions and table identities alone, without reading SQL, so that
-# a run with nothing to do ends at once. `definition` changes whenever the query, its parameters,
-# the sketch asked for, its candidate partitions or the tables' paths change. Another release of
-# impctl may read the same SQL otherwise, or capture otherwise; so what it captured is captured
-# again.
-
-
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
     """Pin tables again that another process has maintained the sketch past: they grew after this
     run pinned them, and would look re-created. To be called before anything is computed from the
@@ -659,15 +446,6 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
     )
 
 
-def are_entries_there(stored: StoredQuery, tables: PinnedTables) -> bool:
-    """Whether the log still has all stored versions; files alone do not show column names."""
-    marks = _marks(stored)
-    return all(
-        pin.table in marks and mark_at(tables, pin.table, pin.version) is not None
-        for pin in stored.pins
-    )
-
-
 def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError where a pinned table was re-created, replaced or restored to an earlier
     version, or where nothing is left that could tell. A table that has moved past a missing log
@@ -681,7 +459,9 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
                 f"Table `{pin.table}` at {source.path} is not the one the sketch was captured from",
                 hint="run `impctl capture` to start again from the new table",
             )
-        if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
+        if is_same is None and not (
+            source.version > pin.version and _files_digest(stored, pin.table)
+        ):
             raise _unproven(pin, "run `impctl capture`; later runs compare the files")
 
 
@@ -698,7 +478,7 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
     """TableRecreatedError unless a pinned table equals that of a stored sketch, by all marks: the
     log's entry, and the files as built from the log now. HistoryGoneError if neither is left."""
     for pin in stored.pins:
-        source, digest = tables.source(pin.table), _held(stored, pin.table)
+        source, digest = tables.source(pin.table), _files_digest(stored, pin.table)
         mark, now = _marks(stored).get(pin.table), tables.mark(pin.table)
         has_entry = mark is not None and now is not None
         snapshot = tables.snapshot(pin.table)
@@ -775,20 +555,20 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
         return now == mark
-    digest = _held(stored, table)
+    digest = _files_digest(stored, table)
     if digest is None or tables.source(table).version != version:
         return None
     return files_mark(tables.snapshot(table)).digest == digest
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
-    result: Mapping[TableName, str] = stored.state_meta.get("marks", {})
-    return result
+    marks: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return marks
 
 
-def _held(stored: StoredQuery, table: TableName) -> str | None:
-    result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
-    return result[table]["digest"] if table in result else None
+def _files_digest(stored: StoredQuery, table: TableName) -> str | None:
+    files: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return files[table]["digest"] if table in files else None
 
 
 def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
@@ -797,9 +577,6 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
     source = tables.source(table)
     taken = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if taken is None else taken
-
-
-# Stored sketches as results show them. Law: shows what is stored, computes nothing.
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:

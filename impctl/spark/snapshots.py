@@ -17,8 +17,7 @@ from impctl.data.schema import Kind, quoted
 from impctl.errors import ImpctlError, TableError
 from impctl.spark.run import plain_failures
 from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
-from impctl.tables.footers import hiding_columns
-from impctl.tables.rows import DataFiles
+from impctl.tables.files import DataFiles, hiding_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 # Guarded columns: conditions on them are never pushed down to Parquet files, where NaN and the sign
-# of zero are treated otherwise than in Spark (`tables.footers`), so that rows would be lost.
+# of zero are treated otherwise than in Spark (`tables.files`), so that rows would be lost.
 # Conditions on other columns are. A setting would affect the whole session.
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from impctl.errors import ImpctlError, StorageError, UsageError
+from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
 from impctl.store.disk import (
-    Disk,
+    RealDisk,
     StoreLayout,
     damaged,
     is_full,
@@ -21,199 +21,138 @@ from impctl.store.disk import (
 )
 from impctl.store.lock import WriterLock
 
-# The first schema. Why it is cut this way: a commit writes in proportion to what changed. What is
-# fixed by a capture (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what moves
-# with every commit (`progress`, `pin`); a `sketch` row is written only when its bits changed and
-# holds until the next one; boundaries are stored once under a hash of their content. Every row
-# ends with its seal, and the rows that belong together are held together by a digest of their
-# seals: `progress` has one over pins and one over runs, `sketch_version` one over the sketch rows
-# that hold for it.
-
-_V1_INITIAL: tuple[str, ...] = (
-    """CREATE TABLE query (
-        id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
-        sql TEXT NOT NULL, mode TEXT NOT NULL, captured INTEGER NOT NULL,
-        captured_at REAL NOT NULL, seal INTEGER NOT NULL)""",
-    """CREATE TABLE progress (
-        query_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, slack_bound INTEGER NOT NULL,
-        assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
-        maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
-        runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
-    # Stays as it was made: no command forgets a query.
-    "CREATE TABLE forgotten (id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)",
-    "INSERT INTO forgotten VALUES (1, 0)",
-    """CREATE TABLE pin (
-        query_id INTEGER NOT NULL, table_name TEXT NOT NULL, path TEXT NOT NULL,
-        table_id TEXT NOT NULL, version INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
-    """CREATE TABLE pin_schema (
-        query_id INTEGER NOT NULL, table_name TEXT NOT NULL, schema_json TEXT NOT NULL,
-        seal INTEGER NOT NULL, PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
-    """CREATE TABLE partition (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE sketched (
-        query_id INTEGER NOT NULL, captured INTEGER NOT NULL, access TEXT NOT NULL,
-        table_name TEXT NOT NULL, attribute TEXT NOT NULL, partition_id TEXT NOT NULL,
-        fragments INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, captured, access)) WITHOUT ROWID""",
-    """CREATE TABLE sketch (
-        query_id INTEGER NOT NULL, access TEXT NOT NULL, generation INTEGER NOT NULL,
-        bits BLOB NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, access, generation)) WITHOUT ROWID""",
-    """CREATE TABLE sketch_version (
-        query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
-        digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
-    """CREATE TABLE run (
-        query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,
-        rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, file TEXT,
-        seal INTEGER NOT NULL, content BLOB,
-        PRIMARY KEY (query_id, arrangement, sequence)) WITHOUT ROWID""",
-    "CREATE INDEX run_file ON run (file) WHERE file IS NOT NULL",
-    """CREATE TABLE history (
-        query_id INTEGER NOT NULL, number INTEGER NOT NULL, action TEXT NOT NULL,
-        reason_code TEXT NOT NULL, reason TEXT NOT NULL, started_at REAL NOT NULL,
-        elapsed_ms REAL NOT NULL, read_ms REAL NOT NULL, engine_ms REAL NOT NULL,
-        commit_ms REAL NOT NULL, changes INTEGER NOT NULL, added INTEGER NOT NULL,
-        removed INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, number)) WITHOUT ROWID""",
-)
-
-
-# What runs cost, kept apart from what they did. Why: estimates want the latest runs of each kind,
-# few of them and at once. History grows without bound and mixes the kinds, so the latest captures
-# would have to be searched behind thousands of maintained changes. Nothing is carried over:
-# history did not say how large a captured table was, nor what of its time went into starting
-# Spark.
-
-_V2_COSTS: tuple[str, ...] = (
-    """CREATE TABLE cost (
-        query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
-        rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
-        spark INTEGER NOT NULL, start_ms REAL NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, kind, number)) WITHOUT ROWID""",
-)
-
-
-# Marks of the files that a query's tables had, in the description beside its state. Why a format
-# of its own although no table of the catalog changes: the description is checked field by field,
-# and an older impctl would take one with the new field for damaged. Nothing is carried over: what
-# a table's files were when an older impctl captured is not known any more, so those queries have
-# no mark until they are next maintained or captured (decision 0035).
-
-_V3_FILE_MARKS: tuple[str, ...] = ()
-
-
-# What each sketch version rests on, so that an older one can be used and not only kept. Why: the
-# marks of a query's tables, the reading of its SQL and its assumptions were known of the newest
-# version alone. A version kept from before a backup took the table's place could not be told from
-# one of the table that stands there now (decision 0039). Nothing is carried over: what an older
-# impctl kept has no row here, and is never offered.
-
-_V4_SKETCH_BASIS: tuple[str, ...] = (
-    """CREATE TABLE sketch_basis (
-        query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
-        basis TEXT NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
-)
-
-
-# Checksums of state files page by page, so that a run reads what it uses and not all there is.
-# Why: every run read the whole state of its queries to compare one checksum per file (2.9 GB for
-# fourteen queries of TPC-H, of which a small change uses some megabytes). A file that an older
-# impctl wrote has none; it is looked at in full until `store.health` gives it some. An older
-# impctl would take such a file for damaged, so it must not open the store.
-
-_V5_PAGE_SUMS: tuple[str, ...] = (
-    "ALTER TABLE run ADD COLUMN sums BLOB",
-    # When a file was looked at last, and how far since. Nothing rests on it, so it has no seal.
-    """CREATE TABLE scrub (
-        file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
-)
-
-
-# Commits of tables as numbers, so that it can be told when the next change comes and how large.
-# Why: a table's log says when its commits came, but is cleaned after a month, and reading
-# hundreds of entries at each run would cost more than the run. Numbers only: what they feed is a
-# forecast. An older impctl would not keep them up, so it must not open the store.
-
-_V6_ARRIVALS: tuple[str, ...] = (
-    # How far each table's log was looked at; a name may come to stand for another table.
-    """CREATE TABLE arrival_log (
-        table_name TEXT PRIMARY KEY, table_id TEXT NOT NULL, until INTEGER NOT NULL, since REAL,
-        has_missed INTEGER NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID""",
-    """CREATE TABLE arrival (
-        table_name TEXT NOT NULL, version INTEGER NOT NULL, at REAL, inserted INTEGER,
-        deleted INTEGER, files INTEGER NOT NULL, bytes INTEGER NOT NULL, operation TEXT NOT NULL,
-        is_after_gap INTEGER NOT NULL, seal INTEGER NOT NULL,
-        PRIMARY KEY (table_name, version)) WITHOUT ROWID""",
-)
-
-
-# Which tables' changes a run carried on, beside what it cost. Why: a change of one table may ask
-# for what another's never does; one line through the runs of a query had an expensive change of
-# customers make a cheap one of parts look dear. Empty where a release before wrote the row. An
-# older impctl would write rows without it.
-
-_V7_COST_MOVED: tuple[str, ...] = ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",)
-
-
-# What the parts of a run took, and what the choice of state was made by. Why: which state is
-# worth keeping is told by what each operator took and what each read of a side took, not by the
-# whole of a run (`parts`, empty where a release before wrote the row). And a choice that is made
-# must not be made again after each run: it is once rates, budget or bytes have moved from those
-# that it was made by (`state_choice`, one row at most).
-
-_V8_PARTS_AND_CHOICE: tuple[str, ...] = (
-    "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
-    """CREATE TABLE state_choice (
-        place INTEGER PRIMARY KEY CHECK (place = 1),
-        chosen TEXT NOT NULL,
-        seal INTEGER NOT NULL
-    )""",
-)
-
-
-# The next instant at which a row expires, in the description beside a query's state. Why a format
-# of its own although no table of the catalog changes: as with marks of files (format 3), the
-# description is checked field by field, and an older impctl would take one with the new field for
-# damaged. Nothing is carried over: before, no table had an expiry.
-
-_V9_EXPIRY: tuple[str, ...] = ()
-
-
-# How the state was kept that a run carried on, beside what the run cost. Why: what runs took
-# while sides were read from files stayed in the estimates after these were kept again, and had
-# them recapture for good. Of runs before nobody knows the layout, so where a choice of state was
-# ever made they are forgotten; elsewhere state is kept as it was captured. An older impctl would
-# write rows without it. What the last choice was made by is forgotten too: the next run looks.
-
-_V10_LAYOUTS: tuple[str, ...] = (
-    "ALTER TABLE cost ADD COLUMN layout TEXT NOT NULL DEFAULT ''",
-    "DELETE FROM cost WHERE EXISTS (SELECT 1 FROM state_choice)",
-    "DELETE FROM state_choice",
-)
-
-
-# The format of a store on disk and how an older one becomes the present one. Law: a store written
-# by a newer format is refused, never guessed at; an older one is brought up step by step, all
-# steps in one transaction.
+# The format of a store on disk. Law: a newer format is refused, never guessed at; an older one is
+# upgraded step by step, all steps in one transaction.
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    _V1_INITIAL,
-    _V2_COSTS,
-    _V3_FILE_MARKS,
-    _V4_SKETCH_BASIS,
-    _V5_PAGE_SUMS,
-    _V6_ARRIVALS,
-    _V7_COST_MOVED,
-    _V8_PARTS_AND_CHOICE,
-    _V9_EXPIRY,
-    _V10_LAYOUTS,
+    # The first schema. A commit writes in proportion to what changed: what a capture fixes
+    # (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what every commit moves
+    # (`progress`, `pin`). A `sketch` row is written only when its bits change and is valid until
+    # the next one. Boundaries are stored once, under a hash of their content. Every row ends with
+    # its seal, and a digest of seals ties rows together: `progress` has one over pins and one over
+    # runs, `sketch_version` one over its valid sketch rows.
+    (
+        """CREATE TABLE query (
+            id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, fingerprint TEXT NOT NULL,
+            sql TEXT NOT NULL, mode TEXT NOT NULL, captured INTEGER NOT NULL,
+            captured_at REAL NOT NULL, seal INTEGER NOT NULL)""",
+        """CREATE TABLE progress (
+            query_id INTEGER PRIMARY KEY, generation INTEGER NOT NULL, slack_bound INTEGER NOT NULL,
+            assumptions TEXT NOT NULL, state_meta TEXT NOT NULL, has_state INTEGER NOT NULL,
+            maintained_at REAL NOT NULL, pins INTEGER NOT NULL,
+            runs INTEGER NOT NULL, seal INTEGER NOT NULL)""",
+        # Stays as it was made: no command forgets a query.
+        """CREATE TABLE forgotten (
+            id INTEGER PRIMARY KEY CHECK (id = 1), generation INTEGER NOT NULL)""",
+        "INSERT INTO forgotten VALUES (1, 0)",
+        """CREATE TABLE pin (
+            query_id INTEGER NOT NULL, table_name TEXT NOT NULL, path TEXT NOT NULL,
+            table_id TEXT NOT NULL, version INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
+        """CREATE TABLE pin_schema (
+            query_id INTEGER NOT NULL, table_name TEXT NOT NULL, schema_json TEXT NOT NULL,
+            seal INTEGER NOT NULL, PRIMARY KEY (query_id, table_name)) WITHOUT ROWID""",
+        """CREATE TABLE partition (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE sketched (
+            query_id INTEGER NOT NULL, captured INTEGER NOT NULL, access TEXT NOT NULL,
+            table_name TEXT NOT NULL, attribute TEXT NOT NULL, partition_id TEXT NOT NULL,
+            fragments INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, captured, access)) WITHOUT ROWID""",
+        """CREATE TABLE sketch (
+            query_id INTEGER NOT NULL, access TEXT NOT NULL, generation INTEGER NOT NULL,
+            bits BLOB NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, access, generation)) WITHOUT ROWID""",
+        """CREATE TABLE sketch_version (
+            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, captured INTEGER NOT NULL,
+            digest INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+        """CREATE TABLE run (
+            query_id INTEGER NOT NULL, arrangement TEXT NOT NULL, sequence INTEGER NOT NULL,
+            rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum INTEGER NOT NULL, file TEXT,
+            seal INTEGER NOT NULL, content BLOB,
+            PRIMARY KEY (query_id, arrangement, sequence)) WITHOUT ROWID""",
+        "CREATE INDEX run_file ON run (file) WHERE file IS NOT NULL",
+        """CREATE TABLE history (
+            query_id INTEGER NOT NULL, number INTEGER NOT NULL, action TEXT NOT NULL,
+            reason_code TEXT NOT NULL, reason TEXT NOT NULL, started_at REAL NOT NULL,
+            elapsed_ms REAL NOT NULL, read_ms REAL NOT NULL, engine_ms REAL NOT NULL,
+            commit_ms REAL NOT NULL, changes INTEGER NOT NULL, added INTEGER NOT NULL,
+            removed INTEGER NOT NULL, versions TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, number)) WITHOUT ROWID""",
+    ),
+    # What runs cost, apart from `history`, which grows without bound and mixes kinds of runs:
+    # estimates need the latest runs of each kind. Nothing is carried over: history did not record
+    # the size of a captured table, nor the time to start Spark.
+    (
+        """CREATE TABLE cost (
+            query_id INTEGER NOT NULL, kind TEXT NOT NULL, number INTEGER NOT NULL,
+            rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
+            spark INTEGER NOT NULL, start_ms REAL NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, kind, number)) WITHOUT ROWID""",
+    ),
+    # Marks of the tables' files, in the description beside a query's state. No table of the
+    # catalog changes, but an older impctl would refuse the new field as damage. Queries captured
+    # before have no mark until they are maintained or captured again (decision 0035).
+    (),
+    # The basis of each sketch version, so that an older version can be used: without it, a version
+    # from before a backup was restored cannot be told from one of the present table (decision
+    # 0039). Versions stored before have no row here and are never offered.
+    (
+        """CREATE TABLE sketch_basis (
+            query_id INTEGER NOT NULL, generation INTEGER NOT NULL, assumptions TEXT NOT NULL,
+            basis TEXT NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
+    ),
+    # Checksums of state files by page, so that a run verifies only what it reads. A file of an
+    # older impctl has none and is verified in full until `store.health` adds them. An older impctl
+    # would take such a file for damaged.
+    (
+        "ALTER TABLE run ADD COLUMN sums BLOB",
+        # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.
+        """CREATE TABLE scrub (
+            file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
+    ),
+    # Commits of tables as numbers, for forecasts: a table's log is cleaned after a month, and
+    # reading it at each run would cost more than the run. An older impctl would not continue them.
+    (
+        # How far each table's log was read; a name may later denote another table.
+        """CREATE TABLE arrival_log (
+            table_name TEXT PRIMARY KEY, table_id TEXT NOT NULL, until INTEGER NOT NULL, since REAL,
+            has_missed INTEGER NOT NULL, seal INTEGER NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE arrival (
+            table_name TEXT NOT NULL, version INTEGER NOT NULL, at REAL, inserted INTEGER,
+            deleted INTEGER, files INTEGER NOT NULL, bytes INTEGER NOT NULL,
+            operation TEXT NOT NULL, is_after_gap INTEGER NOT NULL, seal INTEGER NOT NULL,
+            PRIMARY KEY (table_name, version)) WITHOUT ROWID""",
+    ),
+    # The tables whose changes a run maintained, beside its cost: a change of one table may be much
+    # cheaper than one of another. Empty in older rows. An older impctl would not write it.
+    ("ALTER TABLE cost ADD COLUMN moved TEXT NOT NULL DEFAULT ''",),
+    # The times of a run's parts, and the basis of the last choice of state (`state_choice`, at
+    # most one row): which state is worth keeping depends on the time of each operator and each
+    # read, and a choice is repeated only after its basis changed. `parts` is empty in older rows.
+    (
+        "ALTER TABLE cost ADD COLUMN parts TEXT NOT NULL DEFAULT ''",
+        """CREATE TABLE state_choice (
+            place INTEGER PRIMARY KEY CHECK (place = 1), chosen TEXT NOT NULL,
+            seal INTEGER NOT NULL)""",
+    ),
+    # The next instant at which a row expires, in the description beside a query's state. As in
+    # format 3, an older impctl would refuse the new field as damage.
+    (),
+    # The layout of the state that a run maintained, beside its cost: runs of other layouts say
+    # nothing about the present one. The layouts of earlier runs are unknown, so these are
+    # forgotten where a choice of state was ever made, and the choice is made again.
+    (
+        "ALTER TABLE cost ADD COLUMN layout TEXT NOT NULL DEFAULT ''",
+        "DELETE FROM cost WHERE EXISTS (SELECT 1 FROM state_choice)",
+        "DELETE FROM state_choice",
+    ),
 )
 """`MIGRATIONS[n]` brings a catalog from format n to n + 1."""
 
 FORMAT_VERSION = len(MIGRATIONS)
-_APPLICATION_ID = 0x696D7043  # "impC" in the file's header, so that `file` can tell what it is
+_APPLICATION_ID = 0x696D7043  # "impC" in the file's header
 
 
 def check_format(connection: sqlite3.Connection, path: Path) -> int:
@@ -244,7 +183,7 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
 
 
 # A checksum on every catalog row, because SQLite keeps none on its pages. Law: a row that was
-# altered on disk, in any column, is never read as if it were whole.
+# altered on disk, in any column, is never read as if it were intact.
 
 Value = str | int | float | bytes | None
 
@@ -263,17 +202,54 @@ def digest_of(rows: Iterable[tuple[Any, ...]]) -> int:
     return seal_of(*(row[-1] for row in rows))
 
 
-def opened(row: tuple[Any, ...], path: Path, what: str) -> tuple[Any, ...]:
-    """The values of a row whose last column is its seal; StateCorruptError if they do not match."""
-    values, held = row[:-1], row[-1]
-    if seal_of(*values) != held:
-        raise damaged(path, f"a row of `{what}` does not match its checksum")
-    return values
+class Transaction:
+    """The statements of a transaction. Rows that it adds are sealed; rows that it opens must match
+    their seals, else StateCorruptError."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.execute = connection.execute
+        self.executemany = connection.executemany
+        self.path = path
+
+    def add(self, table: str, *values: Value) -> tuple[Any, ...]:
+        """Insert a sealed row, which must be new; returns it."""
+        return self.insert(table, sealed(*values))
+
+    def put(self, table: str, *values: Value) -> tuple[Any, ...]:
+        """Insert or replace a sealed row; returns it."""
+        return self.insert(table, sealed(*values), "INSERT OR REPLACE")
+
+    def insert(
+        self, table: str, row: tuple[Any, ...], statement: str = "INSERT"
+    ) -> tuple[Any, ...]:
+        """Insert a row as it is; returns it."""
+        self.execute(f"{statement} INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        return row
+
+    def find(self, table: str, **key: Value) -> tuple[Any, ...] | None:
+        """The values of the row with this key; None without one."""
+        where = " AND ".join(f"{column} = ?" for column in key)
+        row = self.execute(f"SELECT * FROM {table} WHERE {where}", (*key.values(),)).fetchone()  # noqa: S608  # our names
+        return None if row is None else self.opened(row, table)
+
+    def delete(self, query_id: int, *tables: str) -> None:
+        """Delete the query's rows in these tables."""
+        for table in tables:
+            self.execute(f"DELETE FROM {table} WHERE query_id = ?", (query_id,))  # noqa: S608  # our names
+
+    def opened(self, row: tuple[Any, ...], table: str) -> tuple[Any, ...]:
+        """The values of a row whose last column is its seal."""
+        values, seal = row[:-1], row[-1]
+        if seal_of(*values) != seal:
+            raise self.damaged(f"a row of `{table}` does not match its checksum")
+        return values
+
+    def damaged(self, detail: str) -> StateCorruptError:
+        return damaged(self.path, detail)
 
 
-# The SQLite connection: how it is opened, and what a transaction is. Law: a write transaction
-# holds completely and durably, or nothing of it does (WAL, synchronous FULL); a read transaction
-# sees one moment. Readers never wait for the writer.
+# The SQLite connection. Law: a write transaction takes effect completely and durably, or not at all
+# (WAL, synchronous FULL); a read transaction sees one moment. Readers never wait for the writer.
 
 _BUSY_MS = 5_000
 """Wait for SQLite's own locks; short, because writers take the writer's lock first."""
@@ -286,6 +262,8 @@ _STATEMENTS = 256
 """More than this package has, so that no connection prepares one twice."""
 _JOURNAL_BYTES = (18, 19)
 """Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
+OWN_LOCK_TIMEOUT = 10.0
+"""Seconds that a commit without the lock waits for another writer."""
 _COPY_ATTEMPTS = 20
 """Attempts to copy a catalog that a writer may change meanwhile."""
 
@@ -298,11 +276,12 @@ class Catalog:
         self,
         connection: sqlite3.Connection,
         path: Path,
-        disk: Disk,
+        disk: RealDisk,
         *,
         refusal: ImpctlError | None = None,
     ) -> None:
         self._connection = connection
+        self._transaction = Transaction(connection, path)
         self._disk = disk
         self.path = path
         self.refusal = refusal
@@ -316,21 +295,21 @@ class Catalog:
         return self.refusal is None
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[Transaction]:
         """One consistent state of the catalog for all statements inside."""
         with translate_errors(self.path):
             if self._connection.in_transaction:
                 with self._part(is_kept=False):
-                    yield self._connection
+                    yield self._transaction
                 return
             self._connection.execute("BEGIN")
             try:
-                yield self._connection
+                yield self._transaction
             finally:
                 self._connection.rollback()
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[Transaction]:
         """A transaction: everything inside is committed at the end, or nothing."""
         if self.refusal is not None:
             raise self.refusal
@@ -340,11 +319,11 @@ class Catalog:
                 if not self._connection.in_transaction:
                     self._disk.begin(self._connection)
                 with self._part(is_kept=True):
-                    yield self._connection
+                    yield self._transaction
                 return
             self._disk.begin(self._connection)
             try:
-                yield self._connection
+                yield self._transaction
                 self._disk.commit(self._connection)
             finally:
                 if self._connection.in_transaction:
@@ -393,17 +372,17 @@ class Catalog:
                 self._connection.execute("RELEASE part")
 
     @contextmanager
-    def writing_unsynced(self) -> Iterator[sqlite3.Connection]:
+    def writing_unsynced(self) -> Iterator[Transaction]:
         """Like `writing`, but may be lost when the machine stops; for statistics only."""
         if self.is_together:
-            with self.writing() as connection:
-                yield connection
+            with self.writing() as transaction:
+                yield transaction
             return
         with translate_errors(self.path):
             self._connection.execute("PRAGMA synchronous = NORMAL")
             try:
-                with self.writing() as connection:
-                    yield connection
+                with self.writing() as transaction:
+                    yield transaction
             finally:
                 self._connection.execute("PRAGMA synchronous = FULL")
 
@@ -421,22 +400,30 @@ class Catalog:
             self._connection.close()
 
 
-def create_catalog(layout: StoreLayout, disk: Disk) -> None:
-    """Create or upgrade the catalog; the caller holds the writer's lock."""
-    with translate_errors(layout.catalog):
-        disk.create_empty(layout.catalog)
-        connection = _connect(layout.catalog)
-        try:
-            _prepare_writer(connection, disk)
-            disk.begin(connection)
-            migrate(connection, layout.catalog)
-            disk.commit(connection)
-        finally:
-            connection.close()
-        disk.sync_folder(layout.root)
+def created_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
+    """The catalog, created or upgraded under the writer's lock: of two first commands at once, one
+    creates it. Nothing is committed to a store whose folders a power cut could remove."""
+    make_lasting_folder(layout.root, disk)
+    lock = WriterLock(layout, disk)
+    lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
+    try:
+        catalog = open_catalog(layout, disk)
+        if catalog is not None:
+            return catalog
+        with translate_errors(layout.catalog):
+            disk.create_empty(layout.catalog)
+            with closing(_connect(layout.catalog)) as connection:
+                _prepare_writer(connection, disk)
+                disk.begin(connection)
+                migrate(connection, layout.catalog)
+                disk.commit(connection)
+            disk.sync_folder(layout.root)
+        return open_catalog(layout, disk)
+    finally:
+        lock.release()
 
 
-def open_catalog(layout: StoreLayout, disk: Disk) -> Catalog | None:
+def open_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog | None:
     """Open the catalog; None if there is none, or if an older format needs a writer."""
     if not layout.catalog.is_file():
         return None
@@ -450,7 +437,7 @@ def open_catalog(layout: StoreLayout, disk: Disk) -> Catalog | None:
         return _opened(layout, disk, error)
 
 
-def _opened(layout: StoreLayout, disk: Disk, refusal: ImpctlError | None) -> Catalog | None:
+def _opened(layout: StoreLayout, disk: RealDisk, refusal: ImpctlError | None) -> Catalog | None:
     """The catalog, writable if possible; None if its format needs a writer."""
     with translate_errors(layout.catalog):
         connection = _connect(layout.catalog) if refusal is None else _connect_unwritable(layout)
@@ -466,27 +453,19 @@ def _opened(layout: StoreLayout, disk: Disk, refusal: ImpctlError | None) -> Cat
     return Catalog(connection, layout.catalog, disk, refusal=refusal)
 
 
-def empty_catalog(layout: StoreLayout, disk: Disk) -> Catalog:
+def copied_catalog(layout: StoreLayout, disk: RealDisk) -> Catalog:
+    """A catalog in memory for a reader: an older one upgraded, or an empty one without any."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    migrate(connection, layout.catalog)
-    return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
-
-
-def upgraded_copy(layout: StoreLayout, disk: Disk) -> Catalog | None:
-    """A catalog of an older format, upgraded in memory for a reader; None if there is none."""
-    if not layout.catalog.is_file():
-        return None
     with translate_errors(layout.catalog):
-        # Without a log there is nothing to merge, and on a full disk no space for it.
-        is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
-        original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
-        try:
-            if check_format(original, layout.catalog) == 0:
-                return None
-            connection = sqlite3.connect(":memory:", isolation_level=None)
-            original.backup(connection)
-        finally:
-            original.close()
+        if layout.catalog.is_file():
+            # Without a log there is nothing to merge, and on a full disk no space for it.
+            is_whole = not disk.is_writable(layout.root) or not _has_log(layout)
+            original = _connect_unwritable(layout) if is_whole else _connect(layout.catalog)
+            try:
+                if check_format(original, layout.catalog) > 0:
+                    original.backup(connection)
+            finally:
+                original.close()
         migrate(connection, layout.catalog)
     return Catalog(connection, layout.catalog, disk, refusal=read_only(layout.root))
 
@@ -511,7 +490,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     )
 
 
-def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
+def _prepare_writer(connection: sqlite3.Connection, disk: RealDisk) -> None:
     mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
     if mode != "wal":
         mode = disk.use_log(connection)
@@ -560,26 +539,3 @@ def _connect_unwritable(layout: StoreLayout) -> sqlite3.Connection:
         code="catalog_busy",
         hint="run the command again later",
     )
-
-
-# A store made where there is none, or brought to the present format. Law: two first commands may
-# come at once; one of them makes it. Nothing is committed to a store whose folders a power cut
-# could take away.
-
-OWN_LOCK_TIMEOUT = 10.0
-"""Seconds that a commit without the lock waits for another writer."""
-
-
-def created(layout: StoreLayout, disk: Disk) -> Catalog | None:
-    """The catalog, created under the writer's lock."""
-    make_lasting_folder(layout.root, disk)
-    lock = WriterLock(layout, disk)
-    lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
-    try:
-        catalog = open_catalog(layout, disk)
-        if catalog is None:
-            create_catalog(layout, disk)
-            catalog = open_catalog(layout, disk)
-        return catalog
-    finally:
-        lock.release()

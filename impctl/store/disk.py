@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import mmap
 import os
 import sqlite3
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
-
-from msgspec import Struct
 
 from impctl.errors import (
     OPEN_FILES,
@@ -28,93 +26,18 @@ from impctl.errors import (
 )
 from impctl.store.records import Leftover
 
-# What the two families of operating systems call differently: locks, open flags, users,
-# processes. Law: every name that one of them lacks is asked for here and inside a function or
-# with a default, so that impctl can be imported on both. A lock is the open file's, and the
-# system gives it back when its process ends, however it ends; locks taken by different opens
-# exclude each other within a process too.
-
-CAREFUL = (
-    getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_BINARY", 0)
-    | getattr(os, "O_NOINHERIT", 0)
-)
-"""Flags of every file opened here: no links, not inherited, bytes unchanged."""
-
-_FAR = 1 << 30
-"""The byte that is locked where a lock prevents reading: beyond any note."""
-_TAKEN = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
-_STILL_ACTIVE = 259
-_QUERY = 0x1000
+CAREFUL = os.O_CLOEXEC | os.O_NOFOLLOW
+"""Flags of every file opened here: not inherited, no links."""
 
 
 def lock_file(descriptor: int, *, wait: bool) -> None:
-    """Lock the open file; without `wait` BlockingIOError if it is locked."""
-    if sys.platform == "win32":  # pragma: no cover - no such machine here
-        import msvcrt
-
-        os.lseek(descriptor, _FAR, os.SEEK_SET)
-        while True:
-            try:
-                msvcrt.locking(descriptor, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
-                return
-            except OSError as error:
-                # Waiting ends after ten seconds there.
-                if error.errno not in _TAKEN:
-                    raise
-                if not wait:
-                    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def read_start(descriptor: int, size: int) -> bytes:
-    """The first `size` bytes of the open file, or fewer."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return os.read(descriptor, size)
-
-
-def write_whole(descriptor: int, content: bytes) -> None:
-    """Replace the content of the open file."""
-    os.ftruncate(descriptor, 0)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.write(descriptor, content)
-
-
-def user() -> int | None:
-    """The user's number; None where files have no such owner."""
-    return os.geteuid() if hasattr(os, "geteuid") else None
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process has this number, also another user's or a zombie."""
-    if sys.platform == "win32":  # pragma: no cover - a signal of number 0 is Ctrl-C there
-        import ctypes
-
-        kernel = ctypes.windll.kernel32
-        handle = kernel.OpenProcess(_QUERY, False, pid)
-        if not handle:
-            return False
-        code = ctypes.c_ulong()
-        kernel.GetExitCodeProcess(handle, ctypes.byref(code))
-        kernel.CloseHandle(handle)
-        return code.value == _STILL_ACTIVE
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+    """Lock the open file; without `wait` BlockingIOError if it is locked. The lock belongs to the
+    open file, so opens within one process exclude each other too, and it ends with its process."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def sync_entries(folder: Path) -> None:
-    """Sync the folder's entries, where folders can be opened for that."""
-    if os.name == "nt":  # pragma: no cover - NTFS logs changes of folders by itself
-        return
+    """Sync the folder's entries."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -122,26 +45,9 @@ def sync_entries(folder: Path) -> None:
         os.close(descriptor)
 
 
-def set_direct(descriptor: int, wanted: bool) -> bool:
-    """Set whether writes bypass the page cache; returns whether they do now."""
-    direct = getattr(os, "O_DIRECT", 0)
-    if not direct or sys.platform == "win32":
-        return False
-    import fcntl
-
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | direct if wanted else flags & ~direct)
-    except OSError:
-        return False  # not offered here: as usual
-    return wanted
-
-
-# The one seam between the store and the disk: every write, sync, removal and commit passes here.
-# Law: a `Disk` does what its method says or raises; it decides nothing. Tests put a failing disk
-# in its place. Run files are written past the page cache where the file system lets us: nothing
-# in this process reads them again, and filling fresh cache pages costs several times the write
-# itself.
+# The disk. Law: a method does what it says or raises; it decides nothing. Tests put a failing disk
+# in its place. Run files are written past the page cache where the file system permits: nothing in
+# this process reads them again, and filling new cache pages costs several times the write itself.
 
 _STAGING = 1 << 20
 _BLOCK = 4096
@@ -159,52 +65,7 @@ class OutputFile(Protocol):
     def close(self) -> None: ...
 
 
-class Disk(Protocol):
-    def is_writable(self, folder: Path) -> bool: ...
-
-    def make_folder(self, path: Path) -> tuple[Path, ...]:
-        """Create the folder (mode 0700) and its missing parents (at most 0755). Returns the new
-        ones, outermost first; their entries are not synced yet."""
-        ...
-
-    def create_empty(self, path: Path) -> None:
-        """Create an empty file (mode 0600) if there is none."""
-        ...
-
-    def create(self, path: Path) -> OutputFile:
-        """Create a file (mode 0600); FileExistsError if there is one."""
-        ...
-
-    def sync_folder(self, path: Path) -> None: ...
-
-    def remove(self, path: Path) -> None: ...
-
-    def remove_folder(self, path: Path) -> None:
-        """Remove an empty folder."""
-        ...
-
-    def put_note(self, descriptor: int, note: bytes) -> None:
-        """Replace the content of the open file by `note`; not synced, for information only."""
-        ...
-
-    def use_log(self, connection: sqlite3.Connection) -> str:
-        """Ask SQLite for a write-ahead log; returns the journal mode it chose."""
-        ...
-
-    def begin(self, connection: sqlite3.Connection) -> None: ...
-
-    def commit(self, connection: sqlite3.Connection) -> None: ...
-
-    def vacuum(self, connection: sqlite3.Connection) -> None:
-        """Rewrite the catalog without its free pages, in one transaction of SQLite."""
-        ...
-
-    def checkpoint(self, connection: sqlite3.Connection) -> None:
-        """Checkpoint and truncate SQLite's log, as far as readers permit."""
-        ...
-
-
-def make_lasting_folder(path: Path, disk: Disk) -> None:
+def make_lasting_folder(path: Path, disk: RealDisk) -> None:
     """Create the folder and sync the entry of every folder created. Nothing may be committed inside
     a folder whose entry a power cut could remove."""
     for folder in disk.make_folder(path):
@@ -213,25 +74,29 @@ def make_lasting_folder(path: Path, disk: Disk) -> None:
 
 class RealDisk:
     def __init__(self) -> None:
-        # Aligned, and touched once only: fresh memory is slow to come by on virtual machines.
+        # Aligned, and touched only once: new memory is slow on virtual machines.
         self._staging = mmap.mmap(-1, _STAGING)
 
     def is_writable(self, folder: Path) -> bool:
         return os.access(folder, os.W_OK | os.X_OK)
 
     def make_folder(self, path: Path) -> tuple[Path, ...]:
+        """Create the folder (mode 0700) and its missing parents (at most 0755). Returns the new
+        ones, outermost first; their entries are not synced yet."""
         missing = [folder for folder in (*reversed(path.parents), path) if not folder.exists()]
         for parent in path.parents[::-1]:
-            # Whatever the umask: who may write a parent may put another store in place of ours.
+            # Whatever the umask: who may write a parent may replace our store.
             if parent in missing:
                 parent.mkdir(mode=0o755, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
         return tuple(missing)
 
     def create_empty(self, path: Path) -> None:
+        """Create an empty file (mode 0600) if there is none."""
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | CAREFUL, 0o600))
 
     def create(self, path: Path) -> OutputFile:
+        """Create a file (mode 0600); FileExistsError if there is one."""
         return _DirectFile(path, self._staging)
 
     def sync_folder(self, path: Path) -> None:
@@ -241,12 +106,16 @@ class RealDisk:
         path.unlink(missing_ok=True)
 
     def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
         path.rmdir()
 
     def put_note(self, descriptor: int, note: bytes) -> None:
-        write_whole(descriptor, note)
+        """Replace the content of the open file by `note`; not synced, for information only."""
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, note, 0)
 
     def use_log(self, connection: sqlite3.Connection) -> str:
+        """Ask SQLite for a write-ahead log; returns the journal mode it chose."""
         return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])
 
     def begin(self, connection: sqlite3.Connection) -> None:
@@ -256,9 +125,11 @@ class RealDisk:
         connection.execute("COMMIT")
 
     def vacuum(self, connection: sqlite3.Connection) -> None:
+        """Rewrite the catalog without its free pages, in one transaction of SQLite."""
         connection.execute("VACUUM")
 
     def checkpoint(self, connection: sqlite3.Connection) -> None:
+        """Checkpoint and truncate SQLite's log, as far as readers permit."""
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
@@ -307,13 +178,20 @@ class _DirectFile:
                     self._set_direct(False)
 
     def _set_direct(self, wanted: bool) -> None:
-        self._is_direct = set_direct(self._descriptor, wanted)
+        """Set whether writes bypass the page cache, where that is possible."""
+        direct = getattr(os, "O_DIRECT", 0)  # Linux
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        self._is_direct = wanted and direct != 0
+        try:
+            new = flags | direct if wanted else flags & ~direct
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, new)
+        except OSError:
+            self._is_direct = False  # not offered by this file system
 
 
-# What SQLite and the operating system report, in impctl's words. Law: no `sqlite3.Error` and no
-# `OSError` leaves the package; damage is `StateCorruptError`, what stays wrong until somebody
-# changes the set-up is `UsageError`, everything else that failed on the way to the disk is
-# `StorageError`.
+# Errors of SQLite and the operating system. Law: no `sqlite3.Error` and no `OSError` leaves the
+# package. Damage is `StateCorruptError`; what stays wrong until somebody changes the set-up is
+# `UsageError`; every other failure on the way to the disk is `StorageError`.
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -343,7 +221,7 @@ def translate_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise from_sqlite(error, path) from error
     except UnicodeDecodeError as error:
-        # Names in a damaged catalog reach us by way of SQLite's own messages.
+        # Names in a damaged catalog, in SQLite's messages.
         raise damaged(path, "it contains text that is not UTF-8") from error
     except OSError as error:
         raise from_system(error, path) from error
@@ -354,7 +232,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
     text = str(error)
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     name = getattr(error, "sqlite_errorname", "")
-    # Text that is no UTF-8 comes without a code; nothing we write is like that.
+    # Text that is not UTF-8 comes without a code; we write none.
     if primary in _DAMAGED or text.startswith("Could not decode") or "no such table" in text:
         return damaged(path, text)
     if primary in _BUSY:
@@ -364,7 +242,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
             hint="another program has the catalog open for writing; run the command again later",
         )
     if primary in _UNCLEAR:
-        # SQLite keeps a full disk, a lack of file names and a quota to itself in many places.
+        # SQLite often does not report a full disk, a lack of file names or a quota as such.
         result = find_limit_error(path.parent)
         if result is not None:
             return from_system(result, path)
@@ -408,7 +286,7 @@ def find_limit_error(folder: Path) -> OSError | None:
             probe.flush()
             os.fsync(probe.fileno())
     except OSError as error:
-        # Without the name of the probe, which is not what anybody wanted to write.
+        # Without the name of the probe.
         is_limit = error.errno in FULL_DISK | OPEN_FILES
         return OSError(error.errno, error.strerror) if is_limit else None
     return None
@@ -464,13 +342,12 @@ def read_only(path: Path) -> UsageError:
     return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)
 
 
+# The owner and rights of a store's folder and files. Law: who may write the store can write a
+# sketch, and who can put a link into it can have one of our files overwritten; so both are refused
+# before anything is opened. The folder itself may be a link that belongs to this user or to root,
+# because it was named on purpose.
+
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-# Whose a store's folder and files are: what others may write is not read, links are not followed.
-# Law: who may write the store can write a sketch, and who can put a link into it can have a file
-# of ours written over; so both are refused before anything is opened. The folder itself may be
-# reached by a link that belongs to this user or to root, because it was named on purpose.
 
 
 def check_store_files(layout: StoreLayout, *, is_shared: bool = False) -> None:
@@ -483,7 +360,7 @@ def check_store_files(layout: StoreLayout, *, is_shared: bool = False) -> None:
             code="store_path",
             hint="set `store` to the path of a folder, existing or new",
         )
-    linked, trusted = _stat(root, follow=False), (0, user() or 0)
+    linked, trusted = _stat(root, follow=False), (0, os.geteuid())
     if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in trusted:
         raise _link(root, "belongs to another user")
     folder = _stat(root)
@@ -509,9 +386,7 @@ def _stat(path: Path, *, follow: bool = True) -> os.stat_result | None:
 
 
 def _check_rights(path: Path, result: os.stat_result) -> None:
-    me = user()
-    if me is None:
-        return  # access lists instead of owners and modes: the folder's creator sets the rights
+    me = os.geteuid()
     if result.st_uid != me:
         raise UsageError(
             f"`{path}` of the store belongs to user {result.st_uid}, but this process runs as user "
@@ -537,40 +412,23 @@ def _link(path: Path, what: str) -> UsageError:
     )
 
 
-# Names of the folders and files of a store; nothing else knows them. Law: every file impctl
-# writes for itself lies under `root`, under a name made here.
+# Names of the folders and files of a store. Law: every file impctl writes for itself is under
+# `root`, with a name from here.
 
 RUN_SUFFIX = ".arrow"
 
 
-class StoreLayout(Struct, frozen=True):
-    root: Path
-
-    @property
-    def catalog(self) -> Path:
-        return self.root / "catalog.sqlite"
-
-    @property
-    def write_ahead_log(self) -> Path:
-        return self.root / "catalog.sqlite-wal"
-
-    @property
-    def ledger(self) -> Path:
+class StoreLayout:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.catalog = root / "catalog.sqlite"
+        self.write_ahead_log = root / "catalog.sqlite-wal"
+        self.ledger = root / "ledger.sqlite"
         """Uses of sketches (`store.ledger`), in a database of its own."""
-        return self.root / "ledger.sqlite"
-
-    @property
-    def state(self) -> Path:
-        return self.root / "state"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def recovery(self) -> Path:
+        self.state = root / "state"
+        self.lock = root / "lock"
+        self.recovery = root / "lock.recovery"
         """Locked briefly by whoever removes a dead owner's lock."""
-        return self.root / "lock.recovery"
 
     @property
     def own_files(self) -> tuple[Path, ...]:
@@ -584,11 +442,10 @@ class StoreLayout(Struct, frozen=True):
         return self.state / name
 
 
-# Scratch folders outside the store: made with an owner, removed at the end or once it is dead.
-# Law: a scratch folder has an owner's file that its process holds locked for as long as it lives;
-# the kernel gives the lock back however the process ends, so a folder whose file can be locked is
-# nobody's. The owner's file goes last: a removal that is cut short can be taken up by the next
-# one. Folders of other users are left alone.
+# Scratch folders outside the store. Law: the process of a scratch folder holds the folder's owner
+# file locked. The kernel frees the lock however the process ends, so a folder whose file can be
+# locked has no owner. The owner file is removed last, so that the next process can finish a removal
+# that was cut short. Folders of other users are left alone.
 
 BENCH_SCRATCH = ".impctl-bench-"
 TPCH_SCRATCH = ".impctl-tpch-"
@@ -597,7 +454,7 @@ _PREFIXES = (BENCH_SCRATCH, TPCH_SCRATCH, SPARK_SCRATCH)
 _OWNER = ".owner"
 _ATTEMPTS = 10
 _UNOWNED_SECONDS = 24 * 3600
-"""Seconds that a folder with content but no owner's file is kept: another version may use it."""
+"""Seconds to keep a folder with content but no owner file: another version may use it."""
 
 
 @contextmanager
@@ -649,7 +506,7 @@ def temporary_folder() -> Path:
         ) from error
 
 
-def remove_abandoned(leftover: Leftover, disk: Disk) -> bool:
+def remove_abandoned(leftover: Leftover, disk: RealDisk) -> bool:
     """Remove the folder unless it has an owner again; returns whether it is gone."""
     owner = _locked(leftover.path)
     if owner is None and (leftover.path / _OWNER).exists():
@@ -689,7 +546,7 @@ def _scratch_below(place: Path) -> list[Path]:
                 for entry in entries
                 if entry.name.startswith(_PREFIXES)
                 and entry.is_dir(follow_symlinks=False)
-                and user() in (None, entry.stat(follow_symlinks=False).st_uid)
+                and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
             ]
     except OSError:
         return []  # not there, or not ours to look into
@@ -722,7 +579,7 @@ def _locked(folder: Path) -> int | None:
     return owner
 
 
-def _clear(folder: Path, disk: Disk) -> None:
+def _clear(folder: Path, disk: RealDisk) -> None:
     """Remove what can be removed: content, then the owner's file, then the folder."""
     for path, folders, files in os.walk(folder, topdown=False):
         here = Path(path)

@@ -1,54 +1,44 @@
-"""The state of a store on disk: what is damaged, and what nothing needs any more."""
+"""Care for a store on disk: what nothing needs is removed, what nobody uses is verified."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import zlib
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Iterator
 from pathlib import Path
-from sqlite3 import Connection
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data import pages
-from impctl.data.pages import whole_table
-from impctl.errors import ImpctlError, StateCorruptError, StorageError
-from impctl.store import states, tables
-from impctl.store.catalog import Catalog, opened
+from impctl.errors import StateCorruptError
+from impctl.store import rows, states
+from impctl.store.catalog import Catalog, Transaction
 from impctl.store.disk import (
     CAREFUL,
-    OTHERS_MAY_WRITE,
     RUN_SUFFIX,
     StoreLayout,
-    is_full,
     suppress_full,
     translate_errors,
 )
-from impctl.store.lock import Owner, noted_owner
 from impctl.store.records import Collected, Leftover, OldVersions
-from impctl.store.states import StoredRun, WrittenRun, run_files
+from impctl.store.states import StoredRun
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
     from impctl.types import QueryName
 
-# Removing what nothing refers to any more. Law: only files that no run refers to are removed, and
-# only by the holder of the writer's lock; of the sketch versions of a query the latest `keep`
-# stay.
+# Removing what nothing refers to. Law: only files without a run are removed, and only under the
+# writer's lock; of the sketch versions of a query the latest `keep` stay.
 
 KEPT_VERSIONS = 32
 
 _PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
 
 
-def find_leftovers(connection: Connection, layout: StoreLayout) -> tuple[Leftover, ...]:
-    """Names of run files in the store's folder without a run."""
-    known = run_files(connection)
+def find_leftovers(tx: Transaction, layout: StoreLayout) -> tuple[Leftover, ...]:
+    """Files in the folder of runs that no run refers to."""
+    known = states.run_files(tx)
     with translate_errors(layout.state):
         try:
             entries = list(os.scandir(layout.state))
@@ -62,39 +52,19 @@ def find_leftovers(connection: Connection, layout: StoreLayout) -> tuple[Leftove
     return tuple(sorted(result, key=lambda leftover: leftover.path))
 
 
-def collect_sketches(connection: Connection, path: Path, keep: int) -> Collected:
+def collect_sketches(tx: Transaction, keep: int) -> Collected:
     """Remove older sketch versions and unused partitions; returns them."""
     versions = []
-    for query_id, name in connection.execute("SELECT id, name FROM query ORDER BY name").fetchall():
-        before = _row_bytes(connection, query_id)
-        if gone := _trim(connection, path, query_id, max(1, keep)):
-            versions.append(OldVersions(name, gone, before - _row_bytes(connection, query_id)))
-    size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
-    partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
+    for query_id, name in tx.execute("SELECT id, name FROM query ORDER BY name").fetchall():
+        before = _row_bytes(tx, query_id)
+        if gone := _trim(tx, query_id, max(1, keep)):
+            versions.append(OldVersions(name, gone, before - _row_bytes(tx, query_id)))
+    size = tx.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
+    partitions = tx.execute(f"DELETE {_PARTITIONS}").rowcount
     return Collected(tuple(versions), partitions, int(size))
 
 
-def trimmed(
-    result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
-) -> Collected:
-    """Remove old versions and partitions, or report why the disk does not permit it. `check_room`
-    raises StorageError if the catalog cannot be written; it may reopen the catalog."""
-    try:
-        if result.versions or result.partitions:
-            check_room()
-            with catalog().writing() as connection:
-                collect_sketches(connection, catalog().path, keep)
-    except StorageError as error:
-        if not is_full(error):
-            raise
-        return Collected(files=result.files, refusal=error)
-    with suppress_full():
-        # Best effort: it rewrites the whole catalog.
-        catalog().shrink()
-    return result
-
-
-def _row_bytes(connection: Connection, query_id: int) -> int:
+def _row_bytes(tx: Transaction, query_id: int) -> int:
     parts = (
         (_total("versions"), "sketch_version"),
         (_total("assumptions", "basis"), "sketch_basis"),
@@ -102,7 +72,7 @@ def _row_bytes(connection: Connection, query_id: int) -> int:
         (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
     )
     sizes = (f"SELECT {total} FROM {table} WHERE query_id = ?" for total, table in parts)
-    return sum(int(connection.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
+    return sum(int(tx.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
 
 
 def _total(*columns: str) -> str:
@@ -111,28 +81,21 @@ def _total(*columns: str) -> str:
     return f"coalesce(sum({lengths}), 0)"
 
 
-def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
-    oldest = connection.execute(
+def _trim(tx: Transaction, query_id: int, keep: int) -> int:
+    oldest = tx.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? ORDER BY generation DESC LIMIT 1 OFFSET ?",
         (query_id, keep - 1),
     ).fetchone()
     if oldest is None:
         return 0
-    generation, captured = opened(oldest, path, "sketch_version")[1:3]
-    gone = connection.execute(
-        "DELETE FROM sketch_version WHERE query_id = ? AND generation < ?", (query_id, generation)
-    ).rowcount
-    connection.execute(
-        "DELETE FROM sketch_basis WHERE query_id = ? AND generation < ?", (query_id, generation)
-    )
-    connection.execute(
-        "DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured)
-    )
-    connection.execute(
-        "DELETE FROM sketch WHERE query_id = ? AND generation < ?", (query_id, captured)
-    )
-    # The row before `generation` still holds where the bits have not changed since.
-    connection.execute(
+    generation, captured = tx.opened(oldest, "sketch_version")[1:3]
+    older = "WHERE query_id = ? AND generation < ?"
+    gone = tx.execute(f"DELETE FROM sketch_version {older}", (query_id, generation)).rowcount
+    tx.execute(f"DELETE FROM sketch_basis {older}", (query_id, generation))
+    tx.execute("DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured))
+    tx.execute(f"DELETE FROM sketch {older}", (query_id, captured))
+    # The row before `generation` is valid for it where the bits have not changed since.
+    tx.execute(
         "DELETE FROM sketch WHERE query_id = ?1 AND generation < coalesce((SELECT"
         " max(later.generation) FROM sketch AS later WHERE later.query_id = ?1 AND"
         " later.access = sketch.access AND later.generation <= ?2), 0)",
@@ -141,97 +104,12 @@ def _trim(connection: Connection, path: Path, query_id: int, keep: int) -> int:
     return gone
 
 
-# How a store on disk is: opened, its rows and state files checked, its folder looked at. Law:
-# nothing is written, the lock is not taken, and damage becomes a fact of the record instead of an
-# error, so that the rest is looked at all the same. Checking reads all state.
-
-MOST_FILES = 100_000
-"""Limit of files and folders inspected in a store, which has a few per query."""
-
-
-class Folder(Struct, frozen=True):
-    """The folder of a store, or its future place: rights and space."""
-
-    path: Path
-    is_writable: bool
-    open_to_others: tuple[Path, ...]
-    """Entries that group or everybody may write."""
-    used: int
-    free: int
-    is_whole: bool = True
-    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
-
-
-class StoreCheck(Struct, frozen=True):
-    """The content of an open store; `damaged` are queries with damaged rows or state."""
-
-    queries: tuple[QueryName, ...]
-    damaged: tuple[tuple[QueryName, ImpctlError], ...]
-    leftovers: Collected
-    kept: int
-    with_state: bool
-
-
-def folder_of(path: Path) -> Folder:
-    """Rights and space of the store's folder, or of its nearest existing parent."""
-    with translate_errors(path):
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
-    stats = [(file, info) for file in files if (info := _stat(file)) is not None]
-    open_to_others = tuple(
-        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
-    )
-    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
-    may_write = os.access(there, os.W_OK | os.X_OK)
-    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
-    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
-    return Folder(there, may_write, open_to_others, used, free, is_whole)
-
-
-def lock_owner(path: Path) -> Owner | None:
-    """The noted holder of the writer's lock, alive or dead."""
-    return noted_owner(StoreLayout(path))
-
-
-def check_store(store: StoreReader, *, with_state: bool) -> StoreCheck:
-    """Verify every query's rows and state files; ImpctlError for the catalog's. Without
-    `with_state` only the heads of files, which locate their columns."""
-    names = store.queries()
-    damaged = []
-    for name in names:
-        try:
-            store.load(name)
-            store.history(name, 1)
-            for runs in store.load_runs(name).values():
-                for _, stored in runs if with_state else ():
-                    whole_table(stored)
-        except ImpctlError as error:
-            damaged.append((name, error))
-    return StoreCheck(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    yield path
-    for folder, folders, names in os.walk(path):
-        for name in (*folders, *names):
-            yield Path(folder) / name
-
-
-def _stat(file: Path) -> os.stat_result | None:
-    """The file's metadata; None if a writer removed it meanwhile."""
-    try:
-        return file.stat()
-    except OSError:
-        return None
-
-
-# Looking at state files that nobody used: so much at a time, those first that waited longest.
-# Law: what is found altered is told with the query it belongs to and changes nothing; whoever
-# uses such a page finds it again. A file is due a day after it was looked at last, or written. A
-# file of a release before, which has one checksum for all of it, is looked at in full, and gets
-# one per page. Cost: the bytes that are looked at, which are read past the process's memory;
-# nothing while none is due but a query of the catalog, and when files were written that nobody
-# looked at yet.
+# Verifying state files that nobody used, so much at a time, those first that waited longest. Law:
+# damage is reported with its query and changes nothing; whoever uses such a page sees it again. A
+# file is due a day after it was written or verified last. A file of an earlier release, with one
+# checksum for all of it, is verified in full and gets one per page. Cost: the verified bytes, read
+# without keeping them in memory; if nothing is due one query of the catalog, and a look at files
+# that were never verified.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""
@@ -263,8 +141,8 @@ class _Waiting(Struct, frozen=True):
 def scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> ScrubResult:
     """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
     must be held. `now` is in seconds since 1970."""
-    with catalog.reading() as connection:
-        due = _waiting(connection, catalog.path, layout, now)
+    with catalog.reading() as tx:
+        due = _waiting(tx, layout, now)
     done: list[tuple[_Waiting, int, bytes | None]] = []
     damaged = []
     size = 0
@@ -279,38 +157,42 @@ def scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> Scr
             done.append((file, page, sums))
             size += verified
     if done:
-        with suppress_full(), catalog.writing_unsynced() as connection:
+        with suppress_full(), catalog.writing_unsynced() as tx:
             for file, page, sums in done:
-                _note(connection, catalog.path, file, page, sums, now)
-            connection.execute(_FORGET)
+                _note(tx, file, page, sums, now)
+            tx.execute(_FORGET)
     return ScrubResult(size, tuple(damaged))
 
 
-def _waiting(connection: Connection, path: Path, layout: StoreLayout, now: float) -> list[_Waiting]:
+def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]:
     """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
-    for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
-        info = _stat(layout.run_file(file)) if at is None else None
-        written = 0.0 if info is None else info.st_mtime
-        since = written if at is None else at
+    for name, file, is_older, at, page in tx.execute(_FILES).fetchall():
+        since = _written_at(layout.run_file(file)) if at is None else at
         if page or is_older or now - since >= DUE:
             due.setdefault(name, {})[file] = (since, page or 0)
     result = [
         _Waiting(files[run.file][0], name, run, files[run.file][1])
         for name, files in due.items()
-        for run in _runs_of(connection, path, name)
+        for run in _runs_of(tx, name)
         if run.file in files
     ]
     return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
 
 
-def _runs_of(connection: Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
+def _written_at(file: Path) -> float:
+    """When the file was written; 0 if a writer removed it meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
     """The query's runs; none if its rows are damaged, which is reported on use."""
     try:
-        result = tables.find_with_progress(connection, path, name)
-        if result is None:
-            return ()
-        return states.stored_runs(connection, path, result[0].id, result[1].runs)
+        query = rows.find_query(tx, name)
+        return () if query is None else states.stored_runs(tx, query.id, query.runs)
     except StateCorruptError:
         return ()
 
@@ -330,21 +212,16 @@ def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int,
         raise states.corrupt_run(run, file.query, place, "cannot be read") from error
 
 
-def _note(
-    connection: Connection, path: Path, file: _Waiting, page: int, sums: bytes | None, now: float
-) -> None:
+def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: float) -> None:
     """Record how far the file was verified, and its new checksums."""
-    run, at = file.run, file.since if page else now
-    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (run.file, at, page))
-    if sums is None:
-        return
-    result = tables.find_with_progress(connection, path, file.query)
-    assert result is not None, "the lock is held"
-    query, progress = result
-    kept = (run.arrangement, run.sequence, run.rows, run.size)
-    put = WrittenRun(*kept, zlib.crc32(sums), run.file, None, sums)
-    runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])
-    tables.save_progress(connection, query.id, replace(progress, runs=runs))
+    at = file.since if page else now
+    tx.insert("scrub", (file.run.file, at, page), "INSERT OR REPLACE")
+    if sums is not None:
+        query = rows.find_query(tx, file.query)
+        assert query is not None, "the lock is held"
+        run = replace(file.run, checksum=zlib.crc32(sums), sums=sums)
+        runs, _ = states.move_runs(tx, query.id, query.runs, (), [run])
+        rows.save_progress(tx, replace(query, runs=runs))
 
 
 def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:

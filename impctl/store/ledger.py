@@ -1,10 +1,10 @@
 """The ledger: what each use of a sketch read and skipped, in a file beside the catalog.
 
-Law: a use is written whole or not at all. Writing it never waits for a writer of sketches and never
-delays the use: without time to write, it is skipped. The latest `KEPT` uses of each query are
-single rows, earlier ones sums per day, so that sums stay exact. Answers from a materialized result
-read no file; they are counted per day. Decisions read only the times of a query's latest runs, by
-who answered it. These feed estimates, so a missing one changes no answer.
+Law: a use is written whole or not at all. Writing it never waits for a writer of sketches: if the
+ledger is busy, the use is skipped. The latest `KEPT` uses of each query are single rows, earlier
+ones sums per day, so that sums stay exact. Answers from a materialized result read no file and are
+counted per day. Decisions read only the times of a query's latest answers, by who answered; these
+feed estimates, so a missing one changes no answer.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ CREATE TABLE IF NOT EXISTS run (number INTEGER PRIMARY KEY, query TEXT NOT NULL,
   start_ms REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS run_by_query ON run (query, number);
 """
-_SUMS = "sum(files), sum(files_plain), sum(rows), sum(rows_plain), sum(bytes), sum(bytes_plain)"
+_NUMBERS = "files, files_plain, rows, rows_plain, bytes, bytes_plain, elapsed_ms"
+_SUMS = ", ".join(f"sum({name})" for name in _NUMBERS.split(", "))
 _FOLD = f"""
-INSERT INTO day SELECT query, CAST(at / {_DAY} AS INTEGER), count(*), sum(is_used), {_SUMS},
-  sum(elapsed_ms) FROM use WHERE query = :query AND number <= :last GROUP BY 1, 2
+INSERT INTO day SELECT query, CAST(at / {_DAY} AS INTEGER), count(*), sum(is_used), {_SUMS}
+  FROM use WHERE query = :query AND number <= :last GROUP BY 1, 2
 ON CONFLICT (query, day) DO UPDATE SET uses = uses + excluded.uses, used = used + excluded.used,
   files = files + excluded.files, files_plain = files_plain + excluded.files_plain,
   rows = rows + excluded.rows, rows_plain = rows_plain + excluded.rows_plain,
@@ -60,6 +61,11 @@ ON CONFLICT (query, day) DO UPDATE SET uses = uses + excluded.uses, used = used 
   elapsed_ms = elapsed_ms + excluded.elapsed_ms
 """
 
+_TOTALS = f"""
+SELECT sum(uses), sum(used), {_SUMS}, max(last) FROM (
+  SELECT uses, used, {_NUMBERS}, day * {_DAY} AS last FROM day WHERE query = ?1 AND day >= ?2
+  UNION ALL SELECT 1, is_used, {_NUMBERS}, at FROM use WHERE query = ?1 AND at >= ?3)
+"""
 _COUNT = """
 INSERT INTO answer VALUES (?, ?, ?, ?)
 ON CONFLICT (query, day)
@@ -128,9 +134,15 @@ class Ledger:
         """Record one use; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
-            marks = ", ".join("?" * len(Use.__struct_fields__))
-            connection.execute(f"INSERT INTO use VALUES (NULL, {marks})", astuple(use))
-            self._fold(connection, use.query)
+            _insert(connection, "use", use)
+            oldest = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
+            row = connection.execute(oldest, (use.query, KEPT)).fetchone()
+            if row is not None:
+                # The oldest uses of the query go to the sums of their days.
+                folded = {"query": use.query, "last": row[0]}
+                connection.execute(_FOLD, folded)
+                gone = "DELETE FROM use WHERE query = :query AND number <= :last"
+                connection.execute(gone, folded)
 
         return self._written(write)
 
@@ -147,8 +159,7 @@ class Ledger:
         """Record what an answer took; false if that was not possible at once."""
 
         def write(connection: sqlite3.Connection) -> None:
-            marks = ", ".join("?" * len(AnswerRun.__struct_fields__))
-            connection.execute(f"INSERT INTO run VALUES (NULL, {marks})", astuple(run))
+            _insert(connection, "run", run)
             for alike, most in (
                 ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
                 ({"query": run.query}, _MOST_RUNS),
@@ -165,32 +176,26 @@ class Ledger:
         """What the latest answers of this text of a query took, newest first."""
         names = ", ".join(AnswerRun.__struct_fields__)
         wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
-        made: Callable[..., AnswerRun] = AnswerRun
-        return tuple(made(*row) for row in self._rows(wanted, query, text))
+        return tuple(AnswerRun(*row) for row in self._rows(wanted, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """Single uses, newest first; older ones are summed per day."""
         names = ", ".join(Use.__struct_fields__)
         rows = self._rows(f"SELECT {names} FROM use WHERE query = ? ORDER BY number DESC", query)
-        made: Callable[..., Use] = Use
-        return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
+        return tuple(Use(*(*row[:4], bool(row[4]), *row[5:])) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
         """Sums of all uses and materialized answers since then, including the whole first day."""
-        days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
-        alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
-        (old,) = self._rows(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
-        (new,) = self._rows(f"{alone} WHERE query = ? AND at >= ?", query, since) or [()]
-        if not old or not new:
+        rows = self._rows(_TOTALS, query, since // _DAY, since)
+        if not rows:
             return Uses()
-        totals = [(a or 0) + (b or 0) for a, b in zip(old[:-1], new[:-1], strict=True)]
-        last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
+        *totals, last = rows[0]
         counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
         # An older ledger has no such table.
         ((answers, latest),) = self._rows(counted, query, since // _DAY) or [(None, None)]
         moments = [at for at in (last, latest) if at is not None]
-        made: Callable[..., Uses] = Uses
-        return made(*totals, max(moments, default=None), answers or 0)
+        values: list[Any] = [*(n or 0 for n in totals), max(moments, default=None), answers or 0]
+        return Uses(*values)
 
     def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
         """Run the statements in one transaction; false if that fails."""
@@ -201,15 +206,6 @@ class Ledger:
         except (OSError, sqlite3.Error):
             return False
         return True
-
-    def _fold(self, connection: sqlite3.Connection, query: QueryName) -> None:
-        """Add the oldest uses of a query to the sums of their days."""
-        oldest = "SELECT number FROM use WHERE query = ? ORDER BY number DESC LIMIT 1 OFFSET ?"
-        row = connection.execute(oldest, (query, KEPT)).fetchone()
-        if row is not None:
-            given = {"query": query, "last": row[0]}
-            connection.execute(_FOLD, given)
-            connection.execute("DELETE FROM use WHERE query = :query AND number <= :last", given)
 
     def _rows(self, sql: str, *given: object) -> list[tuple[Any, ...]]:
         """Rows; none if there is no readable ledger."""
@@ -235,3 +231,10 @@ class Ledger:
             result.execute("PRAGMA synchronous = NORMAL")
             result.executescript(_TABLES)
             yield result
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Use | AnswerRun) -> None:
+    """Insert the row under the next number."""
+    values = astuple(row)
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO {table} VALUES (NULL, {marks})", values)

@@ -2,90 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 from functools import cache
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct
+from msgspec.json import decode, encode
 
 from impctl.errors import LockHeldError
 from impctl.store.disk import (
     CAREFUL,
     FULL_DISK,
-    Disk,
+    RealDisk,
     StoreLayout,
-    is_running,
     lock_file,
-    read_start,
     translate_errors,
     without_locks,
 )
 
-# Does the file system below a store keep locks, and for every machine that sees it? Law: a lock
-# that two holders can have at once is none, so a store is not written there. Asked of the file
-# system itself, by a second open file that must be refused; what it tells nobody, that its locks
-# end at this machine, is read from how it is mounted (Linux only).
-
-_MOUNTS = Path("/proc/self/mountinfo")
-_LOCAL = {
-    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
-    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
-    "cifs": ("nobrl", "nolock"),
-    "smb3": ("nobrl", "nolock"),
-    "lustre": ("localflock", "noflock"),
-}
-"""Options of network file systems that keep locks local to this machine, or ignore them."""
-
-
-def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
-    """Raise UsageError if the held lock on the file at `path` excludes nobody."""
-    second = os.open(path, os.O_RDWR | CAREFUL)
-    try:
-        lock_file(second, wait=False)
-    except BlockingIOError:
-        pass
-    else:
-        raise without_locks(path, "two holders can have the same lock")
-    finally:
-        os.close(second)
-    option = _local_option(path.parent, mounts)
-    if option is not None:
-        raise without_locks(
-            path, f"it is mounted with `{option}`, so other machines do not see the lock"
-        )
-
-
-@cache
-def _local_option(folder: Path, mounts: Path) -> str | None:
-    """The mount option that limits locks in this folder to this machine; None if there is none."""
-    try:
-        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
-        place = str(folder.resolve())
-    except OSError:
-        return None
-    result: tuple[int, str | None] = (-1, None)
-    for line in text.splitlines():
-        # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
-        fields, _, rest = line.partition(" - ")
-        words, behind = fields.split(), rest.split()
-        if len(words) < 6 or len(behind) < 3:
-            continue
-        point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= result[0]:
-            options = {*words[5].split(","), *behind[2].split(",")}
-            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
-            result = (len(point), local)
-    return result[1]
-
-
-# One writer at a time: an advisory lock with its owner's name on it. Law: at most one live
-# process holds the lock. The kernel frees it when the process ends, however it ends; the owner's
-# note left behind tells the next one that this happened. A lock that a child inherited from a
-# dead owner is taken away from it.
+# Law: at most one live process holds the lock. The kernel frees it when the process ends, however
+# it ends; the note that the owner leaves shows the next one that this happened. A lock that a child
+# inherited from a dead owner is taken away from it.
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
@@ -111,8 +50,12 @@ class Owner(Struct, frozen=True):
         start = _process_start(self.pid)
         if start is not None:
             return start != self.process_start
-        if not is_running(self.pid):
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
             return True
+        except OSError:
+            pass  # another user's
         # Alive, and no way to see when it started; with /proc, None means it is a zombie.
         return Path("/proc/self/stat").exists()
 
@@ -135,7 +78,7 @@ class HeldLock(Struct, frozen=True):
 
 
 class WriterLock:
-    def __init__(self, layout: StoreLayout, disk: Disk) -> None:
+    def __init__(self, layout: StoreLayout, disk: RealDisk) -> None:
         self._layout = layout
         self._disk = disk
         self._descriptor: int | None = None
@@ -189,17 +132,12 @@ class WriterLock:
                 os.close(descriptor)
 
 
-def read_owner(layout: StoreLayout) -> Owner | None:
-    """Who holds the lock, by its note; None if nobody does."""
-    owner = noted_owner(layout)
-    return None if owner is None or owner.is_dead else owner
-
-
-def noted_owner(layout: StoreLayout) -> Owner | None:
-    """The owner noted in the lock file, dead or alive; None without one."""
-    with translate_errors(layout.lock):
+def lock_owner(path: Path) -> Owner | None:
+    """The owner noted in the lock file of the store at `path`, alive or dead; None without one."""
+    lock = StoreLayout(path).lock
+    with translate_errors(lock):
         try:
-            descriptor = os.open(layout.lock, os.O_RDONLY | CAREFUL)
+            descriptor = os.open(lock, os.O_RDONLY | CAREFUL)
         except FileNotFoundError:
             return None
         try:
@@ -223,18 +161,13 @@ def _try(path: Path) -> tuple[int | None, bytes]:
     return descriptor, _note(descriptor)
 
 
-def _claim(descriptor: int, path: Path, command: str, disk: Disk) -> bool:
+def _claim(descriptor: int, path: Path, command: str, disk: RealDisk) -> bool:
     """Write our note; False (and closed) if the file was removed from under the lock."""
-    owner = {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "namespace": _namespace(),
-        "command": command,
-        "since": time.time(),
-        "process_start": _process_start(os.getpid()) or "",
-    }
+    pid = os.getpid()
+    since, start = time.time(), _process_start(pid) or ""
+    owner = Owner(pid, socket.gethostname(), _namespace(), command, since, start)
     try:
-        _put_note(descriptor, json.dumps(owner).encode(), disk)
+        _put_note(descriptor, encode(owner), disk)
         ours = os.fstat(descriptor)
         try:
             there = os.lstat(path)
@@ -263,7 +196,7 @@ def _take_away(layout: StoreLayout, text: bytes) -> None:
         os.close(guard)
 
 
-def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
+def _put_note(descriptor: int, note: bytes, disk: RealDisk) -> None:
     """Write the note; on a full disk it is omitted and the lock holds without it."""
     try:
         disk.put_note(descriptor, note)
@@ -273,21 +206,13 @@ def _put_note(descriptor: int, note: bytes, disk: Disk) -> None:
 
 
 def _note(descriptor: int) -> bytes:
-    return read_start(descriptor, 65_536)
+    return os.pread(descriptor, 65_536, 0)
 
 
 def _owner(text: bytes) -> Owner | None:
     try:
-        result = json.loads(text)
-        return Owner(
-            int(result["pid"]),
-            str(result["host"]),
-            str(result["namespace"]),
-            str(result["command"]),
-            float(result["since"]),
-            str(result["process_start"]),
-        )
-    except (ValueError, KeyError, TypeError):
+        return decode(text, type=Owner)
+    except (DecodeError, UnicodeDecodeError):
         return None  # no owner, or its note is being written
 
 
@@ -316,3 +241,61 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
+
+
+# Whether the file system of a store keeps locks, for every machine that sees it. Law: a lock that
+# two holders can have at once is none, so such a store is not written. The file system is tested
+# with a second open file, which must be refused. That its locks end at this machine can only be
+# seen from its mount options (Linux).
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_LOCAL = {
+    "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
+    "nfs4": ("nolock", "local_lock=all", "local_lock=flock"),
+    "cifs": ("nobrl", "nolock"),
+    "smb3": ("nobrl", "nolock"),
+    "lustre": ("localflock", "noflock"),
+}
+"""Options of network file systems that keep locks local to this machine, or ignore them."""
+
+
+def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
+    """Raise UsageError if the held lock on the file at `path` excludes nobody."""
+    second = os.open(path, os.O_RDWR | CAREFUL)
+    try:
+        lock_file(second, wait=False)
+    except BlockingIOError:
+        pass
+    else:
+        raise without_locks(path, "two holders can have the same lock")
+    finally:
+        os.close(second)
+    option = _local_option(path.parent, mounts)
+    if option is not None:
+        raise without_locks(
+            path, f"it is mounted with `{option}`, so other machines do not see the lock"
+        )
+
+
+@cache
+def _local_option(folder: Path, mounts: Path) -> str | None:
+    """The mount option that limits locks in this folder to this machine; None if there is none."""
+    try:
+        text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
+        place = str(folder.resolve())
+    except OSError:
+        return None
+    result: tuple[int, str | None] = (-1, None)
+    for line in text.splitlines():
+        # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
+        fields, _, rest = line.partition(" - ")
+        words, behind = fields.split(), rest.split()
+        if len(words) < 6 or len(behind) < 3:
+            continue
+        point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
+        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= result[0]:
+            options = {*words[5].split(","), *behind[2].split(",")}
+            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
+            result = (len(point), local)
+    return result[1]

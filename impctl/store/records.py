@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pyarrow as pa
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Meta, Struct, field
+
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
@@ -18,14 +19,24 @@ if TYPE_CHECKING:
     from impctl.forecast import History
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import MaintenanceMode, RangeSet
-    from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 
-# What goes into the store and comes out of it, as frozen values. Law: a record is plain data; two
-# equal records say the same. `generation` counts the commits of a query, captures included, so
-# that a writer notices when another one came before it.
+# Law: `generation` counts the commits of a query, captures included, so that a writer notices when
+# another one committed first.
 
 Run = tuple[str, int, pa.Table]
+Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0)]
+
+
+def plain(value: object) -> object:
+    """The standard value of what msgspec does not write: numpy's floats, read-only mappings."""
+    match value:
+        case float():
+            return float(value)
+        case Mapping():
+            return dict(value)
+    raise TypeError(f"cannot write a {type(value).__name__}")
 
 
 class TablePin(Struct, frozen=True):
@@ -48,7 +59,7 @@ class StoredSketch(Struct, frozen=True):
     ranges: RangeSet
 
 
-class Assumption(Struct, frozen=True):
+class Assumption(Struct, frozen=True, array_like=True):
     """A fact about the data that the sketch's safety relies on."""
 
     table: TableName
@@ -126,7 +137,7 @@ class StateChoiceBasis(Struct, frozen=True, kw_only=True):
     query could not be opened or converted, so that the next run tries again."""
 
     budget: int
-    rates: Mapping[tuple[TableName, ...], float]
+    rates: tuple[tuple[tuple[TableName, ...], float], ...]
     bytes: int
     pins: Mapping[QueryName, str]
     least: int
@@ -243,16 +254,10 @@ class Collected(Struct, frozen=True):
     refusal: ImpctlError | None = None
     """Why sketch versions and partitions stayed although files could be removed."""
 
-    def with_files(self, files: tuple[Leftover, ...]) -> Collected:
-        return replace(self, files=files)
-
-
-# The half of a store that only reads, as a type: who is given this cannot write. Law: every
-# method leaves the store's files as they are and never waits for a writer.
-
 
 class StoreReader(Protocol):
-    """The reading half of a store; see `Store` for each method."""
+    """The reading half of a store; see `Store` for each method. None changes the store's files or
+    waits for a writer."""
 
     def load(self, query: QueryName) -> StoredQuery | None: ...
 

@@ -1,40 +1,38 @@
 """Runs of operator state: small ones inside the catalog, large ones as files beside it.
 
-Law: a run is an Arrow stream with its length and checksums in the catalog. One inside the catalog,
-and one whose file a release before wrote, has one checksum, looked at before a row of it is used; a
-file has one per page (`data.pages`), and no row is used before its pages were looked at. A file is
-written under a new name and synced before anything refers to it, and never changed afterwards.
-Reading maps files and copies nothing.
+Law: a run is an Arrow stream whose length and checksums are in the catalog. A run inside the
+catalog has one checksum, verified before any of its rows is used. A file has one per page
+(`data.pages`), and a row is used only after its pages were verified. A file is written under a new
+name, synced before anything refers to it, and never changed. Reading maps files and copies nothing.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from sqlite3 import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from msgspec import Struct
 
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
-from impctl.store.catalog import digest_of, opened, sealed
+from impctl.store.catalog import Transaction, digest_of, sealed
 from impctl.store.disk import (
     CAREFUL,
     RUN_SUFFIX,
-    Disk,
     OutputFile,
+    RealDisk,
     StoreLayout,
-    damaged,
     from_system,
     make_lasting_folder,
     translate_errors,
 )
-from impctl.store.records import Run, RunRef
+from impctl.store.records import Run
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
@@ -48,15 +46,15 @@ _HELD = (
     " ORDER BY arrangement, sequence"
 )
 _DROP = "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
-_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_FILES = "SELECT file FROM run WHERE file IS NOT NULL"
 _MARK_BYTES = 8
 """Bytes before each message of an Arrow stream: a marker and the length of its head."""
 NO_RUNS = digest_of(())
 
 
-class WrittenRun(Struct, frozen=True):
-    """A run ready for the catalog: `content`, or synced on disk in `file`. With `sums`, the
-    checksums of the file's pages, `checksum` is theirs; else the content's."""
+class StoredRun(Struct, frozen=True):
+    """A run with its `content`, or whose bytes are synced on disk in `file`. With `sums`, the
+    checksums of the file's pages, `checksum` is theirs; without, it is that of all bytes."""
 
     arrangement: str
     sequence: int
@@ -64,30 +62,13 @@ class WrittenRun(Struct, frozen=True):
     size: int
     checksum: int
     file: str | None
-    content: pa.Buffer | None
+    content: pa.Buffer | bytes | None
     sums: bytes | None = None
 
 
-class StoredRun(Struct, frozen=True):
-    """A run in the catalog; without `sums` its checksum is that of all bytes."""
-
-    arrangement: str
-    sequence: int
-    rows: int
-    size: int
-    checksum: int
-    file: str | None
-    content: bytes | None
-    sums: bytes | None
-
-    @property
-    def ref(self) -> RunRef:
-        return RunRef(self.arrangement, self.sequence, self.rows, self.size, self.file is not None)
-
-
-def write_runs(runs: Iterable[Run], layout: StoreLayout, disk: Disk) -> tuple[WrittenRun, ...]:
+def write_runs(runs: Iterable[Run], layout: StoreLayout, disk: RealDisk) -> tuple[StoredRun, ...]:
     """Encode the runs and write the large ones to disk, synced with their folder."""
-    written: list[WrittenRun] = []
+    written: list[StoredRun] = []
     try:
         for arrangement, sequence, table in runs:
             # Runs have whole arrays, whose size is known at once.
@@ -104,12 +85,12 @@ def write_runs(runs: Iterable[Run], layout: StoreLayout, disk: Disk) -> tuple[Wr
     return tuple(written)
 
 
-def discard_runs(runs: Iterable[WrittenRun], layout: StoreLayout, disk: Disk) -> None:
+def discard_runs(runs: Iterable[StoredRun], layout: StoreLayout, disk: RealDisk) -> None:
     """Remove files that no row will refer to."""
     remove_files([run.file for run in runs if run.file is not None], layout, disk)
 
 
-def remove_files(names: Iterable[str], layout: StoreLayout, disk: Disk) -> set[str]:
+def remove_files(names: Iterable[str], layout: StoreLayout, disk: RealDisk) -> set[str]:
     """Remove run files and report which; one that cannot be removed now is collected later."""
     removed = set()
     for name in names:
@@ -122,18 +103,16 @@ def remove_files(names: Iterable[str], layout: StoreLayout, disk: Disk) -> set[s
 
 
 def move_runs(
-    connection: Connection,
-    path: Path,
+    tx: Transaction,
     query_id: int,
     digest: int,
     drop: Iterable[tuple[str, int]],
-    put: Iterable[WrittenRun],
+    put: Iterable[StoredRun],
 ) -> tuple[int, list[str]]:
     """Remove `drop`, which must exist, then insert others, which may replace existing runs.
     `digest` is the expected digest before; returns the new one, and files without a reference."""
-    stored = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
-    if digest_of(stored.values()) != digest:
-        raise damaged(path, "the runs of one version do not match each other")
+    stored = {row[:2]: row[2:] for row in tx.execute(_HELD, (query_id,))}
+    _check_digest(tx, stored.values(), digest)
     left: list[str | None] = []
     gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
     for key in gone:
@@ -144,45 +123,43 @@ def move_runs(
                 hint="run `impctl capture` again",
             )
         left.append(stored.pop(key)[0])
-    rows = []
+    tx.executemany(_DROP, [(query_id, *key) for key in gone])
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
-        rows.append((*row, run.content, run.sums))
+        tx.insert("run", (*row, run.content, run.sums), "INSERT OR REPLACE")
         left.append(stored[key][0] if key in stored else None)
         stored[key] = (run.file, row[-1])
-    connection.executemany(_DROP, [(query_id, *key) for key in gone])
-    connection.executemany(_PUT, rows)
     # As SQLite orders them: texts by code point.
     now = digest_of(stored[key] for key in sorted(stored))
     return now, [file for file in left if file is not None]
 
 
-def drop_all_runs(connection: Connection, query_id: int) -> list[str]:
+def drop_all_runs(tx: Transaction, query_id: int) -> list[str]:
     """Remove every run of the query; returns the files they referred to."""
-    rows = connection.execute(
-        "SELECT file FROM run WHERE query_id = ? AND file IS NOT NULL", (query_id,)
-    ).fetchall()
-    connection.execute("DELETE FROM run WHERE query_id = ?", (query_id,))
-    return [row[0] for row in rows]
+    files = [row[0] for row in tx.execute(f"{_FILES} AND query_id = ?", (query_id,))]
+    tx.delete(query_id, "run")
+    return files
 
 
-def run_files(connection: Connection) -> set[str]:
-    return {row[0] for row in connection.execute("SELECT file FROM run WHERE file IS NOT NULL")}
+def run_files(tx: Transaction) -> set[str]:
+    return {row[0] for row in tx.execute(_FILES)}
 
 
-def stored_runs(
-    connection: Connection, path: Path, query_id: int, digest: int
-) -> tuple[StoredRun, ...]:
+def stored_runs(tx: Transaction, query_id: int, digest: int) -> tuple[StoredRun, ...]:
     """All runs of the query, by arrangement and sequence; they must match the digest."""
-    rows = connection.execute(
+    rows = tx.execute(
         "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content, sums"
         " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
         (query_id,),
     ).fetchall()
-    if digest_of(row[:-2] for row in rows) != digest:
-        raise damaged(path, "the runs of one version do not match each other")
-    return tuple(StoredRun(*(*opened(row[:-2], path, "run")[1:], *row[-2:])) for row in rows)
+    _check_digest(tx, (row[:-2] for row in rows), digest)
+    return tuple(StoredRun(*tx.opened(row[:-2], "run")[1:], *row[-2:]) for row in rows)
+
+
+def _check_digest(tx: Transaction, rows: Iterable[tuple[Any, ...]], digest: int) -> None:
+    if digest_of(rows) != digest:
+        raise tx.damaged("the runs of one version do not match each other")
 
 
 def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTable:
@@ -195,7 +172,9 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
     content = _content(run, place, corrupt)
     pages = None
     if run.sums is not None:
-        pages = pages_of(run, content, corrupt)
+        if zlib.crc32(run.sums) != run.checksum:
+            raise corrupt("does not match the checksum of its checksums")
+        pages = CheckedPages(content, run.sums, lambda: corrupt("does not match its checksums"))
         check_heads(content, pages, corrupt)
     elif zlib.crc32(content) != run.checksum:
         raise corrupt("does not match its checksum")
@@ -210,16 +189,6 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
     if table.num_rows != run.rows:
         raise corrupt("has the wrong number of rows")
     return table if pages is None else PagedTable(table, pages)
-
-
-def pages_of(
-    run: StoredRun, content: pa.Buffer, corrupt: Callable[[str], StateCorruptError]
-) -> CheckedPages:
-    """The pages of a run's file, none of them verified yet."""
-    sums = run.sums or b""
-    if zlib.crc32(sums) != run.checksum:
-        raise corrupt("does not match the checksum of its checksums")
-    return CheckedPages(content, sums, lambda: corrupt("does not match its checksums"))
 
 
 def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptError]) -> pa.Buffer:
@@ -253,19 +222,19 @@ def check_heads(
         at = end
 
 
-def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
+def _encode(arrangement: str, sequence: int, table: pa.Table) -> StoredRun:
     sink = pa.BufferOutputStream()
     _stream(table, sink)
     content = sink.getvalue()
     checksum = zlib.crc32(content)
-    return WrittenRun(
+    return StoredRun(
         arrangement, int(sequence), table.num_rows, content.size, checksum, None, content
     )
 
 
 def _write_file(
-    arrangement: str, sequence: int, table: pa.Table, layout: StoreLayout, disk: Disk
-) -> WrittenRun:
+    arrangement: str, sequence: int, table: pa.Table, layout: StoreLayout, disk: RealDisk
+) -> StoredRun:
     name = f"{uuid.uuid4().hex}{RUN_SUFFIX}"
     path = layout.run_file(name)
     with translate_errors(path):
@@ -281,7 +250,7 @@ def _write_file(
             raise
         file.close()
     sums = sink.sums.table()
-    return WrittenRun(
+    return StoredRun(
         arrangement, int(sequence), table.num_rows, sink.length, zlib.crc32(sums), name, None, sums
     )
 
@@ -324,8 +293,8 @@ def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
     try:
         if os.fstat(descriptor).st_size != length:
             return None
-        if is_read_whole and hasattr(os, "posix_fadvise"):
-            # The checksum is about to read everything: three times faster than page by page.
+        if is_read_whole and sys.platform == "linux":
+            # Everything is about to be read: three times faster than page by page.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
     finally:
         os.close(descriptor)
@@ -338,13 +307,3 @@ def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> Sta
         f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
         hint=f"run `impctl capture` for `{query}` again",
     )
-
-
-def group_runs(
-    tables: Sequence[tuple[str, int, StoredTable]],
-) -> dict[str, list[tuple[int, StoredTable]]]:
-    """Runs by arrangement, each list ascending by sequence."""
-    grouped: dict[str, list[tuple[int, StoredTable]]] = {}
-    for arrangement, sequence, table in sorted(tables, key=lambda run: run[:2]):
-        grouped.setdefault(arrangement, []).append((sequence, table))
-    return grouped

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
-from impctl.errors import StateCorruptError
-from impctl.store import states
-from impctl.store import tables as rows
+from impctl.errors import StateCorruptError, StorageError
+from impctl.store import rows, states
 from impctl.store.catalog import (
     OWN_LOCK_TIMEOUT,
     Catalog,
-    created,
-    empty_catalog,
+    Transaction,
+    copied_catalog,
+    created_catalog,
     open_catalog,
-    upgraded_copy,
 )
 from impctl.store.disk import (
-    Disk,
     RealDisk,
     StoreLayout,
     check_store_files,
     is_full,
+    suppress_full,
     translate_errors,
 )
 from impctl.store.health import (
@@ -40,9 +39,9 @@ from impctl.store.health import (
     collect_sketches,
     find_leftovers,
     scrub,
-    trimmed,
 )
-from impctl.store.lock import HeldLock, Owner, WriterLock, read_owner
+from impctl.store.lock import HeldLock, WriterLock
+from impctl.store.records import Collected, RunRef
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,18 +49,16 @@ if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
     from impctl.forecast import History
     from impctl.store.records import (
-        Collected,
         KeptVersion,
         MaintainCommit,
         NewCapture,
         Run,
         RunCost,
         RunRecord,
-        RunRef,
         StateChoiceBasis,
         StoredQuery,
     )
-    from impctl.store.tables import Apply, Partitions
+    from impctl.store.rows import Apply, Partitions
     from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
@@ -72,10 +69,10 @@ class Store:
     """An open store; use as a context manager or call `close`."""
 
     def __init__(
-        self, layout: StoreLayout, disk: Disk, catalog: Catalog, *, is_absent: bool = False
+        self, layout: StoreLayout, disk: RealDisk, catalog: Catalog, *, is_absent: bool = False
     ) -> None:
         self.is_absent = is_absent
-        """Whether an empty catalog replaces a missing one (whole, of today's format)."""
+        """Whether this is a copy in memory, since there is no catalog of the present format."""
         self._layout = layout
         self._disk = disk
         self._catalog = catalog
@@ -95,7 +92,12 @@ class Store:
 
     @classmethod
     def open(
-        cls, path: Path, *, create: bool = True, disk: Disk | None = None, is_shared: bool = False
+        cls,
+        path: Path,
+        *,
+        create: bool = True,
+        disk: RealDisk | None = None,
+        is_shared: bool = False,
     ) -> Self:
         """Open the store at `path`; UsageError if others may write it, unless `is_shared`. Without
         `create`, a missing store looks empty and cannot be written; one of an older format is read
@@ -106,11 +108,10 @@ class Store:
             check_store_files(layout, is_shared=is_shared)
             catalog = open_catalog(layout, used)
             if catalog is None and create:
-                catalog = created(layout, used)
+                catalog = created_catalog(layout, used)
             if catalog is None:
-                # Absent as well: a writer has to open it again, to create or upgrade it.
-                catalog = upgraded_copy(layout, used) or empty_catalog(layout, used)
-                return cls(layout, used, catalog, is_absent=True)
+                # A writer has to open it again, to create or upgrade it.
+                return cls(layout, used, copied_catalog(layout, used), is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
@@ -159,59 +160,56 @@ class Store:
         finally:
             self._lock.release()
 
-    def lock_owner(self) -> Owner | None:
-        return read_owner(self._layout)
-
     # Reading
 
     def load(self, query: QueryName) -> StoredQuery | None:
         """The stored query; None if it was never captured."""
-        with self._catalog.reading() as connection:
-            return rows.load_query(connection, self._catalog.path, query, self._partitions)
+        with self._catalog.reading() as tx:
+            return rows.load_query(tx, query, self._partitions)
 
     def queries(self) -> tuple[QueryName, ...]:
         """Names of all captured queries, sorted."""
-        with self._catalog.reading() as connection:
-            return rows.query_names(connection, self._catalog.path)
+        with self._catalog.reading() as tx:
+            return rows.query_names(tx)
 
     def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
-        path = self._catalog.path
-        with self._catalog.reading() as connection:
-            row = rows.find_query(connection, path, query)
-            return () if row is None else rows.load_records(connection, path, row.id, limit)
+        with self._catalog.reading() as tx:
+            number = rows.query_id(tx, query)
+            return () if number is None else rows.load_records(tx, number, limit)
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
-        path = self._catalog.path
-        with self._catalog.reading() as connection:
-            row = rows.find_query(connection, path, query)
-            return () if row is None else rows.load_costs(connection, row.id)
+        with self._catalog.reading() as tx:
+            number = rows.query_id(tx, query)
+            return () if number is None else rows.load_costs(tx, number)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The known latest commits of these tables; see `store.tables`."""
-        with self._catalog.reading() as connection:
-            return rows.load_arrivals(connection, tables, is_whole=is_whole)
+        """The known latest commits of these tables; see `store.rows`."""
+        with self._catalog.reading() as tx:
+            return rows.load_arrivals(tx, tables, is_whole=is_whole)
 
     def chosen(self) -> StateChoiceBasis | None:
-        with self._catalog.reading() as connection:
-            return rows.load_chosen(connection)
+        with self._catalog.reading() as tx:
+            return rows.load_chosen(tx)
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
         """The commits of the query whose sketches are still stored, newest first: all, or those for
         exactly these versions of all its tables. Commits before format 4 are skipped."""
-        with self._catalog.reading() as connection:
-            return rows.kept_versions(connection, self._catalog.path, query, versions)
+        with self._catalog.reading() as tx:
+            return rows.kept_versions(tx, query, versions)
 
     def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
         """What `load` returned after that commit, its basis as `state_meta`; None if it is gone."""
-        path = self._catalog.path
-        with self._catalog.reading() as connection:
-            return rows.load_kept(connection, path, query, generation, self._partitions)
+        with self._catalog.reading() as tx:
+            return rows.load_kept(tx, query, generation, self._partitions)
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
         """The runs of the query's state, without reading them."""
-        return tuple(run.ref for run in self._stored_runs(query)[1])
+        return tuple(
+            RunRef(run.arrangement, run.sequence, run.rows, run.size, run.file is not None)
+            for run in self._stored_runs(query)[1]
+        )
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
@@ -221,19 +219,19 @@ class Store:
         when its page is used (`data.pages`)."""
         for attempt in range(_READ_ATTEMPTS):
             generation, stored = self._stored_runs(query)
+            runs: dict[str, list[tuple[int, StoredTable]]] = {}
             try:
-                tables = [
-                    (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
-                    for run in stored
-                    if run.arrangement.startswith(beginning)
-                ]
+                for run in stored:
+                    if run.arrangement.startswith(beginning):
+                        table = states.read_run(run, query, self._layout)
+                        runs.setdefault(run.arrangement, []).append((run.sequence, table))
             except StateCorruptError:
                 # A writer may have replaced the files meanwhile, with a new generation.
                 is_same = self._stored_runs(query)[0] == generation
                 if is_same or attempt == _READ_ATTEMPTS - 1:
                     raise
             else:
-                return states.group_runs(tables)
+                return runs
         return {}
 
     # Writing
@@ -247,45 +245,40 @@ class Store:
         """Replace everything the query had; returns the new generation. Sketches of earlier
         versions stay usable if query and tables are the same."""
         new = [(name, sequence, table) for name, kept in runs.items() for sequence, table in kept]
-        path, at = self._catalog.path, time.time()
+        at = time.time()
         return self._publish(
-            new,
-            lambda connection, written: rows.apply_capture(
-                connection, path, capture, written, record, at
-            ),
+            new, lambda tx, written: rows.apply_capture(tx, capture, written, record, at)
         )
 
     def commit_maintain(self, change: MaintainCommit) -> int:
         """Move a query forward; returns the new generation. RetryableError if it is not at
         `expected_generation`."""
-        path = self._catalog.path
         return self._publish(
-            change.put_runs,
-            lambda connection, written: rows.apply_maintain(connection, path, change, written),
+            change.put_runs, lambda tx, written: rows.apply_maintain(tx, change, written)
         )
 
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Record an action that committed nothing else; ignored for an unknown query."""
-        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = rows.find_query(connection, self._catalog.path, query)
-            if result is not None:
-                rows.add_record(connection, result.id, record)
+        with self._writing_unsynced() as tx:
+            number = rows.query_id(tx, query)
+            if number is not None:
+                rows.add_record(tx, number, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
         """Replace the query's latest record once the cost of the commit is known."""
-        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            result = rows.find_query(connection, self._catalog.path, query)
-            if result is not None:
-                rows.replace_last_record(connection, result.id, record)
+        with self._writing_unsynced() as tx:
+            number = rows.query_id(tx, query)
+            if number is not None:
+                rows.replace_last_record(tx, number, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
-        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            rows.save_arrivals(connection, histories)
+        with self._writing_unsynced() as tx:
+            rows.save_arrivals(tx, histories)
 
     def save_chosen(self, made_by: StateChoiceBasis | None) -> None:
         """Save the basis of the choice of state; None removes it."""
-        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            rows.save_chosen(connection, made_by)
+        with self._writing_unsynced() as tx:
+            rows.save_chosen(tx, made_by)
 
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run and sketch versions before the latest `keep`."""
@@ -297,7 +290,19 @@ class Store:
             self._is_swept = True
             files = [replace(file, removed=file.path.name in removed) for file in result.files]
             result = replace(result, files=tuple(files))
-            return trimmed(result, keep, lambda: self._catalog, self._check_room)
+            try:
+                if result.versions or result.partitions:
+                    self._check_room()
+                    with self._catalog.writing() as tx:
+                        collect_sketches(tx, keep)
+            except StorageError as error:
+                if not is_full(error):
+                    raise
+                return Collected(files=result.files, refusal=error)
+            with suppress_full():
+                # Best effort: it rewrites the whole catalog.
+                self._catalog.shrink()
+            return result
 
     def scrub(self, budget: int) -> ScrubResult:
         """Verify `budget` bytes of the state not verified for longest; see `store.health`."""
@@ -306,18 +311,21 @@ class Store:
 
     def collectable(self, keep: int = KEPT_VERSIONS) -> Collected:
         # A read transaction is rolled back at its end, whatever was done in it.
-        with self._catalog.reading() as connection:
-            leftovers = find_leftovers(connection, self._layout)
-            return collect_sketches(connection, self._catalog.path, keep).with_files(leftovers)
+        with self._catalog.reading() as tx:
+            leftovers = find_leftovers(tx, self._layout)
+            return replace(collect_sketches(tx, keep), files=leftovers)
 
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
-        path = self._catalog.path
-        with self._catalog.reading() as connection:
-            result = rows.find_with_progress(connection, path, query)
-            if result is None:
+        with self._catalog.reading() as tx:
+            row = rows.find_query(tx, query)
+            if row is None:
                 return 0, ()
-            row, progress = result
-            return progress.generation, states.stored_runs(connection, path, row.id, progress.runs)
+            return row.generation, states.stored_runs(tx, row.id, row.runs)
+
+    @contextmanager
+    def _writing_unsynced(self) -> Iterator[Transaction]:
+        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as tx:
+            yield tx
 
     def _publish(self, runs: Sequence[Run], apply: Apply) -> int:
         """Write runs, then refer to them in one transaction, then remove what it replaced."""
@@ -325,8 +333,8 @@ class Store:
             written = states.write_runs(runs, self._layout, self._disk)
             is_applied = False
             try:
-                with self._catalog.writing() as connection:
-                    applied = apply(connection, written)
+                with self._catalog.writing() as tx:
+                    generation, unused = apply(tx, written)
                     is_applied = True
             except BaseException:
                 if is_applied:
@@ -335,10 +343,10 @@ class Store:
                 else:
                     states.discard_runs(written, self._layout, self._disk)
                 raise
-            self._unused += applied.unused_files
+            self._unused += unused
             if not self._catalog.is_together:
                 self._remove_unused()
-            return applied.generation
+            return generation
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -376,8 +384,8 @@ class Store:
         """Remove leftovers of a killed writer; once per open store."""
         if self._is_swept:
             return
-        with self._catalog.reading() as connection:
-            leftovers = find_leftovers(connection, self._layout)
+        with self._catalog.reading() as tx:
+            leftovers = find_leftovers(tx, self._layout)
         names = (leftover.path.name for leftover in leftovers)
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True

@@ -94,20 +94,16 @@ class RandomBatches:
     def _mixed(self, rows: pa.Table) -> pa.Table:
         """The rows, with each other's values in some columns, and NULL in others that may."""
         columns = []
-        for at, own_field in enumerate(rows.schema):
-            column = rows.column(at)
+        for own_field, column in zip(rows.schema, rows.columns, strict=True):
             if self._rng.random() < 0.3:
-                column = column.take(self._shuffled(len(rows)))
+                places = [*range(len(rows))]
+                self._rng.shuffle(places)
+                column = column.take(places)
             elif own_field.nullable and self._rng.random() < 0.1:
                 kept = [self._rng.random() < 0.9 for _ in range(len(rows))]
                 column = pc.if_else(pa.array(kept), column, pa.scalar(None, own_field.type))
             columns.append(column)
         return pa.Table.from_arrays(columns, schema=rows.schema)
-
-    def _shuffled(self, count: int) -> Sequence[int]:
-        places = [*range(count)]
-        self._rng.shuffle(places)
-        return places
 
 
 def _rows_with(file: str, name: str, values: pa.Array, schema: pa.Schema) -> pa.Table:
@@ -337,9 +333,10 @@ def _order(prepared: PreparedQuery) -> tuple[list[int], bool]:
     return places, ending.is_cut
 
 
-def _same_list(
-    mine: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]], keys: Sequence[int]
-) -> bool:
+Rows = Sequence[Sequence[Any]]
+
+
+def _same_list(mine: Rows, theirs: Rows, keys: Sequence[int]) -> bool:
     """Whether rows have the same values of the columns they are ordered by, one by one."""
     pairs = zip(mine, theirs, strict=False)
     return len(mine) == len(theirs) and all(

@@ -121,7 +121,7 @@ def write_workload(
     folder: Path, capsys: Capsys, column: str, boundaries: Iterable[int], queries: Iterable[str]
 ) -> Cli:
     """The command line over the tables in the folder; links have ranges of a column."""
-    tables = ", ".join(f"{log.parent.name}: {{path: {log.parent.name}}}" for log in _logs(folder))
+    tables = ", ".join(f"{table}: {{path: {table}}}" for table in _tables(folder))
     text = [
         "version: 1",
         f"tables: {{{tables}}}",
@@ -134,8 +134,8 @@ def write_workload(
     return Cli.over(capsys, folder, "\n".join(text) + "\n")
 
 
-def _logs(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/_delta_log"))
+def _tables(folder: Path) -> list[str]:
+    return [log.parent.name for log in sorted(folder.glob("*/_delta_log"))]
 
 
 Answer = Counter[tuple[object, ...]]
@@ -165,8 +165,8 @@ change = changing(some_links, "src", NODES)
 
 def tables_beside(cli: Cli) -> dict[str, pa.Table]:
     """The rows of all tables in the workload's folder."""
-    logs = _logs(cli.workload.parent)
-    return {log.parent.name: DeltaTable(str(log.parent)).to_pyarrow_table() for log in logs}
+    folder = cli.workload.parent
+    return {name: DeltaTable(str(folder / name)).to_pyarrow_table() for name in _tables(folder)}
 
 
 def all_by_duckdb(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
@@ -195,8 +195,7 @@ def all_by_sqlite(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
 
 
 def answers(cli: Cli, name: str, *arguments: str) -> Answer:
-    (result,) = cli.good("query", "--query", name, *arguments).results
-    return Counter(map(tuple, result["rows"]))
+    return Counter(map(tuple, cli.one("query", "--query", name, *arguments)["rows"]))
 
 
 def through_sketches(cli: Cli, queries: Iterable[str]) -> dict[str, Answer]:
@@ -206,11 +205,7 @@ def through_sketches(cli: Cli, queries: Iterable[str]) -> dict[str, Answer]:
 
 def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
     """The texts that read through the sketches."""
-    match = {}
-    for name in queries:
-        (result,) = cli.good("rewrite", "--query", name).results
-        match[name] = result["sql"]
-    return match
+    return {name: cli.one("rewrite", "--query", name)["sql"] for name in queries}
 
 
 def ranges(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
@@ -247,7 +242,7 @@ def check_answers(
     change(cli.workload.parent, rng)
     assert through_sketches(cli, queries) == all_by_duckdb(cli, queries)
     change(cli.workload.parent, rng)
-    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
+    assert cli.actions() <= {"exact", "none"}
     expected = all_by_duckdb(cli, queries)
     assert through_sketches(cli, queries) == expected
     assert all_by_duckdb(cli, written(cli, texts)) == {name: expected[name] for name in texts}
@@ -264,33 +259,28 @@ def check_maintained(cli: Cli, change: Change, seed: int, turns: int) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
     for _ in range(turns):
         change(cli.workload.parent, rng)
-        actions = {result["action"] for result in cli.good("maintain").results}
-        assert actions <= {"exact", "none"}
+        assert cli.actions() <= {"exact", "none"}
     assert ranges(cli) == captured_beside(cli, "fresh")
 
 
 def actions_by_strict(cli: Cli) -> set[str]:
     """What maintaining does under policy `strict` after a change, instead of `incremental`."""
-    cli.workload.write_text(cli.workload.read_text().replace("incremental", "strict"))
+    cli.edit("incremental", "strict")
     cli.good("capture")
     change(cli.workload.parent, random.Random(2))
-    return {result["action"] for result in cli.good("maintain").results}
+    return cli.actions()
 
 
-SHIPS = {
-    "lazy": "absorption",
-    "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
-}
+SHIPS = {"lazy": "absorption", "eager": "{kind: absorption, ship: eager, nodes: 1000000}"}
 
 
 def fast_by(ship: str) -> pytest.MarkDecorator:
     """Parametrizes `provenance`: functions shipped this way, and in `make check` the other."""
+    marks = {name: () if name == ship else (pytest.mark.slow,) for name in SHIPS}
     return pytest.mark.parametrize(
         "provenance",
         [
-            pytest.param(
-                said, id=name, marks=[with_diagrams, *([] if name == ship else [pytest.mark.slow])]
-            )
+            pytest.param(said, id=name, marks=(with_diagrams, *marks[name]))
             for name, said in SHIPS.items()
         ],
     )
@@ -301,9 +291,8 @@ BY_RANKS = "ranks"
 
 def asking(cli: Cli, provenance: str, policy: str = "incremental") -> None:
     """The workload's queries ask for this provenance, under this policy."""
-    text = cli.workload.read_text()
-    text = text.replace("policy: incremental", f"policy: {policy}")
-    cli.workload.write_text(text.replace("lineage: all", f"provenance: {provenance}, lineage: all"))
+    cli.edit("policy: incremental", f"policy: {policy}")
+    cli.edit("lineage: all", f"provenance: {provenance}, lineage: all")
 
 
 class Both:
@@ -311,10 +300,8 @@ class Both:
 
     def __init__(self, cli: Cli, provenance: str) -> None:
         self.cli = cli
-        beside = cli.workload.with_name(f"{BY_RANKS}.yaml")
-        text = cli.workload.read_text()
-        beside.write_text(text.replace("store: .impctl", f"store: .{BY_RANKS}"))
-        self.ranks = Cli(cli.capsys, beside)
+        text = cli.workload.read_text().replace("store: .impctl", f"store: .{BY_RANKS}")
+        self.ranks = Cli.over(cli.capsys, cli.workload.parent, text, f"{BY_RANKS}.yaml")
         asking(cli, provenance)
 
     def good(self, *arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -326,8 +313,7 @@ def check_functions(cli: Cli, names: Iterable[str], condition: str) -> int:
     many rows that is."""
     count = 0
     for name in names:
-        words = ("why", "--query", name, "--without", f"links: {condition}")
-        (told,) = cli.good(*words).results
+        told = cli.one("why", "--query", name, "--without", f"links: {condition}")
         assert told["by"] == "state", name
         gone = changed(told)
         assert gone == gone_by_duckdb(cli, QUERIES[name], condition), name
@@ -350,9 +336,9 @@ def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, 
     with duckdb.connect() as connection:
         for table, rows in tables_beside(cli).items():
             connection.register(f"all_{table}", rows)
+        connection.execute("CREATE VIEW seeds AS SELECT * FROM all_seeds")
         counts: Counter[tuple[object, ...]] = Counter()
         for kept, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
-            connection.execute("CREATE OR REPLACE VIEW seeds AS SELECT * FROM all_seeds")
             text = f"CREATE OR REPLACE VIEW links AS SELECT * FROM all_links WHERE {kept}"
             connection.execute(text)
             for row in connection.execute(sql).fetchall():
@@ -405,21 +391,19 @@ KEPT_OF_TENANTS = "mean"
 
 def some_links_of_tenants(rng: random.Random, count: int) -> pa.Table:
     """Links of some tenants."""
+
+    def tenant() -> int | None:
+        return rng.randrange(TENANTS) if rng.random() < 0.97 else None
+
     rows = [
-        [_tenant(rng), rng.randrange(NODES_OF_TENANTS), rng.randrange(NODES_OF_TENANTS)]
+        [tenant(), rng.randrange(NODES_OF_TENANTS), rng.randrange(NODES_OF_TENANTS)]
         for _ in range(count)
     ]
     for row in rows:
         if rng.random() < 0.03:
             row[rng.randrange(1, 3)] = None
-    columns = zip(*rows, strict=True)
-    return pa.table(
-        {name: pa.array(column, pa.int64()) for name, column in zip("tsd", columns, strict=True)}
-    ).rename_columns(["t", "src", "dst"])
-
-
-def _tenant(rng: random.Random) -> int | None:
-    return rng.randrange(TENANTS) if rng.random() < 0.97 else None
+    schema = pa.schema({"t": pa.int64(), "src": pa.int64(), "dst": pa.int64()})
+    return pa.table([*map(list, zip(*rows, strict=True))], schema=schema)
 
 
 def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRIER)) -> Cli:

@@ -89,12 +89,8 @@ class SketchReplay(ChangingTables):
     def _command(self, name: str, *words: str) -> None:
         which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
         command = [name, str(self._file), "--store", str(self._store), *which, *words]
-        ran = subprocess.run(
-            [sys.executable, "-P", "-c", _COMMAND, *command],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        words = [sys.executable, "-P", "-c", _COMMAND, *command]
+        ran = subprocess.run(words, capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stderr
 
     def verified(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from random import Random
 from typing import Any
@@ -31,7 +31,7 @@ from impctl.reuse.verdict import check_reuse
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact
-from impctl.safety.judge import Verdict, carried_verdict, check_kept, check_safety
+from impctl.safety.judge import Verdict, carried_verdict, check_safety, check_with_core
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import RangeSet, range_filter
 from impctl.spark.expressions import DIALECT
@@ -166,7 +166,7 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     tally.cases += 1
     query = Query("", case.captured)
     core = core_of(case.captured)
-    verdict = check_kept(query, core, case.sketched, case.facts)
+    verdict = check_with_core(query, core, case.sketched, case.facts)
     if not verdict.safe:
         tally.refused += 1
         return
@@ -196,16 +196,18 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
     read = {scan.table for scan in scans_of(case.captured)}
     session.load((name, _arrow(name, case.before[name])) for name in sorted(read))
     first = session.ranges()
-    changes = {
-        name: TableChange(
-            _arrow(name, [row for row, _ in case.changes[name]]),
-            np.array([weight for _, weight in case.changes[name]], dtype=np.int64),
-        )
-        for name in sorted(read)
-        if case.changes[name]
-    }
-    session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
+    _step(session, case, read)
     return first, session.ranges()
+
+
+def _step(session: MaintainedQuery, case: Case, read: Iterable[str]) -> None:
+    """The batch."""
+    changes = {}
+    for name in sorted(read):
+        if case.changes[name]:
+            rows, weights = zip(*case.changes[name], strict=True)
+            changes[name] = TableChange(_arrow(name, [*rows]), np.array(weights, dtype=np.int64))
+    session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
 
 
 def _arrow(table: str, rows: Rows) -> pa.Table:
@@ -324,11 +326,8 @@ def _is_an_answer(
     """Whether some way of breaking ties gives this answer over the whole tables."""
     ties = TieBreaks(rng)
     try:
-        return any(
-            Counter(_plain(row, plan) for row in evaluate(plan, tables, None, ties.at_random))
-            == answer
-            for _ in range(tries)
-        )
+        ways = (evaluate(plan, tables, None, ties.at_random) for _ in range(tries))
+        return any(Counter(_plain(row, plan) for row in rows) == answer for rows in ways)
     except ReferenceFailure:
         return False
 
@@ -466,18 +465,10 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
     assert compiled is not None
     assert compiled.kept is not None
     read = sorted(set(compiled.tables))
-    changes = {
-        name: TableChange(
-            _arrow(name, [row for row, _ in case.changes[name]]),
-            np.array([weight for _, weight in case.changes[name]], dtype=np.int64),
-        )
-        for name in read
-        if case.changes[name]
-    }
     try:
         session = MaintainedQuery(compiled)
         session.load((name, _arrow(name, case.before[name])) for name in read)
-        session.step(changes, lambda source, keys: [_arrow(source.table, case.after[source.table])])
+        _step(session, case, read)
         return answer_of_rows(answer.ending, compiled.kept.whole(), "UTC")
     except ImpctlError as error:
         return error

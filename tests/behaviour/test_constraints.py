@@ -31,11 +31,12 @@ from impctl.service.prepare import _said_by_checks
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.statement import parse_query
-from impctl.store.store import Store
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.maintenance import create_table
+from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import ROWS, Capsys, Cli
+from tests.support.run_cli import Capsys, Cli
+from tests.tables import handmade
 
 LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
 """A sketch on `k` is safe only while no `x` is NULL."""
@@ -63,28 +64,30 @@ def workload(folder: Path, capsys: Capsys, sql: str) -> Cli:
     )
 
 
+UNSAFE = (3, "sketch_unsafe")
+
+
 def assumptions(cli: Cli) -> list[str]:
-    (result,) = cli.good("capture", "--dry-run").results
-    match = result["assumptions"]
-    assert isinstance(match, list)
-    return match
+    result: list[str] = cli.one("capture", "--dry-run")["assumptions"]
+    return result
 
 
 def test_statistics_are_an_assumption(summed: Cli) -> None:
     assert assumptions(summed) == ["`t.x` >= 0"]
 
 
-@pytest.mark.parametrize("check", ["x >= 0", "x > 0 AND g < 100", "note = 'a' OR x > 0"])
-def test_a_check_constraint_is_none(summed: Cli, table: str, tmp_path: Path, check: str) -> None:
-    if check.startswith("note"):
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        ("x >= 0", []),
+        ("x > 0 AND (g IS NULL OR g < 100)", []),
         # An OR gives no sign: the fact from statistics stays an assumption.
-        DeltaTable(table).alter.add_constraint({"c": "x > 0 OR g IS NULL"})
-        assert assumptions(summed) == ["`t.x` >= 0"]
-        return
-    assert ROWS.num_rows == 10
-    check = check.replace("g < 100", "(g IS NULL OR g < 100)")
+        ("x > 0 OR g IS NULL", ["`t.x` >= 0"]),
+    ],
+)
+def test_a_check_is_no_assumption(summed: Cli, table: str, check: str, expected: list[str]) -> None:
     DeltaTable(table).alter.add_constraint({"c": check})
-    assert assumptions(summed) == []
+    assert assumptions(summed) == expected
 
 
 def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None:
@@ -95,25 +98,19 @@ def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None
     nan = pa.array(np.array([math.copysign(math.nan, -1)]))
     write_deltalake(path, pa.table({"g": [1], "k": [5], "d": nan}), mode="append")
     sql = "SELECT g, SUM(d) s FROM t GROUP BY g HAVING SUM(d) < -5"
-    ran = workload(tmp_path, capsys, sql)("capture", "--dry-run")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert workload(tmp_path, capsys, sql)("capture", "--dry-run").refusal == UNSAFE
 
 
-def test_not_null_is_not_believed_of_rows_that_lack_the_column(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_not_null_is_not_believed_where_rows_lack_it(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS.select(["g", "k"]))
     DeltaTable(path).alter.add_columns([Field("x", PrimitiveType("long"), nullable=False)])
     write_deltalake(path, NUMBERS, mode="append")
-    ran = workload(tmp_path, capsys, LEAST)("capture", "--dry-run")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert workload(tmp_path, capsys, LEAST)("capture", "--dry-run").refusal == UNSAFE
 
 
 @pytest.mark.slow
-def test_not_null_is_an_assumption_where_statistics_bear_it_out(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_not_null_is_an_assumption_by_statistics(tmp_path: Path, capsys: Capsys) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS)
     cli = workload(tmp_path, capsys, LEAST)
@@ -128,7 +125,7 @@ def test_not_null_is_an_assumption_where_statistics_bear_it_out(
     delta = DeltaTable(path)
     delta.create_write_transaction([late], mode="append", schema=delta.schema())
     ran = cli("maintain", "--policy", "incremental")
-    assert (ran.code, ran.error["code"]) == (7, "assumption_broken")
+    assert ran.refusal == (7, "assumption_broken")
     assert "`t.x` has no NULL" in ran.error["message"]
 
 
@@ -142,9 +139,7 @@ def test_not_null_is_an_assumption_where_statistics_bear_it_out(
         ("fine <= CAST(0 AS BIGINT)", []),
     ],
 )
-def test_a_check_that_rounds_first_tells_no_sign(
-    tmp_path: Path, check: str, kinds: list[FactKind]
-) -> None:
+def test_a_rounding_check_tells_no_sign(tmp_path: Path, check: str, kinds: list[FactKind]) -> None:
     """`fine >= 0` makes DECIMAL(38, 37) of -4E-38, which is no negative number any more."""
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
@@ -180,15 +175,13 @@ def opened(folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = C
     create_table(str(folder / "u"), pa.table({"g": pa.array([2, 3], pa.int64())}))
     if is_checked:
         DeltaTable(path).alter.add_constraint({"c": "x >= 0"})
-    lines = [
-        "version: 1",
-        "tables: {t: {path: t}, u: {path: u}}",
-        "partitions: {t: {id: {boundaries: [10, 20]}}}",
-        "queries:",
-        *(f'  {n}: {{sql: "{sql}", sketch: {{t: id}}}}' for n, sql in QUERIES.items()),
-        "store: .impctl",
-    ]
-    return Cli.over(capsys, folder, "\n".join(lines) + "\n")
+    return Cli.asking(
+        capsys,
+        folder,
+        {name: {"sql": sql, "sketch": {"t": "id"}} for name, sql in QUERIES.items()},
+        "tu",
+        partitions={"t": {"id": {"boundaries": [10, 20]}}},
+    )
 
 
 def sketch_of_t(result: Mapping[str, Any]) -> list[int]:
@@ -196,15 +189,12 @@ def sketch_of_t(result: Mapping[str, Any]) -> list[int]:
     return list(sketch["ranges"])
 
 
-def stored(folder: Path) -> dict[str, list[int]]:
+def stored_of_t(folder: Path) -> dict[str, list[int]]:
     """The stored ranges of `id`, by query."""
-    with Store.open(folder / ".impctl", create=False) as store:
-        kept = {name: store.load(name) for name in QUERIES}
     return {
         name: list(sketch.ranges)
-        for name, query in kept.items()
-        if query is not None
-        for sketch in query.sketches
+        for name in QUERIES
+        for sketch in stored(folder, name).sketches
         if sketch.partition.table == "t"
     }
 
@@ -214,9 +204,7 @@ BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statist
 
 @pytest.mark.slow
 @BY
-def test_a_capture_keeps_the_rows_of_a_barrier(
-    tmp_path: Path, capsys: Capsys, is_checked: bool
-) -> None:
+def test_a_capture_keeps_barrier_rows(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     captured = opened(tmp_path, capsys, is_checked=is_checked).good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
@@ -229,19 +217,17 @@ def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_check
     cli = opened(tmp_path, capsys, is_checked=is_checked, data=data)
     cli.good("capture")
     write_deltalake(str(tmp_path / "t"), rows((1, 2, 40), (3, 12, 30)), mode="append")
-    assert {r["action"] for r in cli.good("maintain").results} == {"exact"}
-    assert stored(tmp_path) == dict.fromkeys(QUERIES, [0, 1])
+    assert cli.actions() == {"exact"}
+    assert stored_of_t(tmp_path) == dict.fromkeys(QUERIES, [0, 1])
 
 
 @pytest.mark.slow
 @BY
-def test_a_reuse_for_a_smaller_limit_has_them(
-    tmp_path: Path, capsys: Capsys, is_checked: bool
-) -> None:
+def test_a_reuse_for_a_smaller_limit(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     cli = opened(tmp_path, capsys, is_checked=is_checked)
     cli.good("capture", "--query", "joined")
     asked = QUERIES["joined"].replace("LIMIT 2", "LIMIT 1")
-    (result,) = cli.good("rewrite", "--sql", asked).results
+    result = cli.one("rewrite", "--sql", asked)
     assert result["reuse"]["query"] == "joined"
     assert sketch_of_t(result) == [0, 1]
 
@@ -281,15 +267,14 @@ NUMBERED = (
 
 
 @pytest.mark.spark
-def test_numbers_within_keys_may_be_grouped_by_other_columns(
+def test_numbers_in_keys_grouped_by_other_columns(
     tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     cli = opened(tmp_path, capsys, is_checked=False)
-    lines = cli.workload.read_text().splitlines()
-    queries = lines.index("queries:")
-    numbered = f'  numbered: {{sql: "{NUMBERED}", sketch: {{t: id}}}}'
-    cli.workload.write_text("\n".join([*lines[: queries + 1], numbered, lines[-1]]) + "\n")
-    (captured,) = cli.good("capture").results
+    document = json.loads(cli.workload.read_text())
+    document["queries"] = {"numbered": {"sql": NUMBERED, "sketch": {"t": "id"}}}
+    cli.workload.write_text(json.dumps(document))
+    captured = cli.one("capture")
     assert (captured["mode"], sketch_of_t(captured)) == ("exact", [0, 1, 2])
     table = DeltaTable(str(tmp_path / "t"))
     for predicate in ("id = 21", "id = 11"):
@@ -364,14 +349,13 @@ PROTOCOL_QUERIES: dict[str, tuple[str, Callable[[int], bool] | None]] = {
     "less": ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) < -50", lambda s: s < -50),
     "all": ("SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING MIN(x) IS NOT NULL", None),
 }
+_OF_7 = {"minReaderVersion": 1, "minWriterVersion": 7}
 _PROTOCOLS: tuple[Mapping[str, Any], ...] = (
-    {"minReaderVersion": 1, "minWriterVersion": 1},
-    {"minReaderVersion": 1, "minWriterVersion": 2},
-    {"minReaderVersion": 1, "minWriterVersion": 3},
-    {"minReaderVersion": 1, "minWriterVersion": 4},
-    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly"]},
-    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["checkConstraints"]},
-    {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["invariants"]},
+    *({"minReaderVersion": 1, "minWriterVersion": writer} for writer in (1, 2, 3, 4)),
+    *(
+        {**_OF_7, "writerFeatures": [one]}
+        for one in ("appendOnly", "checkConstraints", "invariants")
+    ),
 )
 _CHECKS = ("x >= 0", "x <= 0", "x > -5", "x IS NOT NULL AND x >= 0", "x >= 0 OR g > 1")
 
@@ -405,12 +389,13 @@ class HandWritten(Struct, dict=True):
 
     def commit(self, actions: list[Action]) -> None:
         self.version += 1
-        log = self.folder / "_delta_log" / f"{self.version:020d}.json"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text("".join(json.dumps(action) + "\n" for action in actions))
+        handmade.commit(self.folder, self.version, *actions)
 
-    def protocol(self) -> Action:
-        return {"protocol": self.rng.choice(_PROTOCOLS)}
+    def protocol(self, writer: int | None = None) -> Action:
+        """Of this version, or any."""
+        if writer is None:
+            return {"protocol": self.rng.choice(_PROTOCOLS)}
+        return {"protocol": {"minReaderVersion": 1, "minWriterVersion": writer}}
 
     def any_metadata(self) -> Action:
         rng = self.rng
@@ -421,28 +406,21 @@ class HandWritten(Struct, dict=True):
         )
 
     def metadata(
-        self, *, constraint: str | None, invariant: str | None, is_required: bool
+        self,
+        *,
+        constraint: str | None = None,
+        invariant: str | None = None,
+        is_required: bool = False,
     ) -> Action:
         """What is promised of the column `x`."""
         said = {} if invariant is None else {"delta.invariants": _invariant(invariant)}
         fields = [
-            {
-                "name": name,
-                "type": "long",
-                "nullable": not (name == "x" and is_required),
-                "metadata": said if name == "x" else {},
-            }
-            for name in ("g", "id", "x")
+            handmade.field("g", "long"),
+            handmade.field("id", "long"),
+            handmade.field("x", "long", nullable=not is_required, **said),
         ]
-        return {
-            "metaData": {
-                "id": "0b9b0a4e-0000-4000-8000-000000000000",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps({"type": "struct", "fields": fields}),
-                "partitionColumns": [],
-                "configuration": {} if constraint is None else {"delta.constraints.c": constraint},
-            }
-        }
+        configuration = {} if constraint is None else {"delta.constraints.c": constraint}
+        return handmade.metadata(fields, configuration=configuration)
 
     def good_rows(self) -> list[Row]:
         sign = self.rng.choice((1, 1, -1))
@@ -460,36 +438,25 @@ class HandWritten(Struct, dict=True):
         self.rows += rows
         columns = [pa.array(column, pa.int64()) for column in zip(*rows, strict=True)]
         table = pa.table(dict(zip(("g", "id", "x"), columns, strict=True)))
-        path = self.folder / f"part-{self.version + 1}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        pq.write_table(table, path)
-        add = {
-            "path": path.name,
-            "partitionValues": {},
-            "size": path.stat().st_size,
-            "modificationTime": 1_700_000_000_000 + self.version,
-            "dataChange": True,
-        }
+        name = handmade.write_file(self.folder, f"part-{self.version + 1}.parquet", table)
+        size = (self.folder / name).stat().st_size
         # Without a number of rows Spark would be asked to capture.
         if has_statistics is None:
             has_statistics = self.rng.random() < 0.6
-        known = _statistics(table) if has_statistics else {"numRecords": len(table)}
-        add["stats"] = json.dumps(known)
-        return {"add": add}
+        known = _statistics(table) if has_statistics else handmade.stats(len(table))
+        return handmade.add(name, len(table), size, stats=known)
 
 
 def _invariant(condition: str) -> str:
     return json.dumps({"expression": {"expression": condition}})
 
 
-def _statistics(table: pa.Table) -> Mapping[str, Any]:
-    result: dict[str, Any] = {"numRecords": len(table), "minValues": {}, "maxValues": {}}
-    result["nullCount"] = {name: table[name].null_count for name in table.column_names}
-    for name in table.column_names:
-        known = [value for value in table[name].to_pylist() if value is not None]
-        if known:
-            result["minValues"][name], result["maxValues"][name] = min(known), max(known)
-    return result
+def _statistics(table: pa.Table) -> str:
+    columns = {name: table[name].to_pylist() for name in table.column_names}
+    known = {name: [v for v in values if v is not None] for name, values in columns.items()}
+    limits = {name: (min(values), max(values)) for name, values in known.items() if values}
+    nulls = {name: values.count(None) for name, values in columns.items()}
+    return handmade.stats(len(table), nulls, **limits)
 
 
 def expected(rows: list[Row], name: str) -> Counter[tuple[int, int | None]]:
@@ -503,14 +470,9 @@ def expected(rows: list[Row], name: str) -> Counter[tuple[int, int | None]]:
 
 def over_table(folder: Path, capsys: Capsys) -> Cli:
     """A workload of the queries over the table `t` of the folder."""
-    lines = [
-        "version: 1",
-        "tables: {t: {path: t}}",
-        "partitions: {t: {id: {boundaries: [10, 20]}}}",
-        "queries:",
-        *(f'  {name}: {{sql: "{sql}"}}' for name, (sql, _) in PROTOCOL_QUERIES.items()),
-    ]
-    return Cli.over(capsys, folder, "\n".join(lines) + "\n")
+    queries = {name: sql for name, (sql, _) in PROTOCOL_QUERIES.items()}
+    partitions = {"t": {"id": {"boundaries": [10, 20]}}}
+    return Cli.asking(capsys, folder, queries, partitions=partitions)
 
 
 def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
@@ -537,9 +499,7 @@ def one_table(folder: Path, capsys: Capsys, seed: int) -> Iterator[str]:
 
 
 @random_cases(2, 12, 2500, also="1 20")
-def test_answers_through_sketches_are_right(
-    cases: Collection[int], tmp_path: Path, capsys: Capsys
-) -> None:
+def test_answers_by_sketches_hold(cases: Collection[int], tmp_path: Path, capsys: Capsys) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:
         folder = tmp_path / str(seed)
@@ -550,44 +510,37 @@ def test_answers_through_sketches_are_right(
     assert seen["captured more"] > len(cases) // 4, seen
 
 
-def test_a_constraint_under_a_protocol_without_it_is_not_believed(
-    tmp_path: Path, capsys: Capsys
-) -> None:
+def test_a_constraint_that_its_protocol_lacks(tmp_path: Path, capsys: Capsys) -> None:
     """delta-rs puts in what breaks a constraint of a table of protocol 1 and 2."""
     table = HandWritten(tmp_path / "t", Random(0))
-    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-    metadata = table.metadata(constraint="x >= 0", invariant=None, is_required=False)
-    rows = [(1, 1, 100), (2, 2, 90), (1, 12, -60)]
-    table.commit([protocol, metadata, table.file(rows, has_statistics=True)])
+    rows = table.file([(1, 1, 100), (2, 2, 90), (1, 12, -60)], has_statistics=True)
+    table.commit([table.protocol(2), table.metadata(constraint="x >= 0"), rows])
     cli = over_table(tmp_path, capsys)
-    assert cli("capture", "--query", "more").refusal == (3, "sketch_unsafe")
-    result = cli.one("query", "--query", "more", "--by", "engine")
-    assert result["rows"] == [[2, 90]]
+    assert cli("capture", "--query", "more").refusal == UNSAFE
+    assert cli.one("query", "--query", "more", "--by", "engine")["rows"] == [[2, 90]]
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])
-def test_a_constraint_holds_as_long_as_the_rows_keep_it(
+def test_a_constraint_holds_while_kept(
     tmp_path: Path, capsys: Capsys, has_statistics: bool
 ) -> None:
     table = HandWritten(tmp_path / "t", Random(0))
-    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 3}}
-    metadata = table.metadata(constraint="x >= 0", invariant=None, is_required=False)
-    rows: list[Row] = [(1, 1, 100), (2, 2, 90)]
-    table.commit([protocol, metadata, table.file(rows, has_statistics=has_statistics)])
+    first = table.file([(1, 1, 100), (2, 2, 90)], has_statistics=has_statistics)
+    table.commit([table.protocol(3), table.metadata(constraint="x >= 0"), first])
     cli = over_table(tmp_path, capsys)
     captured = cli.one("capture", "--query", "more")
     assert captured["assumptions"] == ([] if has_statistics else ["`t.x` >= 0"])
     table.commit([table.file([(1, 12, -60)], has_statistics=has_statistics)])
     assert cli("maintain", "--query", "more", "--policy", "incremental").code != 0
-    result = cli.one("query", "--query", "more", "--by", "engine", "--sketch", "never")
-    assert result["rows"] == [[2, 90]]
+    asked = ("query", "--query", "more", "--by", "engine", "--sketch", "never")
+    assert cli.one(*asked)["rows"] == [[2, 90]]
 
 
 def test_mapped_columns_need_a_protocol_that_maps_them(tmp_path: Path, capsys: Capsys) -> None:
     table = HandWritten(tmp_path / "t", Random(0))
-    metadata = table.metadata(constraint=None, invariant=None, is_required=False)
+    metadata = table.metadata()
     metadata["metaData"]["configuration"]["delta.columnMapping.mode"] = "name"
-    protocol = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
-    table.commit([protocol, metadata, table.file([(1, 1, 100)], has_statistics=True)])
+    rows = table.file([(1, 1, 100)], has_statistics=True)
+    table.commit([table.protocol(2), metadata, rows])
     ran = over_table(tmp_path, capsys)("capture", "--query", "more")
     assert ran.refusal == (3, "column_mapping_mode")

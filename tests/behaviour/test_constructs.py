@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from impctl.compile import build
 from impctl.errors import RecaptureNeededError
 from impctl.rules import optimize
 from impctl.service import prepare
-from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import WORKLOAD, Capsys, Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import WORKLOAD, Capsys, Cli, refused
 
 CONSTRUCTS_WORKLOAD = """\
 version: 1
@@ -57,41 +56,39 @@ EXPECTED = {
 
 
 @pytest.fixture
-def constructs_cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
+def constructs_cli(tmp_path: Path, table: str, capsys: Capsys) -> Cli:
     create_table(str(tmp_path / "names"), pa.table({"g": [0, 1, 3, 5], "name": list("abca")}))
     return Cli.over(capsys, tmp_path, CONSTRUCTS_WORKLOAD)
 
 
 @pytest.mark.spark
-def test_touched_or_recaptured_and_always_sound(
-    constructs_cli: Cli, table: str, spark: Any
-) -> None:
-    captured = constructs_cli.good("capture").results
-    assert {r["query"]: r["mode"] for r in captured} == EXPECTED
-    constructs_cli.verified(is_exact=False)
+def test_touched_or_recaptured_and_sound(constructs_cli: Cli, table: str, spark: Any) -> None:
+    cli = constructs_cli
+    assert {r["query"]: r["mode"] for r in cli.good("capture").results} == EXPECTED
+    cli.verified(is_exact=False)
     more = pa.table({"g": [7, 7, 7, 5], "x": [30, 31, 32, 50], "note": list("abcd")})
     write_deltalake(table, more, mode="append")
-    maintained = constructs_cli.good("maintain").results
+    maintained = cli.good("maintain").results
     assert {r["query"]: r["action"] for r in maintained} == EXPECTED
     assert all(r["reason"] for r in maintained)
-    constructs_cli.verified(is_exact=False)
+    cli.verified(is_exact=False)
     DeltaTable(table).delete("g = 0 OR g = 7")
-    constructs_cli.good("maintain")
-    constructs_cli.verified(is_exact=False)
+    cli.good("maintain")
+    cli.verified(is_exact=False)
 
 
 @pytest.mark.spark
 def test_policies_forbid_what_they_say(constructs_cli: Cli, table: str, spark: Any) -> None:
-    constructs_cli.good("capture", "--query", "hashed", "--query", "median")
+    cli = constructs_cli
+    cli.good("capture", "--query", "hashed", "--query", "median")
     write_deltalake(table, pa.table({"g": [7], "x": [30], "note": ["a"]}), mode="append")
-    ran = constructs_cli("maintain", "--query", "hashed", "--policy", "incremental")
-    assert (ran.code, ran.error["code"]) == (7, "not_incremental")
+    ran = cli("maintain", "--query", "hashed", "--policy", "incremental")
+    assert ran.refusal == (7, "not_incremental")
     assert "md5" in ran.error["message"]
     assert ran.error["location"]["line"] == 14
-    ran = constructs_cli("maintain", "--query", "median", "--policy", "strict")
-    assert (ran.code, ran.error["code"]) == (4, "policy_refused")
-    ran = constructs_cli.good("maintain", "--query", "median", "--policy", "full")
-    assert ran.results[0]["action"] == "recapture"
+    median = ("maintain", "--query", "median", "--policy")
+    assert cli(*median, "strict").refusal == (4, "policy_refused")
+    assert cli.one(*median, "full")["action"] == "recapture"
 
 
 def test_explain_names_what_blocks_exact_maintenance(constructs_cli: Cli) -> None:
@@ -99,9 +96,6 @@ def test_explain_names_what_blocks_exact_maintenance(constructs_cli: Cli) -> Non
     assert "MEDIAN" in result["median"]["reason"].upper()
     assert any(line["why"] for line in result["hashed"]["plan"])
     assert "every operator" in result["join"]["reason"]
-
-
-Capture = Callable[[], None]
 
 
 def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,10 +126,7 @@ def set_policy(folder: Path, policy: str) -> None:
 
 
 def ranges(folder: Path) -> tuple[int, ...]:
-    with Store.open(folder / ".impctl", create=False) as store:
-        result = store.load("q")
-    assert result is not None
-    return tuple(result.sketches[0].ranges.ids)
+    return tuple(stored(folder, "q").sketches[0].ranges.ids)
 
 
 @pytest.fixture(params=BEFORE)
@@ -159,9 +150,9 @@ def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: P
 @pytest.mark.slow
 def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
     before = ranges(tmp_path)
-    assert captured_before.good("rewrite").results[0]["sketches"] == []
+    assert captured_before.one("rewrite")["sketches"] == []
     ran = captured_before("rewrite", "--require-sketch")
-    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+    assert ran.refusal == (7, "engine_changed")
     assert "impctl capture" in ran.error["hint"]
     set_policy(tmp_path, "strict")
     assert captured_before("rewrite").code == 4
@@ -175,38 +166,26 @@ def test_a_run_that_reads_no_sql_tells_the_release(
     with monkeypatch.context() as patch:
         before(patch)
         cli.good("capture")
-    (status,) = cli.good("status").results
-    assert "another release" in status["stale_reason"]
-    ran = cli("maintain")
-    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
-    ran = cli.good("maintain", "--policy", "auto")
-    assert (ran.results[0]["action"], ran.results[0]["reason_code"]) == (
-        "recapture",
-        "engine_changed",
-    )
+    assert "another release" in cli.one("status")["stale_reason"]
+    assert cli("maintain").refusal == (7, "engine_changed")
+    ran = cli.one("maintain", "--policy", "auto")
+    assert (ran["action"], ran["reason_code"]) == ("recapture", "engine_changed")
     with monkeypatch.context() as patch:
         patch.setattr(prepare, "bind", None)
-        assert cli.good("maintain").results[0]["action"] == "none"
+        assert cli.actions() == {"none"}
 
 
-def test_a_program_gets_the_error_too(captured_before: Cli, tmp_path: Path) -> None:
+def test_a_program_and_its_own_version_get_the_error(captured_before: Cli, tmp_path: Path) -> None:
     with (
         impctl.open(tmp_path / "w.yaml") as opened,
-        pytest.raises(RecaptureNeededError) as caught,
+        refused(RecaptureNeededError, "engine_changed"),
     ):
         opened.rewrite("q", require_sketch=True)
-    assert caught.value.code == "engine_changed"
-
-
-def test_it_is_not_used_for_its_own_version_either(captured_before: Cli) -> None:
-    ran = captured_before("rewrite", "--at", "0")
-    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+    assert captured_before("rewrite", "--at", "0").refusal == (7, "engine_changed")
 
 
 @pytest.mark.slow
-def test_its_ranges_are_evened_out_once_it_is_captured_anew(
-    captured_before: Cli, tmp_path: Path
-) -> None:
+def test_its_ranges_are_evened_out_by_a_rebalance(captured_before: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
     captured_before.good("capture", "--rebalance")
     assert ranges(tmp_path) == (0, 1)
@@ -222,14 +201,15 @@ ROWS = pa.table(
 )
 
 
-def over(folder: Path, capsys: Capsys, sql: str) -> Cli:
-    create_table(str(folder / "t"), ROWS)
-    return Cli.over(
+def over(folder: Path, capsys: Capsys, sql: str, rows: pa.Table = ROWS, *cuts: int) -> Cli:
+    """A query that keeps its answer."""
+    create_table(str(folder / "t"), rows)
+    return Cli.asking(
         capsys,
         folder,
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {id: {boundaries: [2]}}}\n"
-        "spark: {conf: {spark.sql.session.timeZone: Europe/Berlin}}\n"
-        f'queries: {{q: {{answer: true, sql: "{sql}"}}}}\n',
+        {"q": {"answer": True, "sql": sql}},
+        partitions={"t": {"id": {"boundaries": [*cuts] or [2]}}},
+        spark={"conf": {"spark.sql.session.timeZone": "Europe/Berlin"}},
     )
 
 
@@ -246,9 +226,7 @@ def over(folder: Path, capsys: Capsys, sql: str) -> Cli:
         "SELECT s, CAST(MAX(d) AS STRING) AS v FROM t GROUP BY s",
     ],
 )
-def test_what_only_spark_computes_is_not_materialized(
-    tmp_path: Path, capsys: Capsys, sql: str
-) -> None:
+def test_what_only_spark_computes_is_not_kept(tmp_path: Path, capsys: Capsys, sql: str) -> None:
     cli = over(tmp_path, capsys, sql)
     answer = cli.one("check")["answer"]
     assert not answer["kept"]
@@ -282,13 +260,7 @@ QUERIES = {
 @pytest.mark.parametrize("sql", QUERIES)
 def test_results_are_kept_and_maintained(tmp_path: Path, capsys: Capsys, sql: str) -> None:
     rows = pa.table({"g": [1, 1, 2, 2], "id": [1, 11, 2, 12], "city": ["a", None, "b", "c"]})
-    create_table(str(tmp_path / "t"), rows)
-    cli = Cli.over(
-        capsys,
-        tmp_path,
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {id: {boundaries: [4, 10]}}}\n"
-        f'queries: {{q: {{answer: true, sql: "{sql}"}}}}\n',
-    ).captured()
+    cli = over(tmp_path, capsys, sql, rows, 4, 10).captured()
     before, after = QUERIES[sql]
     assert sorted(cli.one("query", "--by", "state")["rows"]) == before
     more = pa.table({"g": [3], "id": [20], "city": pa.array([None], pa.string())})
@@ -300,17 +272,11 @@ def test_results_are_kept_and_maintained(tmp_path: Path, capsys: Capsys, sql: st
 SUMS = "SELECT b, MAX(s) AS m FROM (SELECT b, c, SUM(p) AS s FROM t GROUP BY b, c) GROUP BY b"
 
 
-def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str, column: str) -> Cli:
+def workload(folder: Path, capsys: Capsys, sql: str, column: str) -> Cli:
     query = {"sql": sql, "sketch": {"t": column}, "lineage": "witness", "policy": "incremental"}
     cuts: dict[str, list[object]] = {"id": [100, 200], "b": ["g", "p"]}
-    text = {
-        "version": 1,
-        "tables": {"t": {"path": "t"}},
-        "partitions": {"t": {column: {"boundaries": cuts[column]}}},
-        "queries": {"q": query},
-        "store": ".impctl",
-    }
-    return Cli.over(capsys, folder, json.dumps(text))
+    partitions = {"t": {column: {"boundaries": cuts[column]}}}
+    return Cli.asking(capsys, folder, {"q": query}, partitions=partitions)
 
 
 @pytest.fixture
@@ -322,22 +288,17 @@ def witness_table(tmp_path: Path) -> DeltaTable:
 
 
 def test_without_the_check_that_it_rests_on_it_is_captured_anew(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable
+    tmp_path: Path, capsys: Capsys, witness_table: DeltaTable
 ) -> None:
     witness_table.alter.add_constraint({"positive": "p >= 0"})
-    cli = workload(tmp_path, capsys, SUMS, "id")
-    cli.good("capture")
+    cli = workload(tmp_path, capsys, SUMS, "id").captured()
     cli.good("maintain")
     witness_table.alter.drop_constraint("positive")
     DeltaTable(str(tmp_path / "t")).delete("id = 2")
-    ran = cli("maintain")
-    assert ran.code == 7, ran.document
-    assert ran.error["code"] == "engine_changed"
-    assert cli("rewrite", "--require-sketch").code == 7
-    assert cli.good("rewrite").results[0]["sketches"] == []
+    assert cli("maintain").refusal == (7, "engine_changed")
+    assert (cli("rewrite", "--require-sketch").code, cli.one("rewrite")["sketches"]) == (7, [])
     cli.good("capture")
-    (result,) = cli.good("rewrite").results
-    assert result["sketches"][0]["ranges"] == [0, 1]
+    assert cli.one("rewrite")["sketches"][0]["ranges"] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -347,37 +308,37 @@ def test_without_the_check_that_it_rests_on_it_is_captured_anew(
         "SELECT c, MAX(p) AS m FROM t WHERE md5(b) > 'a' GROUP BY c",
     ],
 )
-def test_a_witness_is_not_kept_by_touch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable, sql: str
+def test_no_witness_by_touch(
+    tmp_path: Path, capsys: Capsys, witness_table: DeltaTable, sql: str
 ) -> None:
     cli = workload(tmp_path, capsys, sql, "b")
-    (result,) = cli.good("explain").results
-    assert result["mode"] == "recapture"
-    cli.workload.write_text(cli.workload.read_text().replace('"witness"', '"all"'))
-    (result,) = cli.good("explain").results
-    assert result["mode"] == "touch"
+    assert cli.one("explain")["mode"] == "recapture"
+    cli.edit('"witness"', '"all"')
+    assert cli.one("explain")["mode"] == "touch"
+
+
+def whys(result: dict[str, Any]) -> str:
+    return " | ".join(line["why"] for line in result["plan"])
+
+
+VARY = "sums of doubles vary from run to run"
 
 
 def test_above_sums_of_doubles_the_whole_lineage_is_held(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], witness_table: DeltaTable
+    tmp_path: Path, capsys: Capsys, witness_table: DeltaTable
 ) -> None:
-    sql = "SELECT b FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
-    cli = workload(tmp_path, capsys, sql, "id")
-    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
-    assert "its sketch holds only the rows that decide the result" in told, (
-        "the sum is read by nobody"
-    )
+    def told(sql: str, column: str = "id") -> str:
+        return whys(workload(tmp_path, capsys, sql, column).one("explain"))
+
+    unread = "SELECT b FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
+    assert "its sketch holds only the rows that decide the result" in told(unread)
     witness_table.alter.add_constraint({"up": "d >= 0"})
-    sql = "SELECT b, MAX(s) AS m FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
-    cli = workload(tmp_path, capsys, sql, "id")
-    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
-    assert "sums of doubles vary from run to run" in told
-    sql = (
+    of_sums = "SELECT b, MAX(s) AS m FROM (SELECT b, SUM(d) AS s FROM t GROUP BY b, c) GROUP BY b"
+    assert VARY in told(of_sums)
+    of_windows = (
         "SELECT c, MAX(s) AS m FROM (SELECT c, SUM(d) OVER (PARTITION BY b) AS s FROM t) GROUP BY c"
     )
-    cli = workload(tmp_path, capsys, sql, "b")
-    told = " | ".join(line["why"] for line in cli.good("explain").results[0]["plan"])
-    assert "sums of doubles vary from run to run" in told, "those of windows are no other"
+    assert VARY in told(of_windows, "b")
 
 
 WITNESS_QUERIES = {
@@ -398,40 +359,29 @@ WITNESS_ROWS = 600
 
 
 def rows_of(rng: random.Random, start: int, count: int) -> pa.Table:
-    def some(values: list[Any]) -> list[Any]:
-        return [rng.choice(values) for _ in range(count)]
-
-    return pa.table(
-        {
-            "id": pa.array(range(start, start + count), pa.int64()),
-            "g": pa.array(some([*range(12), None]), pa.int64()),
-            "v": pa.array(some([*range(100), 99, None, None]), pa.int32()),
-            "d": pa.array(some([-0.0, 0.0, 0.5, 2.5, math.nan, math.inf, None]), pa.float64()),
-        }
+    values: tuple[list[Any], ...] = (
+        [*range(12), None],
+        [*range(100), 99, None, None],
+        [-0.0, 0.0, 0.5, 2.5, math.nan, math.inf, None],
     )
+    drawn = [[rng.choice(some) for _ in range(count)] for some in values]
+    schema = pa.schema({"id": pa.int64(), "g": pa.int64(), "v": pa.int32(), "d": pa.float64()})
+    return pa.table([[*range(start, start + count)], *drawn], schema=schema)
 
 
 @pytest.fixture
-def witness_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def witness_cli(tmp_path: Path, capsys: Capsys) -> Cli:
     create_table(str(tmp_path / "t"), rows_of(random.Random(1), 0, WITNESS_ROWS))
     keys = pa.table({"k": [*range(14), None], "w": [n % 5 for n in range(15)]})
     create_table(str(tmp_path / "s"), keys)
-    lines = [
-        f'  {name}_{lineage}: {{sql: "{sql}", sketch: {{t: id}}, lineage: {lineage}, '
-        "policy: incremental}"
+    common = {"sketch": {"t": "id"}, "policy": "incremental"}
+    queries = {
+        f"{name}_{lineage}": {"sql": sql, "lineage": lineage, **common}
         for name, sql in WITNESS_QUERIES.items()
         for lineage in ("all", "witness")
-    ]
-    text = [
-        "version: 1",
-        "tables: {t: {path: t}, s: {path: s}}",
-        f"partitions: {{t: {{id: {{boundaries: {list(range(20, WITNESS_ROWS + 400, 20))}}}}}}}",
-        "queries:",
-        *lines,
-        "store: .impctl",
-        'spark: {master: "local[2]"}',
-    ]
-    return Cli.over(capsys, tmp_path, "\n".join(text) + "\n")
+    }
+    partitions = {"t": {"id": {"boundaries": [*range(20, WITNESS_ROWS + 400, 20)]}}}
+    return Cli.asking(capsys, tmp_path, queries, "ts", partitions=partitions)
 
 
 def fragments_by_query(results: list[dict[str, Any]]) -> dict[str, set[int]]:
@@ -472,32 +422,23 @@ def test_witnesses_suffice_and_are_fewer_and_are_kept(witness_cli: Cli) -> None:
 def test_a_sketch_of_witnesses_serves_its_own_text_alone(witness_cli: Cli) -> None:
     witness_cli.good("capture", "--query", "best_witness")
     asked = "SELECT g, MAX(v) AS best FROM t GROUP BY g HAVING MAX(v) > 80"
-    (result,) = witness_cli.good("rewrite", "--sql", asked).results
-    candidates = result["reuse"]["candidates"]
-    assert [candidate["allowed"] for candidate in candidates] == [False]
-    assert "witness" in candidates[0]["reason"]
+    (candidate,) = witness_cli.one("rewrite", "--sql", asked)["reuse"]["candidates"]
+    assert not candidate["allowed"]
+    assert "witness" in candidate["reason"]
     witness_cli.good("capture", "--query", "best_all")
-    (result,) = witness_cli.good("rewrite", "--sql", asked).results
-    assert result["reuse"]["query"] == "best_all"
+    assert witness_cli.one("rewrite", "--sql", asked)["reuse"]["query"] == "best_all"
 
 
 @pytest.mark.spark
 def test_changing_what_a_sketch_holds_is_another_definition(witness_cli: Cli) -> None:
     witness_cli.good("capture", "--query", "best_all", "--query", "best_witness")
-    text = witness_cli.workload.read_text()
-    witness_cli.workload.write_text(text.replace("lineage: all", "lineage: witness"))
-    ran = witness_cli("maintain", "--query", "best_all")
-    assert ran.code == 7, ran.document
-    failure = ran.error
-    assert failure["code"] == "definition_changed"
+    witness_cli.edit('"lineage": "all"', '"lineage": "witness"')
+    assert witness_cli("maintain", "--query", "best_all").refusal == (7, "definition_changed")
 
 
 @pytest.mark.spark
 def test_explain_says_what_each_operator_keeps(witness_cli: Cli) -> None:
-    plans = {
-        result["query"]: " | ".join(line["why"] for line in result["plan"])
-        for result in witness_cli.good("explain").results
-    }
+    plans = {result["query"]: whys(result) for result in witness_cli.good("explain").results}
     assert "its sketch holds only the rows that decide the result" in plans["best_witness"]
     assert "COUNT needs all rows of a group" in plans["counted_witness"]
     assert "its sketch holds" not in plans["best_all"]

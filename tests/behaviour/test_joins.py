@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,7 @@ from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.store.builders import Crash, FailingDisk
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
@@ -38,10 +39,7 @@ TURNS = 2
 
 @pytest.fixture
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+    monkeypatch.setattr(OwnSession, "open", Mock(side_effect=AssertionError("Spark was asked for")))
 
 
 def both(folder: Path, capsys: Capsys, names: Iterable[str]) -> Cli:
@@ -56,11 +54,7 @@ def assert_alike(folder: Path) -> None:
     for name in QUERIES:
         by_files, by_index = (stored(folder, f"{name}_{join}") for join in ("files", "index"))
         assert by_files.versions == by_index.versions
-        mine, theirs = (
-            {sketch.access: set(sketch.ranges.ids) for sketch in one.sketches}
-            for one in (by_files, by_index)
-        )
-        assert mine == theirs, name
+        assert fragments_by_access(by_files) == fragments_by_access(by_index), name
 
 
 @pytest.mark.usefixtures("_no_spark")
@@ -93,7 +87,7 @@ def test_what_is_kept_of_a_side_that_is_read_is_a_filter(tmp_path: Path, capsys:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     queries = [
         *((name, sql, "spark") for name, sql in QUERIES.items()),
         ("kept", QUERIES["two"], "index"),
@@ -175,16 +169,13 @@ SPREAD = "SELECT g, COUNT(x) n FROM t GROUP BY g HAVING COUNT(x) > 4"
 
 
 def some(rng: random.Random, count: int) -> pa.Table:
-    def chosen(values: list[Any]) -> list[Any]:
-        return [rng.choice(values) for _ in range(count)]
-
-    return pa.table(
-        {
-            "g": pa.array(chosen([None, 0, 1, 2, 3, 4]), pa.int32()),
-            "x": pa.array(chosen([None, *range(10)]), pa.int64()),
-            "p": pa.array(chosen([None, "a", "b", "c/d", "é"]), pa.string()),
-        }
+    values: tuple[list[Any], ...] = (
+        [None, 0, 1, 2, 3, 4],
+        [None, *range(10)],
+        [None, "a", "b", "c/d", "é"],
     )
+    drawn = [[rng.choice(some) for _ in range(count)] for some in values]
+    return pa.table(drawn, schema=pa.schema({"g": pa.int32(), "x": pa.int64(), "p": pa.string()}))
 
 
 def change_vectored(rng: random.Random, table: VectoredTable) -> None:
@@ -204,16 +195,16 @@ def change_vectored(rng: random.Random, table: VectoredTable) -> None:
 
 
 def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
-    lines = ["version: 1", "tables: {t: {path: t}}", "store: .impctl", "queries:"]
+    queries: dict[str, dict[str, Any]] = {}
     for name, (sql, sketched) in VECTORED_QUERIES.items():
-        common = f'sql: "{sql}", sketch: {{t: {sketched}}}, policy: incremental'
-        lines.append(f"  {name}: {{{common}, buffer: 1}}")
-        lines.append(f"  {name}_all: {{{common}}}")
-        lines.append(f"  {name}_eager: {{{common}, buffer: 1, maintain: eager}}")
+        common = {"sql": sql, "sketch": {"t": sketched}, "policy": "incremental"}
+        queries[name] = {**common, "buffer": 1}
+        queries[f"{name}_all"] = common
+        queries[f"{name}_eager"] = {**common, "buffer": 1, "maintain": "eager"}
     if spread:
-        lines.append(f'  spread: {{sql: "{SPREAD}", sketch: {{t: x}}, policy: incremental}}')
-    lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {ranges: 3}, x: {ranges: 4}}}")
-    cli = Cli.over(capsys, folder, "\n".join(lines) + "\n")
+        queries["spread"] = {"sql": SPREAD, "sketch": {"t": "x"}, "policy": "incremental"}
+    ranges = {"g": {"boundaries": [1, 3]}, "p": {"ranges": 3}, "x": {"ranges": 4}}
+    cli = Cli.asking(capsys, folder, queries, partitions={"t": ranges})
     assert {r["mode"] for r in cli.good("capture").results} == {"exact"}
     return cli
 
@@ -331,9 +322,9 @@ def _after(write: Callable[[], None]) -> Callable[..., Snapshot]:
 
 
 IN_SPARK = {
-    "sums": ("SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 9", "g", ""),
-    "spread": (SPREAD, "x", ""),
-    "joined": ("SELECT a.x FROM t a JOIN t b ON a.p <=> b.p AND a.g = b.x", "x", "join: spark"),
+    "sums": ("SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 9", "g", "auto"),
+    "spread": (SPREAD, "x", "auto"),
+    "joined": ("SELECT a.x FROM t a JOIN t b ON a.p <=> b.p AND a.g = b.x", "x", "spark"),
 }
 ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) >= 2"
 
@@ -346,13 +337,13 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
 ) -> None:
     rng = random.Random(6)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=("p",))
-    lines = ["version: 1", "tables: {t: {path: t}}", "store: .impctl", "queries:"]
-    for name, (sql, sketched, more) in IN_SPARK.items():
-        lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: {sketched}}}, {more}}}')
-    lines.append(f'  asked: {{sql: "{ASKED}", sketch: {{t: g}}, params: {{low: 2}}}}')
-    lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {ranges: 4}}}")
-    cli = Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
-    cli.good("capture")
+    queries: dict[str, dict[str, Any]] = {
+        name: {"sql": sql, "sketch": {"t": sketched}, "join": join}
+        for name, (sql, sketched, join) in IN_SPARK.items()
+    }
+    queries["asked"] = {"sql": ASKED, "sketch": {"t": "g"}, "params": {"low": 2}}
+    ranges = {"g": {"boundaries": [1, 3]}, "p": {"boundaries": ["b"]}, "x": {"ranges": 4}}
+    cli = Cli.asking(capsys, tmp_path, queries, partitions={"t": ranges}).captured()
     for command in (("maintain", "--large-change", "0"), ("capture", "--rebalance")):
         for _ in range(3):
             change_vectored(rng, table)
@@ -364,7 +355,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
         cli.verified()
-    (answer,) = cli.good("query", "--query", "asked", "--param", "low=4").results
+    answer = cli.one("query", "--query", "asked", "--param", "low=4")
     assert answer["reuse"]["query"] == "asked"
     kept = table.rows().filter(pc.greater_equal(table.rows()["x"], 4))
     counts = kept.group_by("g").aggregate([([], "count_all")]).to_pylist()

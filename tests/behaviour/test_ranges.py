@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import write_deltalake
 
 from impctl.service import filters
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet, exact_filter, range_filter
-from impctl.tables.prune import prune
 from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import prune
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from tests.support.run_cli import Capsys, Cli
 
@@ -46,27 +45,15 @@ def rows(first: int) -> pa.Table:
 
 
 @pytest.fixture
-def extremes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def extremes(tmp_path: Path, capsys: Capsys) -> Cli:
     path = str(tmp_path / "t")
     create_table(path, rows(0))
     for first in (5, 10):
         # The last value of a file starts others, so that ranges are proposed behind it.
         write_deltalake(path, rows(first).slice(2), mode="append")
-    queries = {
-        name: {
-            "sql": f"SELECT {name}, COUNT(*) AS n FROM t GROUP BY {name} HAVING COUNT(*) > 2",
-            "sketch": {"t": name},
-        }
-        for name in LIMITS
-    }
-    workload = {
-        "version": 1,
-        "tables": {"t": {"path": "t"}},
-        "queries": queries,
-        "store": ".impctl",
-        "spark": {"master": "local[2]"},
-    }
-    return Cli.over(capsys, tmp_path, yaml.safe_dump(workload))
+    sql = "SELECT {0}, COUNT(*) AS n FROM t GROUP BY {0} HAVING COUNT(*) > 2"
+    queries = {name: {"sql": sql.format(name), "sketch": {"t": name}} for name in LIMITS}
+    return Cli.asking(capsys, tmp_path, queries)
 
 
 @pytest.mark.slow
@@ -92,17 +79,8 @@ def written(folder: Path, files: list[list[tuple[int, int]]]) -> None:
 
 
 def workload(folder: Path, sql: str, capsys: Capsys) -> Cli:
-    quoted = sql.replace("\n", " ")
-    return Cli.over(
-        capsys,
-        folder,
-        "version: 1\n"
-        "tables: {t: {path: t}}\n"
-        "partitions: {t: {g: {ranges: 200}, h: {ranges: 200}}}\n"
-        f'queries: {{q: {{sql: "{quoted}"}}}}\n'
-        "store: .impctl\n"
-        'spark: {master: "local[2]"}\n',
-    )
+    partitions = {"t": {"g": {"ranges": 200}, "h": {"ranges": 200}}}
+    return Cli.asking(capsys, folder, {"q": sql}, partitions=partitions)
 
 
 @pytest.fixture
@@ -114,14 +92,14 @@ def spread(tmp_path: Path, capsys: Capsys) -> Cli:
     far = [[(g, 0)] * 5 for g in range(1, GROUPS, 2)]
     written(tmp_path, beside + far)
     cli = workload(tmp_path, SPREAD, capsys)
-    (captured,) = cli.good("capture").results
+    captured = cli.one("capture")
     assert len(captured["sketches"][0]["ranges"]) > 32, "more ranges than a filter has"
     return cli
 
 
 @pytest.mark.spark
 def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
-    (result,) = spread.good("verify", "--results").results
+    result = spread.one("verify", "--results")
     assert (result["covers"], result["results_equal"]) == (True, True)
 
 
@@ -145,8 +123,7 @@ def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsy
     rest = [(g, (g * 7 + i) % 9) for g in range(2, 10) for i in range(12)]
     written(tmp_path, [low + rest + [(5, 20)] * 3])
     cli = workload(tmp_path, SHARED, capsys)
-    (captured,) = cli.good("capture").results
-    assert sorted(sketch["attribute"] for sketch in captured["sketches"]) == ["g", "h"]
+    assert sorted(sketch["attribute"] for sketch in cli.one("capture")["sketches"]) == ["g", "h"]
     cli.verified(is_exact=False)
 
 
@@ -192,11 +169,7 @@ def write_estimated(folder: Path, order: str, files: int) -> None:
 
 PAIRS = [
     ("day", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 19000"),
-    (
-        "day",
-        2000,
-        "customer, COUNT(*) AS n FROM t WHERE day > 349 GROUP BY 1 HAVING COUNT(*) > 3",
-    ),
+    ("day", 2000, "customer, COUNT(*) FROM t WHERE day > 349 GROUP BY 1 HAVING COUNT(*) > 3"),
     ("day", 400, "day, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > {day}"),
     ("nearly", 400, "orderkey, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 18500"),
     ("nearly", 2000, "region, orderkey, price FROM t WHERE price > 390 AND region = 7"),
@@ -212,7 +185,7 @@ PAIRS = [
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_twelve_pairs(tmp_path: Path, capsys: Capsys) -> None:
     for order, files in sorted({(order, files) for order, files, _ in PAIRS}):
         write_estimated(tmp_path, order, files)
     near = inside = 0
@@ -220,7 +193,10 @@ def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         sql = "SELECT " + text.format(
             day=ROWS // 365 * 180, few=ESTIMATED_GROUPS // 40, top=ESTIMATED_GROUPS // 20
         )
-        cli = Cli(capsys, estimated_workload(tmp_path, number, f"{order}{files}", sql))
+        queries = {"q": {"sql": sql}}
+        queries |= {f"q_{a}": {"sql": sql, "sketch": {"t": a}} for a in ATTRIBUTES}
+        table, file = {"t": {"path": f"{order}{files}"}}, f"w{number}.yaml"
+        cli = Cli.asking(capsys, tmp_path, queries, table, file, store=f"store{number}")
         result = captured(cli, "q")
         entries = {c["attribute"]: c for c in result["considered"] if c["safe"]}
         mine = next(name for name, c in entries.items() if c["chosen"])
@@ -241,19 +217,8 @@ def test_twelve_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 ATTRIBUTES = ("id", "day", "orderkey", "customer", "region", "price")
 
 
-def estimated_workload(folder: Path, number: int, table: str, sql: str) -> Path:
-    file = folder / f"w{number}.yaml"
-    queries = "".join(f'  q_{a}: {{sql: "{sql}", sketch: {{t: {a}}}}}\n' for a in ATTRIBUTES)
-    file.write_text(
-        f'version: 1\ntables: {{t: {{path: {table}}}}}\nqueries:\n  q: {{sql: "{sql}"}}\n{queries}'
-        f"store: store{number}\n"
-    )
-    return file
-
-
 def captured(cli: Cli, query: str) -> dict[str, Any]:
-    result: dict[str, Any] = cli.good("capture", "--query", query).results[0]
-    return result
+    return cli.one("capture", "--query", query)
 
 
 def files_left(result: dict[str, Any]) -> int:

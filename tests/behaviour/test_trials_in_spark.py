@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from impctl.service import fill as loading
 from impctl.sketch.partition import RangePartition
-from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.spark_trials import AnswerTally, SparkTally, run_answers, run_case
+from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     FIRST_ROWS,
@@ -87,43 +87,23 @@ def test_random_answers_are_sparks(spark: Any, cases: range) -> None:
 CASES = 8 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 BATCHES = 2
 
-WORKLOAD = """\
-version: 1
-tables:
-  t: {{path: {path}}}
-partitions:
-  t:
-    {column}: {{boundaries: {boundaries}}}
-queries:
-  q:
-    sql: >-
-      {sql}
-    sketch: {{t: {column}}}
-store: {store}
-"""
 
-
-def boundaries_of(partition: RangePartition) -> str:
-    """The partition's boundaries as the workload file writes them."""
-    scale = partition.type.scale
-    values = [
-        f'"{value}"' if isinstance(value, str) else str(value / 10**scale if scale else value)
+def written(folder: Path, capsys: Capsys, case: int, sql: str, partition: RangePartition) -> Cli:
+    column, scale = partition.attribute, partition.type.scale
+    # As the workload file writes them.
+    boundaries = [
+        value / 10**scale if scale and not isinstance(value, str) else value
         for value in partition.boundaries
     ]
-    return f"[{', '.join(values)}]"
-
-
-def written(folder: Path, case: int, sql: str, partition: RangePartition) -> Path:
-    file = folder / f"w{case}.yaml"
-    text = WORKLOAD.format(
-        path=f"t{case}",
-        column=partition.attribute,
-        boundaries=boundaries_of(partition),
-        sql=sql,
+    return Cli.asking(
+        capsys,
+        folder,
+        {"q": {"sql": sql, "sketch": {"t": column}}},
+        {"t": {"path": f"t{case}"}},
+        f"w{case}.yaml",
+        partitions={"t": {column: {"boundaries": boundaries}}},
         store=f".impctl/{case}",
     )
-    file.write_text(text)
-    return file
 
 
 def changed(table: str, rows: list[Row], rng: random.Random) -> None:
@@ -137,10 +117,7 @@ def changed(table: str, rows: list[Row], rng: random.Random) -> None:
 
 def was_unsure(folder: Path, case: int) -> bool:
     """Whether some group was ever kept because a sum of doubles was too close to call."""
-    with Store.open(folder / ".impctl" / str(case), create=False) as store:
-        stored = store.load("q")
-    assert stored is not None
-    return bool(stored.state_meta["unsure"])
+    return bool(stored(folder, "q", f".impctl/{case}").state_meta.get("unsure"))
 
 
 def safe_workload(
@@ -148,7 +125,7 @@ def safe_workload(
 ) -> Cli | None:
     """The query with some partition it is safe on; None where there is none."""
     for partition in rng.sample(PARTITIONS, len(PARTITIONS)):
-        cli = Cli(capsys, written(folder, case, sql, partition))
+        cli = written(folder, capsys, case, sql, partition)
         if cli("capture", "--dry-run").code == 0:
             return cli
     return None
@@ -172,7 +149,7 @@ def one_case(case: int, folder: Path, capsys: Capsys) -> str:
             return "a fact was broken, and nothing else is safe"
         (maintained,) = ran.results
         assert maintained["action"] in (mode, "none"), (label, maintained)
-        (verified,) = cli.good("verify", "--results").results
+        verified = cli.one("verify", "--results")
         assert verified["covers"], (label, verified)
         is_exact = mode == "exact" and not was_unsure(folder, case)
         assert not is_exact or verified["slack"] == 0, (label, verified, rows)
@@ -185,30 +162,19 @@ def one_case(case: int, folder: Path, capsys: Capsys) -> str:
 def test_maintained_equals_recaptured_in_spark(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     for case in range(CASES):
         # Every second one is captured from partial aggregates of Spark.
         monkeypatch.setattr(loading, "_LARGEST_LOAD", -1 if case % 2 else 1000)
-        outcome = one_case(case, tmp_path, capsys)
-        seen[outcome] = seen.get(outcome, 0) + 1
-    assert seen.get("exact", 0) >= CASES // 3, seen
+        seen[one_case(case, tmp_path, capsys)] += 1
+    assert seen["exact"] >= CASES // 3, seen
 
 
 SCHEMA = pa.schema(
-    [
-        ("g", pa.int64()),
-        ("h", pa.int64()),
-        ("x", pa.int64()),
-        ("d", pa.float64()),
-        ("s", pa.string()),
-    ]
+    {"g": pa.int64(), "h": pa.int64(), "x": pa.int64(), "d": pa.float64(), "s": pa.string()}
 )
 CONDITIONS = (
-    "",
-    "",
-    " WHERE h < 15",
-    " WHERE x > 0",
-    " WHERE d >= 5 AND g < 50",
+    *("", "", " WHERE h < 15", " WHERE x > 0", " WHERE d >= 5 AND g < 50"),
     " WHERE g BETWEEN 3 AND 40 OR h = 2",
 )
 UsedRow = tuple[int | None, int, int, float | None, str | None]
@@ -336,23 +302,16 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     for file in case.files[1:]:
         write_deltalake(str(path / "t"), file, mode="append")
     ranges = {name: {"ranges": case.ranges} for name in "ghsd"}
-    workload = {
-        "version": 1,
-        "tables": {"t": {"path": "t"}},
-        "queries": {"q": {"sql": case.sql}},
-        "partitions": {} if case.ranges is None else {"t": ranges},
-        "store": ".impctl",
-        "spark": {"master": "local[2]"},
-    }
-    cli = Cli.over(capsys, path, json.dumps(workload))
+    partitions = {} if case.ranges is None else {"t": ranges}
+    cli = Cli.asking(capsys, path, {"q": case.sql}, partitions=partitions)
     if code := cli("capture").code:
         assert code == 3, "refused, and nothing else"
         return None
     for own_rows in arriving(seed, case.files):
         write_deltalake(str(path / "t"), own_rows, mode="append")
-    (plain,) = cli.good("query", "--sketch", "never").results
+    plain = cli.one("query", "--sketch", "never")
     for choice in ("auto", "always"):
-        (result,) = cli.good("query", "--sketch", choice).results
+        result = cli.one("query", "--sketch", choice)
         assert sorted(map(repr, result["rows"])) == sorted(map(repr, plain["rows"])), case.sql
     return result
 
@@ -375,39 +334,30 @@ BOUNDED = {
 }
 PARTS = {
     # No sketch of a full join is safe.
-    "operators": {name: f'"{sql}"' for name, sql in QUERIES.items() if name != "full"},
-    "below": {name: f'"{sql}"' for name, sql in FIRST_ROWS.items() if name.startswith("top")},
-    "ranked": {name: f'"{sql}"' for name, sql in FIRST_ROWS.items() if not name.startswith("top")},
-    "bounded": {name: f'"{sql}", buffer: 1' for name, sql in BOUNDED.items()},
+    "operators": {name: sql for name, sql in QUERIES.items() if name != "full"},
+    "below": {name: sql for name, sql in FIRST_ROWS.items() if name.startswith("top")},
+    "ranked": {name: sql for name, sql in FIRST_ROWS.items() if not name.startswith("top")},
+    "bounded": {name: {"sql": sql, "buffer": 1} for name, sql in BOUNDED.items()},
 }
-"""Queries, each with a text to follow its SQL."""
 ROUNDS = 2 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 """By hand: `IMPCTL_FUZZ=3` for six."""
 
 
-def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str) -> Cli:
+def opened(tmp_path: Path, capsys: Capsys, part: str) -> Cli:
     rng = random.Random(5)
     create_table(str(tmp_path / "t"), rows(rng, 40, is_left=True))
     create_table(str(tmp_path / "u"), rows(rng, 12, is_left=False))
-    lines = [
-        "version: 1",
-        "tables: {t: {path: t}, u: {path: u}}",
-        "partitions:",
-        "  t: {g: {boundaries: [1, 2, 3, 4]}, x: {boundaries: [0, 1, 2, 3]}}",
-        "  u: {g: {boundaries: [1, 3]}, y: {boundaries: [0, 2]}}",
-        "queries:",
-        *(f"  {name}: {{sql: {text}}}" for name, text in PARTS[part].items()),
-        "store: .impctl",
-    ]
-    return Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
+    partitions = {
+        "t": {"g": {"boundaries": [1, 2, 3, 4]}, "x": {"boundaries": [0, 1, 2, 3]}},
+        "u": {"g": {"boundaries": [1, 3]}, "y": {"boundaries": [0, 2]}},
+    }
+    return Cli.asking(capsys, tmp_path, PARTS[part], "tu", partitions=partitions)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
-def test_everything_is_exact_and_right(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, part: str
-) -> None:
+def test_all_is_exact_and_right(tmp_path: Path, capsys: Capsys, spark: Any, part: str) -> None:
     cli = opened(tmp_path, capsys, part)
     captured = cli.good("capture").results
     assert {r["query"]: r["mode"] for r in captured} == dict.fromkeys(PARTS[part], "exact")

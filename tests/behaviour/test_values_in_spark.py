@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from msgspec.structs import replace
 
@@ -42,14 +40,6 @@ from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
-WORKLOAD = """\
-version: 1
-tables: {{t: {{path: t}}}}
-partitions: {{t: {{{column}: {{boundaries: [5]}}}}}}
-queries: {{q: {{sql: "{sql}", sketch: {{t: {column}}}}}}}
-spark: {{master: "local[2]"}}
-"""
-
 
 def rows_of(columns: dict[str, Any], digits: int, scale: int) -> pa.Table:
     kind = pa.decimal128(digits, scale)
@@ -64,12 +54,19 @@ def rows_of(columns: dict[str, Any], digits: int, scale: int) -> pa.Table:
 
 
 @pytest.fixture
-def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Any:
+def opened(tmp_path: Path, capsys: Capsys, spark: Any) -> Callable[[str, str, pa.Table], Cli]:
     def open_with(sql: str, column: str, rows: pa.Table) -> Cli:
         create_table(str(tmp_path / "t"), rows)
-        return Cli.over(capsys, tmp_path, WORKLOAD.format(sql=sql, column=column))
+        return sketched(tmp_path, capsys, sql, column, [5])
 
     return open_with
+
+
+def sketched(folder: Path, capsys: Capsys, sql: str, column: str, boundaries: list[int]) -> Cli:
+    """One query over `t`, sketched on a column with these boundaries."""
+    queries = {"q": {"sql": sql, "sketch": {"t": column}}}
+    partitions = {"t": {column: {"boundaries": boundaries}}}
+    return Cli.asking(capsys, folder, queries, partitions=partitions)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_averages_of_short_decimals(opened: Any, tmp_path: Path, sql: str) -> No
 def answers(cli: Cli) -> list[Any]:
     """Rows through the sketch, which must be those without."""
     cli.verified(is_exact=False)
-    (answer,) = cli.good("query", "--query", "q").results
+    answer = cli.one("query", "--query", "q")
     rows = answer["rows"]
     assert isinstance(rows, list)
     return rows
@@ -108,7 +105,7 @@ def answers(cli: Cli) -> list[Any]:
         (25, 6, ["0.000001"] + ["0"] * 7, "> 0.0000001"),
     ],
 )
-def test_averages_captured_by_spark(
+def test_spark_captures_averages(
     opened: Any, tmp_path: Path, digits: int, scale: int, values: list[str], limit: str
 ) -> None:
     columns = {"g": [1] * len(values), "p": values, "d": ["1"] * len(values)}
@@ -118,8 +115,7 @@ def test_averages_captured_by_spark(
         f"SELECT g FROM t GROUP BY g HAVING AVG(p) {limit} AND SUM(DISTINCT CAST(d AS DOUBLE)) > 0"
     )
     cli = opened(sql, "g", rows)
-    (captured,) = cli.good("capture").results
-    assert captured["mode"] != "exact"
+    assert cli.one("capture")["mode"] != "exact"
     assert answers(cli) == [[1]]
 
 
@@ -146,9 +142,7 @@ def test_a_quotient_is_rounded_once(opened: Any, tmp_path: Path) -> None:
     added = rows_of({"g": [1], "a": [str(a)], "b": [str(2 * 10**6 * a + 1)]}, 38, 0)
     write_deltalake(str(tmp_path / "t"), added, mode="append")
     cli.good("maintain")
-    cli.verified(is_exact=False)
-    (answer,) = cli.good("query", "--query", "q").results
-    assert answer["rows"] == [[1]]
+    assert answers(cli) == [[1]]
 
 
 @pytest.mark.parametrize("condition", ["x >= CAST(0 AS BIGINT)", "x >= +0"])
@@ -157,8 +151,7 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
     rows = rows_of({"g": [1, 1, 2], "p": [1, 9, 1], "x": tiny}, 38, 30)
     sql = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING SUM(x) > 0"
     cli = opened(sql, "p", rows)
-    ran = cli("capture")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert cli("capture").refusal == (3, "sketch_unsafe")
 
 
 @pytest.mark.parametrize(
@@ -173,9 +166,7 @@ def test_a_decimal_that_is_rounded_to_be_compared_has_no_sign(opened: Any, condi
         (38, 0, "9223372036854775807", "x div 0.1 = -10"),
     ],
 )  # fmt: skip
-def test_numbers_on_the_border(
-    opened: Any, digits: int, scale: int, value: str, condition: str
-) -> None:
+def test_border_numbers(opened: Any, digits: int, scale: int, value: str, condition: str) -> None:
     rows = rows_of({"g": [1, 9], "x": [value, "0"]}, digits, scale)
     cli = opened(f"SELECT g FROM t WHERE {condition} GROUP BY g", "g", rows)
     cli.good("capture")
@@ -185,8 +176,7 @@ def test_numbers_on_the_border(
 def test_a_quotient_that_wraps_has_no_sign(opened: Any) -> None:
     rows = rows_of({"g": [1, 1], "p": [1, 9], "x": ["9223372036854775807", "1"]}, 38, 0)
     sql = "SELECT g FROM t WHERE x >= 0 GROUP BY g HAVING SUM(x div 0.1) > 0"
-    ran = opened(sql, "p", rows)("capture")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert opened(sql, "p", rows)("capture").refusal == (3, "sketch_unsafe")
 
 
 SHAPES = {
@@ -349,7 +339,7 @@ def wrong_answers(
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.parametrize("zone", ZONES)
-def test_some_expressions(
+def test_few_expressions(
     zone: str, spark: Any, in_zone: Callable[[str], None], tmp_path: Path
 ) -> None:
     in_zone(zone)
@@ -394,9 +384,7 @@ NOT_QUERIES = ("INSERT INTO t SELECT * FROM t", "SELECT TRANSFORM(id) USING 'cat
                "WITH n AS (SELECT 1) INSERT INTO t SELECT * FROM t")  # fmt: skip
 
 
-def test_spark_answers_what_impctl_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_spark_answers_what_impctl_does_not(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
     times = [start + datetime.timedelta(minutes=30 * k) for k in range(4)]
     rows = {
@@ -408,16 +396,9 @@ def test_spark_answers_what_impctl_does_not(
         "url": ["a/b/c"] * 4,
     }
     create_table(str(tmp_path / "t"), pa.table(rows))
-    texts = {name: {"sql": sql} for name, (sql, _) in QUERIES.items()}
-    texts |= {f"no{at}": {"sql": sql} for at, sql in enumerate(NOT_QUERIES)}
-    workload = {
-        "version": 1,
-        "tables": {"t": {"path": "t"}},
-        "partitions": {"t": {"g": {"boundaries": [2]}}},
-        "spark": {"master": "local[2]"},
-        "queries": texts,
-    }
-    cli = Cli.over(capsys, tmp_path, yaml.safe_dump(workload))
+    texts = {name: sql for name, (sql, _) in QUERIES.items()}
+    texts |= {f"no{at}": sql for at, sql in enumerate(NOT_QUERIES)}
+    cli = Cli.asking(capsys, tmp_path, texts, partitions={"t": {"g": {"boundaries": [2]}}})
     told = {result["query"] for result in cli("check").results}
     assert told >= set(QUERIES)
     for name, (_, expected) in QUERIES.items():
@@ -445,14 +426,7 @@ SHOWN_QUERIES = {
 def test_what_is_shown_is_of_whole_groups(tmp_path: Path, capsys: Capsys) -> None:
     rng = random.Random(5)
     write_deltalake(str(tmp_path / "t"), _rows(rng, 400))
-    workload = {
-        "version": 1,
-        "tables": {"t": {"path": "t"}},
-        "queries": {name: {"sql": sql} for name, sql in SHOWN_QUERIES.items()},
-        "partitions": {"t": {"g": {"ranges": 20}}},
-        "spark": {"master": "local[2]"},
-    }
-    cli = Cli.over(capsys, tmp_path, json.dumps(workload))
+    cli = Cli.asking(capsys, tmp_path, SHOWN_QUERIES, partitions={"t": {"g": {"ranges": 20}}})
     cli.good("capture")
     for _ in range(2):
         write_deltalake(str(tmp_path / "t"), _rows(rng, 30), mode="append")
@@ -469,7 +443,7 @@ def _rows(rng: random.Random, count: int) -> pa.Table:
 
 
 def _answer(cli: Cli, name: str, use: str) -> list[Any]:
-    (result,) = cli.good("query", "--query", name, "--sketch", use).results
+    result = cli.one("query", "--query", name, "--sketch", use)
     assert result["rows"]
     return sorted(map(repr, result["rows"]))
 
@@ -503,26 +477,18 @@ CANCELLING_SHAPES = {
     "windowed": "SELECT id, SUM(x) OVER (PARTITION BY g) AS v FROM t",
     "ranked": "SELECT g, SUM(x) AS v FROM t GROUP BY g ORDER BY g LIMIT 2",
 }
-CANCELLING_WORKLOAD = """\
-version: 1
-tables: {t: {path: t}}
-partitions: {t: {g: {boundaries: [2, 3]}}}
-defaults: {answer: true}
-spark: {master: "local[2]"}
-queries:
-""" + "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, sql in CANCELLING_SHAPES.items())
 
 
-@pytest.fixture(scope="module")
-def sums(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Path:
-    folder = tmp_path_factory.mktemp("sums")
+@pytest.fixture
+def sums(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
     rows = CANCELLING_ROWS.append_column("id", pa.array(range(1, 13), pa.int64()))
-    create_table(str(folder / "t"), rows)
-    return folder
+    create_table(str(tmp_path / "t"), rows)
+    more = {"partitions": {"t": {"g": {"boundaries": [2, 3]}}}, "defaults": {"answer": True}}
+    return Cli.asking(capsys, tmp_path, CANCELLING_SHAPES, **more)
 
 
-def test_roundings_are_no_errors_and_errors_are_found(
-    sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_only_real_errors_are_found(
+    sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of ordinary values, which do not cancel, a part in a million is an error."""
     asked = {}
@@ -532,8 +498,7 @@ def test_roundings_are_no_errors_and_errors_are_found(
         return result
 
     monkeypatch.setattr(verify, "rounded_answer", recorded)
-    cli = Cli.over(capsys, sums, CANCELLING_WORKLOAD).captured()
-    for result in cli.verified(is_exact=False):
+    for result in sums.captured().verified(is_exact=False):
         assert result["answer_equal"] is True, result
     rows, errors = asked["values"]
     assert len(rows[0]) == 16
@@ -547,7 +512,7 @@ def test_roundings_are_no_errors_and_errors_are_found(
 
 
 def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
-    sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sums: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stored value that is wrong is reported."""
     kept = verify._kept
@@ -559,46 +524,24 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
         return replace(answer, rows=tuple(rows))
 
     monkeypatch.setattr(verify, "_kept", wrong)
-    cli = Cli.over(capsys, sums, CANCELLING_WORKLOAD).captured("--query", "ranked")
-    ran = cli("verify", "--results", "--query", "ranked")
+    one = ("--query", "ranked")
+    ran = sums.captured(*one)("verify", "--results", *one)
     assert ran.error["code"] == "sketch_unsound"
 
 
-NAN_WORKLOAD = """\
-version: 1
-tables: {{t: {{path: t}}}}
-partitions: {{t: {{{column}: {{boundaries: {boundaries}}}}}}}
-queries:
-  q:
-    sql: >-
-      {sql}
-    sketch: {{t: {column}}}
-spark: {{master: "local[2]"}}
-"""
 PROPERTIES = WriterProperties(max_row_group_size=2)
 
 
 def rows_with_nan(rows: list[tuple[int, float | None]], kind: pa.DataType) -> pa.Table:
-    return pa.table(
-        {
-            "g": pa.array([g for g, _ in rows], pa.int64()),
-            "d": pa.array([d for _, d in rows], kind),
-        }
-    )
-
-
-def opened_with_nan(folder: Path, capsys: Any, sql: str, column: str, boundaries: str) -> Cli:
-    return Cli.over(
-        capsys, folder, NAN_WORKLOAD.format(sql=sql, column=column, boundaries=boundaries)
-    )
+    schema = pa.schema({"g": pa.int64(), "d": kind})
+    return pa.table([[g for g, _ in rows], [d for _, d in rows]], schema=schema)
 
 
 def unpushed(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:
     """The answer of Spark that hands nothing down."""
-    frame = snapshot_frame(spark, open_source("t", str(folder / "t")).snapshot(), is_guarded=False)
     spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     try:
-        return shown_with_nan(run_sql(spark, sql, {"t": frame}).to_pylist())
+        return pushed(spark, folder, sql)
     finally:
         spark.conf.unset("spark.sql.parquet.filterPushdown")
 
@@ -625,17 +568,15 @@ def test_a_row_that_statistics_hide_is_counted(spark, tmp_path, capsys, kind, co
     """Of group 1 three rows pass, one of them NaN; of 3 only the NaN."""
     sql = STORY if column == "g" else "SELECT g FROM t WHERE d >= 5"
     write_deltalake(tmp_path / "t", rows_with_nan(HIDDEN, kind), writer_properties=PROPERTIES)
-    cli = opened_with_nan(tmp_path, capsys, sql, column, "[2, 3]")
+    cli = sketched(tmp_path, capsys, sql, column, [2, 3])
     cli.good("capture")
     expected = unpushed(spark, tmp_path, sql)
     assert expected != pushed(spark, tmp_path, sql)
-    (verified,) = cli.good("verify", "--results").results
+    verified = cli.one("verify", "--results")
     assert (verified["covers"], verified["results_equal"]) == (True, True)
-    (answer,) = cli.good("query", "--query", "q").results
-    assert answered(answer) == expected
+    assert answered(cli.one("query", "--query", "q")) == expected
     # Others run this text on Spark as it comes.
-    (text,) = cli.good("rewrite", "--query", "q").results
-    assert pushed(spark, tmp_path, text["sql"]) == expected
+    assert pushed(spark, tmp_path, cli.one("rewrite", "--query", "q")["sql"]) == expected
     setting = spark.conf.get("spark.sql.parquet.filterPushdown")
     with impctl.open(cli.workload) as workload:
         frame = workload.dataframe("q")
@@ -644,11 +585,8 @@ def test_a_row_that_statistics_hide_is_counted(spark, tmp_path, capsys, kind, co
 
 
 def answered(result: dict[str, Any]) -> list[tuple[Any, ...]]:
-    return shown_with_nan([[unwrapped(cell) for cell in row] for row in result["rows"]])
-
-
-def unwrapped(cell: Any) -> Any:
-    return math.nan if cell == "NaN" else cell
+    rows = result["rows"]
+    return shown_with_nan([[math.nan if cell == "NaN" else cell for cell in row] for row in rows])
 
 
 POOL = [None, 0.0, -0.0, 0.5, 1.0, 1.0, 2.0, 6.0, math.nan, math.nan]
@@ -697,13 +635,10 @@ def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
         if not batch:
             sql = random_sql(rng)
             column = rng.choice(["g", "d"])
-            cli = opened_with_nan(
-                tmp_path, capsys, sql, column, rng.choice(["[1, 3]", "[0, 2]", "[5]"])
-            )
+            other = "d" if column == "g" else "g"
+            cli = sketched(tmp_path, capsys, sql, column, rng.choice([[1, 3], [0, 2], [5]]))
             if cli("capture").code == 3:
-                cli = opened_with_nan(
-                    tmp_path, capsys, sql, "d" if column == "g" else "g", "[1, 3]"
-                )
+                cli = sketched(tmp_path, capsys, sql, other, [1, 3])
                 if cli("capture").code == 3:
                     return
         else:
@@ -712,7 +647,7 @@ def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
         expected = unpushed(spark, tmp_path, sql)
         (verified, *_) = cli.good("verify", "--results").results
         assert (verified["covers"], verified["results_equal"]) == (True, True), label
-        (answer,) = cli.good("query", "--query", "q").results
+        answer = cli.one("query", "--query", "q")
         assert answered(answer) == expected, label
-        (text,) = cli.good("rewrite", "--query", "q").results
+        text = cli.one("rewrite", "--query", "q")
         assert pushed(spark, tmp_path, text["sql"]) == expected, label

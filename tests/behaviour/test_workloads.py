@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -52,16 +52,13 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
 
 def ranges(cli: Cli, query: str = "q_top") -> list[int]:
     """The stored sketch's fragments."""
-    (result,) = cli.good("status", "--query", query).results
-    match = result["sketches"][0]["ranges"]
-    assert isinstance(match, list)
-    return match
+    result: list[int] = cli.one("status", "--query", query)["sketches"][0]["ranges"]
+    return result
 
 
 def revenue(cli: Cli) -> list[tuple[str, int]]:
     """The answer of `q_top`, sorted."""
-    (result,) = cli.good("query", "--query", "q_top").results
-    return sorted((brand, rev) for brand, rev in result["rows"])
+    return sorted((brand, rev) for brand, rev in cli.one("query", "--query", "q_top")["rows"])
 
 
 @pytest.mark.spark
@@ -94,40 +91,32 @@ def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.Mo
     monkeypatch.setattr(verify, "captured_query", lacking)
     cli.good("capture", "--query", "q_top")
     ran = cli("verify", "--query", "q_top")
-    assert (ran.code, ran.error["code"]) == (5, "sketch_unsound")
+    assert ran.refusal == (5, "sketch_unsound")
     (verified,) = ran.results
     assert (verified["covers"], verified["missing"], verified["slack"]) == (False, [3], 0)
 
 
 @pytest.mark.spark
 def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
+    """An eager query has a step per version."""
     cli.good("capture")
     cli.good("apply", "--all")
-    actions = {r["query"]: r["action"] for r in cli.good("maintain").results}
-    assert actions == {"q_top": "exact", "q_brand": "exact"}
+    by_query = {r["query"]: r for r in cli.good("maintain").results}
+    assert {name: r["action"] for name, r in by_query.items()} == {
+        "q_top": "exact",
+        "q_brand": "exact",
+    }
+    assert [step["versions"]["sales"] for step in by_query["q_brand"]["steps"]] == [1, 2, 3]
+    assert by_query["q_top"]["steps"] == []
     cli.verified()
     assert revenue(cli) == [("HP", 6194)]
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
 @pytest.mark.spark
-def test_an_eager_query_has_a_step_per_version(cli: Cli) -> None:
-    cli.good("capture")
-    cli.good("apply", "--all")
-    by_query = {r["query"]: r for r in cli.good("maintain").results}
-    assert [step["versions"]["sales"] for step in by_query["q_brand"]["steps"]] == [1, 2, 3]
-    assert by_query["q_top"]["steps"] == []
-
-
-@pytest.mark.spark
-def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: Capsys) -> None:
-    from impctl.cli.application import build_app
-    from impctl.cli.boundary import run
-
+def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli) -> None:
     cli.good("capture", "--query", "q_top")
-    capsys.readouterr()
-    assert run(build_app(), ["rewrite", str(WORKLOAD), "--query", "q_top"]) == 0
-    printed = capsys.readouterr().out
+    printed = cli.text("rewrite", "--query", "q_top")
     assert printed.startswith("SELECT brand")
     assert "price` >= 1001" in printed
 
@@ -135,23 +124,15 @@ def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: Capsys) -> None:
 @pytest.mark.spark
 def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_path: Path) -> None:
     """A negative price makes the sketch on price unsafe."""
-    from deltalake import write_deltalake
-
     cli.good("capture", "--query", "q_top")
-    row = (
-        running_example_table()
-        .slice(0, 1)
-        .set_column(3, "price", running_example_table().slice(0, 1)["price"].cast("int64"))
-    )
-    negative = row.set_column(3, "price", [[-5]])
-    write_deltalake(str(tmp_path / "sales"), negative.cast(row.schema), mode="append")
+    negative = running_example_table().slice(0, 1).set_column(3, "price", [[-5]])
+    write_deltalake(str(tmp_path / "sales"), negative, mode="append")
     refused = cli("maintain", "--query", "q_top", "--policy", "incremental")
-    assert (refused.code, refused.error["code"]) == (7, "assumption_broken")
+    assert refused.refusal == (7, "assumption_broken")
     assert "`sales.price` >= 0" in refused.error["message"]
     assert ranges(cli) == [2, 3]
     # With policy auto a recapture is tried, and the safety check says why price will not do.
-    unsafe = cli("maintain", "--query", "q_top")
-    assert (unsafe.code, unsafe.error["code"]) == (3, "sketch_unsafe")
+    assert cli("maintain", "--query", "q_top").refusal == (3, "sketch_unsafe")
     assert ranges(cli) == [2, 3]
 
 
@@ -201,31 +182,24 @@ CORRECTIONS = """
 
 
 @pytest.fixture
-def crimes_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+def crimes_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
     days = [
         f"  - {{name: day-{n}, insert: {{table: crimes, file: crimes-batches/day-{n}.parquet}}}}"
         for n in range(1, DAYS + 1)
     ]
-    file = tmp_path / "crimes.yaml"
-    file.write_text(CRIMES_WORKLOAD.format(updates="\n".join(days) + CORRECTIONS))
-    return Cli(capsys, file)
+    text = CRIMES_WORKLOAD.format(updates="\n".join(days) + CORRECTIONS)
+    return Cli.over(capsys, tmp_path, text, "crimes.yaml")
 
 
 def generated(folder: Path) -> None:
     """The table without its last thirty days, and a file for each of these."""
-    from impctl.measure.generate import generate
-    from impctl.service.context import SilentReporter
-    from impctl.service.settings import Example, GenerateRequest
-
     request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
     generate(request, SilentReporter())
 
 
 def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
     results = cli.good("verify", *options).results
-    for result in results:
-        assert result["covers"], result
-        assert result["slack"] == 0, result
+    assert [(one["covers"], one["slack"]) for one in results] == [(True, 0)] * len(results)
     return results
 
 
@@ -240,7 +214,7 @@ def test_days_and_corrections(crimes_cli: Cli, days: int) -> None:
     verified(crimes_cli)
     names = [f"day-{n}" for n in range(1, days + 1)] + [f"fix-{n}" for n in range(1, 5)]
     for number, name in enumerate(names):
-        (applied,) = crimes_cli.good("apply", name).results
+        applied = crimes_cli.one("apply", name)
         assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied
         for result in crimes_cli.good("maintain", "--policy", "incremental").results:
             assert result["action"] == "exact", result
@@ -280,34 +254,28 @@ BY_TYPE = {
 }
 
 
-def workload(folder: Path, store: str) -> Path:
-    """The file with these queries, keeping its sketches in `store`."""
-    queries = [(name, sql, "Community Area") for name, sql in BY_AREA.items()]
-    queries += [(name, sql, "Primary Type") for name, sql in BY_TYPE.items()]
-    lines = [
-        "version: 1",
-        "tables: {crimes: {path: crimes}}",
-        "partitions:",
-        "  crimes:",
-        "    Community Area: {boundaries: [10, 20, 30, 40, 50, 60, 70]}",
-        "    Primary Type: {boundaries: [B, C, D, H, L, N, O, P, R, S, T, W]}",
-        "queries:",
-    ]
-    for name, sql, attribute in queries:
-        lines += [
-            f"  {name}:",
-            "    sql: |",
-            f"      {sql}",
-            f"    sketch: {{crimes: {attribute}}}",
-        ]
-    lines.append("updates:")
-    for day in range(1, DAYS + 1):
-        file = f"crimes-batches/day-{day}.parquet"
-        lines.append(f"  - {{name: day-{day}, insert: {{table: crimes, file: {file}}}}}")
-    lines.append(f"store: {store}")
-    path = folder / f"{store.strip('.')}.yaml"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+def crimes_kept_in(folder: Path, capsys: Capsys, store: str) -> Cli:
+    """These queries, keeping their sketches in `store`."""
+    sketches = {"Community Area": BY_AREA, "Primary Type": BY_TYPE}
+    boundaries = {"Community Area": [*range(10, 71, 10)], "Primary Type": [*"BCDHLNOPRSTW"]}
+    files = {f"day-{day}": f"crimes-batches/day-{day}.parquet" for day in range(1, DAYS + 1)}
+    return Cli.asking(
+        capsys,
+        folder,
+        {
+            name: {"sql": sql, "sketch": {"crimes": attribute}}
+            for attribute, queries in sketches.items()
+            for name, sql in queries.items()
+        },
+        ["crimes"],
+        f"{store.strip('.')}.yaml",
+        partitions={"crimes": {name: {"boundaries": at} for name, at in boundaries.items()}},
+        updates=[
+            {"name": name, "insert": {"table": "crimes", "file": file}}
+            for name, file in files.items()
+        ],
+        store=store,
+    )
 
 
 def sketches(cli: Cli) -> dict[str, object]:
@@ -317,12 +285,11 @@ def sketches(cli: Cli) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
-def test_every_step_is_exact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_step_is_exact(tmp_path: Path, capsys: Capsys) -> None:
     generated(tmp_path)
-    kept = Cli(capsys, workload(tmp_path, ".kept"))
+    kept, anew = (crimes_kept_in(tmp_path, capsys, store) for store in (".kept", ".anew"))
     captured = kept.good("capture").results
     assert [(r["mode"], r["spark_ms"]) for r in captured] == [("exact", 0.0)] * 11
-    anew = Cli(capsys, workload(tmp_path, ".anew"))
     steps = set()
     for day in range(1, DAYS + 1):
         kept.good("apply", f"day-{day}")
@@ -367,7 +334,8 @@ def test_every_answer_is_the_same(tmp_path: Path, spark: Any) -> None:
         for table, quantity in FACTS.items():
             _change(tmp_path / "d" / table, quantity, Random(f"{batch} {table}"))
         for group in _opened(file, kept, spark):
-            _maintained(group.workload, group.names)
+            for name in group.names:
+                group.workload.maintain(name)
     for group in _opened(file, kept, spark):
         for name in group.names:
             plain = _answer(group.workload, name, sketch="never")
@@ -429,11 +397,6 @@ def _answer(workload: impctl.OpenWorkload, name: str, **how: Any) -> impctl.Quer
         return error.code
 
 
-def _maintained(workload: impctl.OpenWorkload, names: list[str]) -> None:
-    for name in names:
-        workload.maintain(name)
-
-
 def _change(path: Path, quantity: str, rng: Random) -> None:
     """One commit that deletes about 1% of the rows, one that adds as many, half of them changed."""
     table = DeltaTable(str(path))
@@ -451,11 +414,11 @@ def _change(path: Path, quantity: str, rng: Random) -> None:
 
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
-CRIMES = os.environ.get("IMPCTL_CRIMES", "")
 ANSWERED_BATCHES, EVERY = 4, 2
 ROUNDS = ANSWERED_BATCHES // EVERY
 
 Run = Callable[..., ReplayTally]
+Test = TypeVar("Test", bound=Callable[..., None])
 
 
 @pytest.fixture
@@ -491,39 +454,38 @@ def check(tally: ReplayTally, queries: int, with_rows: int) -> None:
     assert set(tally.actions) <= {"exact", "none"}, said
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+def replays(*marks: pytest.MarkDecorator) -> Callable[[Test], Test]:
+    """Marks a test that replays a workload."""
+
+    def marked(test: Test) -> Test:
+        for mark in (pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800), *marks):
+            test = mark(test)
+        return test
+
+    return marked
+
+
+@replays()
 def test_the_running_example(run: Run, tmp_path: Path) -> None:
     made(tmp_path, Example.RUNNING)
     check(run("running-example"), 2, 1)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
+@replays()
 def test_synthetic(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYNTHETIC_LIMIT", "20")
     made(tmp_path, Example.SYNTHETIC, rows=4000, groups=60)
     check(run("synthetic"), 7, 7)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.slow
-@pytest.mark.long
+@replays(pytest.mark.long)
 def test_joins(run: Run, tmp_path: Path) -> None:
     for seed, table in enumerate("rs", start=1):
         made(tmp_path, Example.SYNTHETIC, rows=2000, groups=200, seed=seed, table=table)
     check(run("joins", 0.05), 13, 13)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.slow
-@pytest.mark.long
+@replays(pytest.mark.long)
 @pytest.mark.skipif(_generator() is None, reason="tpchgen-cli is not installed")
 def test_tpch(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "source"
@@ -534,13 +496,11 @@ def test_tpch(run: Run, tmp_path: Path) -> None:
     check(run("tpch", 0.005), 21, 16)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.skipif(not CRIMES, reason="IMPCTL_CRIMES names no Parquet file of incidents")
+@replays()
+@pytest.mark.skipif(not SOURCE, reason="IMPCTL_CRIMES names no Parquet file of incidents")
 def test_crimes(run: Run, tmp_path: Path) -> None:
     some = tmp_path / "some.parquet"
-    pq.write_table(pq.read_table(CRIMES).slice(0, 20_000), some)
+    pq.write_table(pq.read_table(SOURCE).slice(0, 20_000), some)
     made(tmp_path, Example.CRIMES, source=some)
     check(run("crimes", 0.02), 3, 3)
 
@@ -563,9 +523,8 @@ def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = sketches_replayed(
-        network(tmp_path, monkeypatch), tmp_path / "replay", spark, 12, 12, few=20
-    )
+    file = network(tmp_path, monkeypatch)
+    done = sketches_replayed(file, tmp_path / "replay", spark, 12, 12, few=20)
     assert not done.wrong, "\n".join(done.told())
     assert not done.cannot
     assert done.restarts == 1

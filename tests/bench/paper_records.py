@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from random import Random
+from typing import Any
 
 from benchmarks.registry import MEASURES
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.measure.run import Drawable
 
 CHANGES = (10, 50, 100, 500, 1000)
-LARGE = (1000, 10_000, 50_000, 100_000, 250_000, 500_000)
 ROWS = 5_000_000
-LINES = Chart("changes", ("maintain_ms", "recapture_ms"), ("groups",), ("x", "y"))
+COSTS = ("maintain_ms", "recapture_ms")
+LINES = Chart("changes", COSTS, ("groups",), ("x", "y"))
 
 
 def papers_record() -> Record:
     """Every kind of figure that the suites of the papers have."""
-    maker = _Maker(Random(7))
-    made = [
-        maker.groups(),
-        maker.large_changes(),
-        maker.aggregates(),
-        maker.joins(),
-        maker.selectivity(),
-        maker.ranges(),
-        maker.layouts(),
-        maker.mixed(),
-        maker.memory(),
-        maker.strategies(),
-        maker.deletions(),
-    ]
+    maker = _Maker()
+    maker.add_costs()
+    maker.add_other_figures()
     return Record(
         suite="microbenchmarks",
         title="Maintaining sketches: the papers' experiments on synthetic data",
@@ -51,11 +41,9 @@ def papers_record() -> Record:
             "impctl": "0.1.0",
             "pyspark": "4.1.0",
             "deltalake": "1.6.6",
-            "pyarrow": "21.0.0",
-            "numpy": "2.3.1",
         },
-        figures=tuple(figure for figure, _ in made),
-        cells=tuple(cell for _, cells in made for cell in cells),
+        figures=tuple(maker.figures),
+        cells=tuple(maker.cells),
         failures=(
             "Figure `joins`, query `j50_2k`: the join's state would exceed `max_state_bytes`; "
             "raise it or let Spark read that side",
@@ -99,306 +87,207 @@ def small_cell(
 
 
 class _Maker:
-    def __init__(self, random: Random) -> None:
-        self.random = random
+    """Draws the spread of each metric; figures and cells in the order in which they are added."""
 
-    def metric(self, value: float, runs: int = 10) -> Metric:
+    def __init__(self) -> None:
+        self.random = Random(7)
+        self.figures: list[Figure] = []
+        self.cells: list[Cell] = []
+
+    def add(
+        self,
+        name: str,
+        title: str,
+        chart: Chart,
+        source: str,
+        axes: Mapping[str, Sequence[Label]],
+        costs: Callable[..., Sequence[float]],
+        *,
+        metrics: Sequence[str] = (),
+        more: Callable[..., Mapping[str, Any]] = lambda *_: {},
+        runs: int = 10,
+    ) -> None:
+        """A figure with a cell for each combination of labels.
+
+        `costs` and `more` (checks, a note, further labels) get the labels of a cell.
+        """
+        about = f"{title}, over a table of 5 million rows: rows inserted and, as often, deleted."
+        claim = f"{title}: two to three orders of magnitude faster for changes up to 1,000 rows."
+        self.figures.append(Figure(name, title, about, chart, claim, f"IMP, section {source}"))
+        for values in product(*axes.values()):
+            labels = dict(zip(axes, values, strict=True))
+            facts = {"covers": True, "slack": 0, **more(*values)}
+            labels |= facts.pop("labels", {})
+            measured = zip(metrics or chart.y, costs(*values), strict=True)
+            spreads = {metric: self._metric(value, runs) for metric, value in measured}
+            self.cells.append(Cell(name, labels, spreads, **facts))
+
+    def _metric(self, value: float, runs: int) -> Metric:
         if runs == 1:
             return Metric(value, value, value, 1)
         low, high = self.random.uniform(0.02, 0.1), self.random.uniform(0.04, 0.3)
         return Metric(value, value * (1 - low), value * (1 + high), runs)
 
-    def cell(
-        self,
-        figure: str,
-        labels: dict[str, Label],
-        metrics: dict[str, float],
-        *,
-        runs: int = 10,
-        slack: int | None = 0,
-        equal: bool | None = None,
-        note: str = "",
-    ) -> Cell:
-        result = {name: self.metric(value, runs) for name, value in metrics.items()}
-        covers = None if slack is None else True
-        return Cell(figure, labels, result, covers=covers, slack=slack, equal=equal, note=note)
+    def add_costs(self) -> None:
+        """What maintaining costs, and what recapture."""
 
-    def groups(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
-            "groups",
-            "Number of groups",
-            "Groups of an aggregation with HAVING, from 50 to 500,000, on a table of 5 million "
-            "rows. Inserted rows and, as often, their deletion.",
-            LINES,
-            "Two (500,000 groups) to three (50 groups) orders of magnitude faster than full "
-            "maintenance for changes up to 1,000 rows.",
-            "IMP, section 8.3.1, figure 11(b)",
-        )
-        cells = [
-            self.cell(
-                "groups",
-                {"groups": groups, "changes": changes, "share": changes / ROWS},
-                {
-                    "maintain_ms": 7.4 + groups**0.25 / 9 + changes * _per_row(groups),
-                    "recapture_ms": 640 + groups / 600,
-                },
-                note="One run of ten took twice the median: a checkpoint of the log."
-                if (groups, changes) == (5000, 500)
-                else "",
-            )
-            for groups in (50, 1000, 5000, 500_000)
-            for changes in CHANGES
-        ]
-        return figure, cells
+        def by_groups(groups: int, changes: int) -> tuple[float, float]:
+            return 7.4 + groups**0.25 / 9 + changes * _per_row(groups), 640 + groups / 600
 
-    def large_changes(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        def noted(groups: int, changes: int) -> Mapping[str, Any]:
+            late = "One run of ten took twice the median: a checkpoint of the log."
+            note = late if (groups, changes) == (5000, 500) else ""
+            return {"note": note, **_shared(groups, changes)}
+
+        axes = {"groups": (50, 1000, 5000, 500_000), "changes": CHANGES}
+        self.add("groups", "Number of groups", LINES, "8.3.1, 11(b)", axes, by_groups, more=noted)
+        self.add(
             "break_even",
             "Large changes: where recapture takes over",
-            "The same queries with changes of up to a tenth of the table.",
-            Chart("share", LINES.y, ("groups",), ("x", "y")),
-            "Break-even between 3.5 % of the table (50 groups) and 5.5 % (500,000 groups).",
-            "IMP, section 8.3.1, figure 11(h)",
+            Chart("share", COSTS, ("groups",), ("x", "y")),
+            "8.3.1, figure 11(h)",
+            {
+                "groups": (50, 5000, 500_000),
+                "changes": (1000, 10_000, 50_000, 100_000, 250_000, 500_000),
+            },
+            lambda groups, changes: (9 + changes * _per_row(groups), 640 + groups / 600),
+            more=_shared,
         )
-        cells = [
-            self.cell(
-                "break_even",
-                {"groups": groups, "changes": changes, "share": changes / ROWS},
-                {"maintain_ms": 9 + changes * _per_row(groups), "recapture_ms": 640 + groups / 600},
-            )
-            for groups in (50, 5000, 500_000)
-            for changes in LARGE
-        ]
-        return figure, cells
-
-    def aggregates(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        self.add(
             "aggregates",
             "Number of aggregation functions",
-            "One to ten averages in HAVING over 5,000 groups.",
-            Chart("functions", LINES.y, ("changes",), ("y",)),
-            "About two orders of magnitude for realistic changes; linear in the change.",
-            "IMP, section 8.3.2, figure 11(a)",
+            Chart("functions", COSTS, ("changes",), ("y",)),
+            "8.3.2, figure 11(a)",
+            {"functions": (1, 2, 3, 10), "changes": (10, 1000)},
+            lambda count, changes: (7.5 + count * 0.3 + changes * 0.002 * count, 600 + 45 * count),
+            more=_shared,
         )
-        cells = [
-            self.cell(
-                "aggregates",
-                {"functions": functions, "changes": changes, "share": changes / ROWS},
-                {
-                    "maintain_ms": 7.5 + functions * 0.3 + changes * 0.002 * functions,
-                    "recapture_ms": 600 + 45 * functions,
-                },
-            )
-            for functions in (1, 2, 3, 10)
-            for changes in (10, 1000)
-        ]
-        return figure, cells
+        partners = {"1-20": 0.03, "1-2k": 0.021, "1-200k": 0.016, "20-2k": 0.09}
 
-    def joins(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        def joined(partner: str, changes: int) -> Mapping[str, Any]:
+            labels = {"query": f"j{partner.replace('-', '_')}", "share": changes / ROWS}
+            return {"labels": labels, "slack": 3 if (partner, changes) == ("20-2k", 1000) else 0}
+
+        self.add(
             "joins",
-            "Joins: how many partners a row has",
-            "An aggregation over an equi-join; `1-n` joins one row with n, `m-n` many with n.",
-            Chart("changes", LINES.y, ("partners",), ("x", "y")),
-            "A join needs a round trip to the database, so break-even lies lower than for one "
-            "table; 1-20 costs more than 1-2k because it has more groups.",
-            "IMP, section 8.3.3, figures 11(c), 11(d)",
+            "Joins: how many partners a row has (`1-n`, `m-n`)",
+            Chart("changes", COSTS, ("partners",), ("x", "y")),
+            "8.3.3, figures 11(c), 11(d)",
+            {"partners": [*partners], "changes": CHANGES},
+            lambda name, changes: (19 + changes * partners[name], 2300 + 9000 * partners[name]),
+            more=joined,
         )
-        costs = {"1-20": 0.03, "1-2k": 0.021, "1-200k": 0.016, "20-2k": 0.09}
-        cells = [
-            self.cell(
-                "joins",
-                {
-                    "query": f"j{partners.replace('-', '_')}",
-                    "partners": partners,
-                    "changes": changes,
-                    "share": changes / ROWS,
-                },
-                {"maintain_ms": 19 + changes * cost, "recapture_ms": 2300 + 9000 * cost},
-                slack=3 if (partners, changes) == ("20-2k", 1000) else 0,
-            )
-            for partners, cost in costs.items()
-            for changes in CHANGES
-        ]
-        return figure, cells
-
-    def selectivity(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        self.add(
             "selectivity",
             "Join selectivity",
-            "1, 5 and 10 % of the rows find a partner.",
-            Chart("match_share", ("maintain_ms", "recapture_ms"), ("changes",), ("y",)),
-            "For small changes selectivity matters less: scanning the large table is the cost.",
-            "IMP, section 8.3.4, figure 11(e)",
+            Chart("match_share", COSTS, ("changes",), ("y",)),
+            "8.3.4, figure 11(e)",
+            {"match_share": (0.01, 0.05, 0.1), "changes": (10, 1000)},
+            lambda share, changes: (14 + changes * (0.004 + share / 8), 1500 + 3000 * share),
         )
-        cells = [
-            self.cell(
-                "selectivity",
-                {"match_share": share, "changes": changes},
-                {
-                    "maintain_ms": 14 + changes * (0.004 + share / 8),
-                    "recapture_ms": 1500 + 3000 * share,
-                },
-            )
-            for share in (0.01, 0.05, 0.1)
-            for changes in (10, 1000)
-        ]
-        return figure, cells
-
-    def ranges(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        self.add(
             "ranges",
             "Number of ranges",
-            "Fragments of the partition from 10 to 5,000: time to maintain, fragments kept without "
-            "need, and what one recapture costs.",
-            Chart("ranges", LINES.y, ("changes",), ("x", "y")),
-            "Maintaining costs a changed row roughly linearly in the number of fragments; "
-            "recapture hardly notices.",
-            "IMP, section 8.3.5, figure 11(f)",
+            Chart("ranges", COSTS, ("changes",), ("x", "y")),
+            "8.3.5, figure 11(f)",
+            {"ranges": (10, 100, 500, 1000, 5000), "changes": (10, 1000)},
+            lambda ranges, changes: (8 + ranges / 900 + changes * 0.004, 690 + ranges / 25),
+            more=lambda ranges, changes: {
+                "slack": 12 if (ranges, changes) == (5000, 1000) else 0,
+                **_shared(ranges, changes),
+            },
         )
-        cells = [
-            self.cell(
-                "ranges",
-                {"ranges": ranges, "changes": changes, "share": changes / ROWS},
-                {
-                    "maintain_ms": 8 + ranges / 900 + changes * 0.004,
-                    "recapture_ms": 690 + ranges / 25,
-                },
-                slack=12 if (ranges, changes) == (5000, 1000) else 0,
-            )
-            for ranges in (10, 100, 500, 1000, 5000)
-            for changes in (10, 1000)
-        ]
-        return figure, cells
 
-    def layouts(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+    def add_other_figures(self) -> None:
+        """Savings, strategies, memory and buffers."""
+        layouts = {"clustered": (1050, 0), "shuffled": (260, 1060)}
+        self.add(
             "skipping",
             "What a sketch saves a query",
-            "Time of a query with and without its sketch, on a table sorted by the sketch's column "
-            "and on one in random order, by the share of fragments in the sketch.",
             Chart("held_share", ("plain_ms", "sketch_ms"), ("layout",)),
-            "Skipping pays where the data is physically clustered on the sketch's attribute.",
-            "IMP, section 7.4",
+            "7.4",
+            {"layout": [*layouts], "held_share": (0.01, 0.05, 0.2, 0.5, 1.0)},
+            lambda name, share: (
+                1170 + 20 * share,
+                130 + layouts[name][0] * share + layouts[name][1],
+            ),
+            more=lambda *_: {"equal": True},
         )
-        cells = [
-            self.cell(
-                "skipping",
-                {"layout": layout, "held_share": share},
-                {"plain_ms": 1170 + 20 * share, "sketch_ms": 130 + slope * share + fixed},
-                equal=True,
-            )
-            for layout, slope, fixed in (("clustered", 1050, 0), ("shuffled", 260, 1060))
-            for share in (0.01, 0.05, 0.2, 0.5, 1.0)
-        ]
-        return figure, cells
 
-    def mixed(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        def total(changes: int, ratio: str, strategy: str) -> tuple[float, float]:
+            updates, queries = int(ratio[0]), int(ratio[2])
+            cost = {
+                "none": queries * 900,
+                "recapture": queries * 320 + min(updates, queries) * 800,
+                "incremental": queries * 320 + updates * (16 + changes * 0.055),
+            }[strategy]
+            return 1000 / (updates + queries) * (cost + updates * 12), 4.0
+
+        unchecked = {"covers": None, "slack": None, "equal": None}
+        self.add(
             "mixed",
             "Queries and updates in turn",
-            "1,000 operations: updates (U) and queries (Q) in a fixed ratio; every cost counts, "
-            "sketches start empty.",
             Chart("ratio", ("total_ms",), ("strategy",)),
-            "Maintaining wins everywhere but at 5U1Q with 2,000 changed rows an update.",
-            "IMP, section 8.1, figure 8",
+            "8.1, figure 8",
+            {
+                "changes": (1, 20, 200, 2000),
+                "ratio": ("1U1Q", "1U5Q", "5U1Q"),
+                "strategy": ("none", "recapture", "incremental"),
+            },
+            total,
+            metrics=("total_ms", "maintain_ms"),
+            more=lambda changes, ratio, way: unchecked if way == "none" else {"equal": True},
+            runs=1,
         )
-        cells = []
-        for changes in (1, 20, 200, 2000):
-            for ratio, updates, queries in (("1U1Q", 1, 1), ("1U5Q", 1, 5), ("5U1Q", 5, 1)):
-                share = 1000 / (updates + queries)
-                for strategy, cost in (
-                    ("none", queries * 900),
-                    ("recapture", queries * 320 + min(updates, queries) * 800),
-                    ("incremental", queries * 320 + updates * (16 + changes * 0.055)),
-                ):
-                    none = strategy == "none"
-                    labels: dict[str, Label] = {
-                        "ratio": ratio,
-                        "changes": changes,
-                        "strategy": strategy,
-                    }
-                    cells.append(
-                        self.cell(
-                            "mixed",
-                            labels,
-                            {"total_ms": share * (cost + updates * 12), "maintain_ms": 4.0},
-                            runs=1,
-                            slack=None if none else 0,
-                            equal=None if none else True,
-                        )
-                    )
-        return figure, cells
-
-    def memory(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        self.add(
             "memory",
             "Memory of the state",
-            "Bytes of the aggregation's state after a change, by number of groups.",
             Chart("groups", ("state_bytes", "sketch_bytes"), ("changes",), ("x", "y")),
-            "Stable for a number of groups; a sketch of 1,000 ranges takes 152 bytes.",
-            "IMP, section 8.6, figures 17(a) and 18",
+            "8.6, figures 17(a) and 18",
+            {"groups": (50, 1000, 5000, 500_000), "changes": (10, 1000)},
+            lambda groups, changes: (21_000 + 168 * groups + 40 * changes, 152),
+            runs=1,
         )
-        cells = [
-            self.cell(
-                "memory",
-                {"groups": groups, "changes": changes},
-                {"state_bytes": 21_000 + 168 * groups + 40 * changes, "sketch_bytes": 152},
-                runs=1,
-            )
-            for groups in (50, 1000, 5000, 500_000)
-            for changes in (10, 1000)
-        ]
-        return figure, cells
-
-    def strategies(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        self.add(
             "strategies",
             "Eager in batches, or lazy",
-            "Total time to maintain 1,000 updates of one row, by the size of a batch.",
             Chart("batch", ("maintain_ms",)),
-            "Batches below 50 should be avoided; lazy is usually preferable.",
-            "IMP, section 8.5, figure 16",
+            "8.5, figure 16",
+            {"batch": ("1", "10", "20", "50", "100", "200", "500", "1000", "lazy")},
+            lambda batch: (1000 / _rows(batch) * 8.2 + 9,),
+            more=lambda batch: {"note": f"1,000 updates of 1 row in {1000 // _rows(batch)} steps"},
+            runs=1,
         )
-        cells = [
-            self.cell(
-                "strategies",
-                {"batch": "lazy" if batch is None else str(batch)},
-                {"maintain_ms": 1000 / (batch or 1000) * 8.2 + 9},
-                runs=1,
-                note=f"1,000 updates of 1 row in {1000 // (batch or 1000)} steps",
-            )
-            for batch in (1, 10, 20, 50, 100, 200, 500, 1000, None)
-        ]
-        return figure, cells
+        often = {"minimal": 1.0, "2:1": 0.35, "random": 0.02}
 
-    def deletions(self) -> tuple[Figure, list[Cell]]:
-        figure = Figure(
+        def refilled(pattern: str, buffer: str, updates: int) -> tuple[float, float]:
+            kept = 5000 if buffer == "all" else int(buffer)
+            refill = 60 * often[pattern] / math.sqrt(kept)
+            state = 480_000 + 96 * kept - updates * 500 * often[pattern]
+            return 9 + refill + self.random.random(), state
+
+        self.add(
             "deletions",
             "Bounded buffers under deletions",
-            "A top-10 query that keeps only its best rows; deleting the least groups empties the "
-            "buffer and refills it.",
             Chart("updates", ("maintain_ms", "state_bytes"), ("buffer",), ("y",)),
-            "The more is kept, the rarer a full maintenance.",
-            "IMP, section 8.4.3, figures 14 and 15",
+            "8.4.3, figures 14 and 15",
+            {
+                "pattern": [*often],
+                "buffer": ("20", "50", "100", "all"),
+                "updates": range(50, 501, 50),
+            },
+            refilled,
+            runs=50,
         )
-        return figure, list(self._deletions())
 
-    def _deletions(self) -> Iterator[Cell]:
-        for pattern, often in (("minimal", 1.0), ("2:1", 0.35), ("random", 0.02)):
-            for buffer in ("20", "50", "100", "all"):
-                kept = 5000 if buffer == "all" else int(buffer)
-                for updates in range(50, 501, 50):
-                    refill = 60 * often / math.sqrt(kept)
-                    yield self.cell(
-                        "deletions",
-                        {"pattern": pattern, "buffer": buffer, "updates": updates},
-                        {
-                            "maintain_ms": 9 + refill + self.random.random(),
-                            "state_bytes": 480_000 + 96 * kept - updates * 500 * often,
-                        },
-                        runs=50,
-                    )
+
+def _shared(_: Label, changes: int) -> Mapping[str, Any]:
+    """A change is this share of the table."""
+    return {"labels": {"share": changes / ROWS}}
+
+
+def _rows(batch: str) -> int:
+    return 1000 if batch == "lazy" else int(batch)
 
 
 def _per_row(groups: int) -> float:
@@ -407,29 +296,21 @@ def _per_row(groups: int) -> float:
 
 
 VALUES: dict[str, tuple[Label, ...]] = {
+    **dict.fromkeys(("come", "expected", "lambda", "part", "peers"), (1, 5)),
+    **dict.fromkeys(("changes", "ranges", "updates"), (10, 1000)),
+    **dict.fromkeys(("deletes", "expected_share", "share"), (0.01, 0.3)),
     "batch": ("10", "lazy"),
     "budget": (0.25, 1),
     "buffer": ("20", "all"),
-    "changes": (10, 1000),
-    "come": (1, 5),
-    "deletes": (0.0, 0.5),
-    "expected": (1, 5),
-    "expected_share": (0.01, 0.3),
     "kind": ("insert", "delete"),
-    "lambda": (1, 20),
-    "part": (1, 2),
     "pattern": ("minimal", "2:1"),
-    "peers": (4, 12),
     "query": ("average", "join"),
-    "ranges": (10, 1000),
     "ratio": ("1U5Q", "5U1Q"),
     "scheme": ("dred", "absorption_lazy"),
     "selection": ("none", "multi"),
-    "share": (0.01, 0.3),
     "strategy": ("none", "recapture", "incremental"),
     "table": ("orders", "lineitem"),
     "trigger": ("commit", "fresh_within: 10m"),
-    "updates": (50, 100),
     "way": ("chosen", "kept"),
 }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from impctl.bench.quantity import number
 from impctl.bench.record import Cell, Label, Record, record_from_json
@@ -63,17 +64,7 @@ def read_baseline(path: Path) -> tuple[Expected, ...]:
 
 def write_baseline(path: Path, baseline: Sequence[Expected]) -> None:
     """One entry per line, so that a change of one shows as one."""
-    lines = [
-        json.dumps(
-            {
-                "figure": each.figure,
-                "labels": dict(each.labels),
-                "metric": each.metric,
-                "ratio": each.ratio,
-            }
-        )
-        for each in baseline
-    ]
+    lines = [json.dumps(asdict(each)) for each in baseline]
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
 

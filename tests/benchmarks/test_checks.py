@@ -123,7 +123,7 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
         yield ctx
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recursion_cost, "has_scipy", lambda: False)
 
@@ -132,7 +132,6 @@ def cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(ctx, "recursion", query, **options))
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
     pytest.importorskip("duckdb")
@@ -144,9 +143,8 @@ def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(ctx: Context) -> None:
     assert wrong.equal is False
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("who", ["duckdb", "search"])
-def test_who_asks_anew_and_has_another_answer_is_told(
+def test_a_rivals_wrong_answer_is_told(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     def wrong(*_: object) -> tuple[pa.Table, CallTimes]:
@@ -161,18 +159,14 @@ def test_who_asks_anew_and_has_another_answer_is_told(
     assert (cell.equal, cell.covers) == (False, True)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_a_table_too_small_is_told(ctx: Context) -> None:
     few, many = cells(ctx, "few", changes=(5, 101))
     assert few.equal
     assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.parametrize("what", ["sketch", "answer"])
-def test_a_circuit_that_went_astray_is_told(
-    ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_a_wrong_circuit_is_told(ctx: Context, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     right = Kept.answer
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
     if what == "sketch":
@@ -184,12 +178,16 @@ def test_a_circuit_that_went_astray_is_told(
     assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
 
 
-@pytest.mark.usefixtures("_no_scipy")
-@random_seeds(3, 12, 20)
-def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
+def some_links(seed: int) -> tuple[int, pa.Table]:
+    """How many nodes, and links between them."""
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(2, 12))
-    links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+    return nodes, random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+
+
+@random_seeds(3, 12, 20)
+def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
+    nodes, links = some_links(seed)
     pairs = list(zip(links["src"].to_pylist(), links["dst"].to_pylist(), strict=True))
     for sources in (1, 2, nodes + 3):
         result = {dst for src, dst in pairs if src < sources}
@@ -200,13 +198,10 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
         assert len(rows) == len(result)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @random_seeds(3, 12, 20)
 def test_a_search_finds_the_least_costs(seed: int) -> None:
     """Beside sums that are made less until none can be."""
-    rng = np.random.default_rng(seed)
-    nodes = int(rng.integers(2, 12))
-    links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+    nodes, links = some_links(seed)
     rows = list(zip(*(links[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
     for sources in (1, 2, nodes + 3):
         least: dict[int, int] = {}
@@ -223,7 +218,6 @@ def test_a_search_finds_the_least_costs(seed: int) -> None:
         assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_same_rows_in_any_order_and_as_often() -> None:
     one = pa.table({"a": [1, 2, 2], "b": [3, 4, 4]})
     assert are_same_rows(one, pa.table({"x": [2, 1, 2], "y": [4, 3, 4]}))
@@ -237,35 +231,22 @@ def peer_cells(ctx: Context, query: str, **options: OptionValue) -> list[Cell]:
     return cells_of(ground_of(ctx, "peers", query, **options))
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_regions_and_their_seeds(ctx: Context) -> None:
-    result = peer_cells(
-        ctx, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
-    )
+    asked: dict[str, OptionValue] = {"program": "regions", "schemes": "absorption_lazy"}
+    result = peer_cells(ctx, "regions", **asked, shares=(0.5, 1.0))
     assert [cell.equal for cell in result] == [True, True]
-    gone = peer_cells(
-        ctx,
-        "regions",
-        program="regions",
-        phase="delete",
-        schemes=("dred", "absorption_lazy"),
-        shares=1.0,
-    )
+    asked = {**asked, "schemes": ("dred", "absorption_lazy"), "phase": "delete", "shares": 1.0}
+    gone = peer_cells(ctx, "regions", **asked)
     assert all(cell.equal for cell in gone)
     # Without other sensors, those near the seeds are left.
     assert values(gone[1])["provenance_bytes"] > 0
 
 
-@pytest.mark.usefixtures("_no_scipy")
-def test_a_scheme_with_another_answer_is_told(
+def test_a_scheme_with_a_wrong_answer_is_told(
     ctx: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = Simulation.answer
-
-    def wrong(self: Simulation) -> frozenset[tuple[int, ...]]:
-        return right(self) - {min(right(self))}
-
-    monkeypatch.setattr(Simulation, "answer", wrong)
+    monkeypatch.setattr(Simulation, "answer", lambda self: right(self) - {min(right(self))})
     (cell,) = peer_cells(ctx, "pairs", schemes=str(Scheme.DRED))
     assert cell.equal is False
 
@@ -298,41 +279,35 @@ def one_tree(ctx: Context) -> Cell:
     return cell
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 def test_one_tree_of_ten(files: Context) -> None:
     cell = one_tree(files)
     result = values(cell)
     # Its links are the first range, as near as ranges are cut, which may share a file.
-    assert result["answer_rows"] == 999
-    assert result["sketched_rows"] == 10_000
+    assert (result["answer_rows"], result["sketched_rows"]) == (999, 10_000)
     assert 0.0999 <= result["rows_share"] <= 0.21
     assert result["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
     assert result["fragments_share"] <= 0.2
     if ParquetSql.is_installed():
         assert (cell.equal, cell.note) == (True, "")
-        for ratio, way, unit in (
-            ("gain_ratio", "plain", "_ms"),
-            ("loaded_ratio", "loaded", "_ms"),
-            ("cpu_gain_ratio", "plain", "_cpu_ms"),
-            ("loaded_cpu_ratio", "loaded", "_cpu_ms"),
+        for unit, gain, loaded in (
+            ("_ms", "gain_ratio", "loaded_ratio"),
+            ("_cpu_ms", "cpu_gain_ratio", "loaded_cpu_ratio"),
         ):
-            expected = result[f"duckdb_{way}{unit}"] / result[f"duckdb_sketch{unit}"]
-            assert result[ratio] == pytest.approx(expected)
+            for ratio, way in ((gain, "plain"), (loaded, "loaded")):
+                expected = result[f"duckdb_{way}{unit}"] / result[f"duckdb_sketch{unit}"]
+                assert result[ratio] == pytest.approx(expected)
         assert cell.metrics["duckdb_plain_ms"].runs == 2
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["duckdb_plain", "duckdb_sketch", "_loaded"])
 def test_another_answer_is_told(files: Context, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Of any of the three runs."""
     pytest.importorskip("duckdb")
 
-    def wrong() -> pa.Table:
-        return pa.table({"n": pa.array([0])})
-
-    result = wrong() if way == "_loaded" else DuckDbRun(wrong)
+    wrong = pa.table({"n": pa.array([0])})
+    result = wrong if way == "_loaded" else DuckDbRun(lambda: wrong)
     monkeypatch.setattr(rewritten_cost, way, lambda *_: result)
     assert one_tree(files).equal is False
 
@@ -348,7 +323,6 @@ def run(total: float, tables: tuple[pa.Table, ...], checked: AgainstRecapture = 
     return mixed._Run(Spent(query_ms=total), 0.0, tables, 1, checked)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
     ground = ground_of(None, "mixed", "q", repeat=3)
     expected = answers(1, 2)
@@ -359,7 +333,6 @@ def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
     assert (cell.covers, cell.slack, cell.equal) == (False, 2, None)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_mixed_deletions_take_every_row_once() -> None:
     keys = np.arange(100)
     parts = [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
@@ -371,7 +344,6 @@ def test_mixed_deletions_take_every_row_once() -> None:
     assert parts != [part.tolist() for part in deletions_of((False, True), keys, 8, seed=4)]
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_a_sequence_repeats_its_block() -> None:
     result = sequence(Ratio(2, 3), 12, 4, seed=1)
     assert [each.constants is None for each in result] == [True, True, False, False, False] * 3
@@ -387,7 +359,6 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
         yield ctx
 
 
-@pytest.mark.usefixtures("_no_scipy")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
@@ -432,7 +403,6 @@ def test_a_way_with_another_sketch_is_told(
         assert (cell.slack or 0) > 0
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_equal_seeds_give_equal_tables(joined: Context) -> None:
     pool = pool_of(joined.tables, "s", "id", 1)
     assert pool.first_key == 200
@@ -448,16 +418,9 @@ def test_equal_seeds_give_equal_tables(joined: Context) -> None:
     assert all(rows % 7 == 0 and version == 12 for rows, version in result)
 
 
-@pytest.mark.usefixtures("_no_scipy")
 def test_a_key_must_hold_whole_numbers(joined: Context) -> None:
     with pytest.raises(UsageError, match="no column `a_text` of whole numbers"):
         pool_of(joined.tables, "s", "a_text", 1)
-
-
-@pytest.fixture(scope="module")
-def joined_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
-    with joined_desk(tmp_path_factory.mktemp("joined")) as ctx:
-        yield ctx
 
 
 def choices(ctx: Context, query: str) -> Choices:
@@ -470,15 +433,17 @@ def core_of(result: Choices) -> Plan:
     return core
 
 
+def counted(result: Choices) -> int | None:
+    return joined_rows(core_of(result), result.partitions, result.tables())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["pair", "path", "no_group", "hop3", "dead_ends", "kept", "triangle"]
 )
-def test_semi_joins_find_what_joins_find_after_every_change(
-    joined_tables: Context, query: str
-) -> None:
+def test_semi_joins_find_what_joins_find_after_every_change(joined: Context, query: str) -> None:
     pytest.importorskip("duckdb")
-    result = choices(joined_tables, query)
+    result = choices(joined, query)
     question = sketch_question(core_of(result), result.partitions)
     tables = result.tables()
     compiled = result.way(JoinStrategy.INDEX).compiled
@@ -505,19 +470,18 @@ def test_semi_joins_find_what_joins_find_after_every_change(
     ("query", "reason"),
     [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
 )
-def test_what_has_no_such_question_is_told(joined_tables: Context, query: str, reason: str) -> None:
-    result = choices(joined_tables, query)
+def test_what_has_no_such_question_is_told(joined: Context, query: str, reason: str) -> None:
+    result = choices(joined, query)
     with pytest.raises(NoSemiJoinsError, match=reason):
         sketch_question(core_of(result), result.partitions)
 
 
-def test_joined_rows_of_every_prefix_are_counted(joined_tables: Context) -> None:
+def test_joined_rows_of_every_prefix_are_counted(joined: Context) -> None:
     pytest.importorskip("duckdb")
     connection = ParquetSql.open()
     assert connection is not None
-    result = choices(joined_tables, "hop3")
-    tables = result.tables()
-    put_rows(connection, tables)
+    result = choices(joined, "hop3")
+    put_rows(connection, result.tables())
     # The relation with a condition comes first.
     texts = (
         "SELECT COUNT(*) FROM g a, g b WHERE a.dst = b.src AND b.value < 300",
@@ -525,39 +489,35 @@ def test_joined_rows_of_every_prefix_are_counted(joined_tables: Context) -> None
         "WHERE a.dst = b.src AND b.dst = c.src AND c.value < 300",
     )
     expected = sum(connection.run(text).column(0)[0].as_py() for text in texts)
-    assert joined_rows(core_of(result), result.partitions, tables) == expected > 300
+    assert counted(result) == expected > 300
     connection.close()
 
 
-def test_a_circle_counts_as_what_comes_before_it(joined_tables: Context) -> None:
-    result = choices(joined_tables, "triangle")
-    held = joined_rows(core_of(result), result.partitions, result.tables())
+def test_a_circle_counts_as_what_comes_before_it(joined: Context) -> None:
+    held = counted(choices(joined, "triangle"))
     assert held is not None
     assert held > 300
 
 
-def test_what_cannot_be_counted_is_more_than_any_bound(
-    joined_tables: Context, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_counted_is_too_much(
+    joined: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     too_many = NotExactError("a count beyond 62 bits", code="count_too_large", hint="none")
     name = "benchmarks.trees.joined_rows.Followed"
     monkeypatch.setattr(name, Mock(side_effect=too_many))
-    result = choices(joined_tables, "hop3")
-    assert joined_rows(core_of(result), result.partitions, result.tables()) == MOST
+    assert counted(choices(joined, "hop3")) == MOST
 
 
-def test_where_nothing_is_joined_there_is_nothing_to_count(joined_tables: Context) -> None:
-    result = choices(joined_tables, "single")
-    assert joined_rows(core_of(result), result.partitions, result.tables()) is None
+def test_where_nothing_is_joined_there_is_nothing_to_count(joined: Context) -> None:
+    assert counted(choices(joined, "single")) is None
     assert MOST > 4 * 10**18
 
 
-def test_ways_are_those_of_a_capture(joined_tables: Context) -> None:
-    result = choices(joined_tables, "pair")
+def test_ways_are_those_of_a_capture(joined: Context) -> None:
+    result = choices(joined, "pair")
     assert result.way(JoinStrategy.TREE).has_tree
     assert not result.way(JoinStrategy.INDEX).has_tree
-    held = sum(len(rows) for rows in result.tables().values())
-    assert held == 400
+    assert sum(len(rows) for rows in result.tables().values()) == 400
 
 
 def rows(table: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -565,11 +525,8 @@ def rows(table: pa.Table) -> Counter[tuple[Any, ...]]:
 
 
 def tables() -> dict[str, pa.Table]:
-    return {
-        "r": partners_table(60, 6, 1),
-        "s": partners_table(20, 2, 2),
-        "t": partners_table(5, 1, 3),
-    }
+    sizes = {"r": (60, 6, 1), "s": (20, 2, 2), "t": (5, 1, 3)}
+    return {name: partners_table(*size) for name, size in sizes.items()}
 
 
 def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Table]]]:
@@ -578,9 +535,8 @@ def replayed(stream: Stream, steps: int) -> list[tuple[int, Mapping[str, pa.Tabl
     result = []
     for step in islice(stream.steps, steps):
         for name, change in step.changes().items():
-            for row, weight in zip(
-                zip(*change.rows.to_pydict().values(), strict=True), change.weights, strict=True
-            ):
+            changed = zip(*change.rows.to_pydict().values(), strict=True)
+            for row, weight in zip(changed, change.weights, strict=True):
                 held[name][row] += int(weight)
             assert min(held[name].values()) >= 0, "what was not there cannot go"
             assert +held[name] == rows(step.after[name])
@@ -636,19 +592,22 @@ def test_rows_outlive_their_partners(lives: int) -> None:
     # As many rounds, and none of the rows that were there at first is.
     moving = start - ids[2 * lives - 1]
     assert len(moving) == 12
-    gone = set(tables()["s"].column("c").to_pylist()) - set(
-        steps[0][1]["s"].column("c").to_pylist()
-    )
+    first, second = (held["s"].column("c").to_pylist() for held in (tables(), steps[0][1]))
+    gone = set(first) - set(second)
     for _, after in steps:
         held = Counter(after["r"].column("c").to_pylist())
         assert {held[key] for key in gone} == {3}, "as many of each key at any time"
     assert ids[-1] == start, "the other half has had its turn"
-    assert all(
-        len(after["s"]) == (12 if at % 2 == 0 else 20) for at, (_, after) in enumerate(steps)
-    )
+    assert [len(after["s"]) for _, after in steps] == [12, 20] * (2 * lives)
 
 
 SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
+
+
+def view_of(sql: str) -> KeptView:
+    result = kept_view(sql)
+    assert result is not None
+    return result
 
 
 def asked(view: KeptView, rows: pa.Table) -> pa.Table:
@@ -666,8 +625,7 @@ def drawn(seed: int, size: int) -> pa.Table:
 
 
 def test_what_is_asked_of_the_table_and_of_the_view() -> None:
-    view = kept_view(SQL)
-    assert view is not None
+    view = view_of(SQL)
     assert view.keys == ("a",)
     assert view.definition == (
         "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1, COUNT(b) AS figure_2, "
@@ -680,8 +638,7 @@ def test_what_is_asked_of_the_table_and_of_the_view() -> None:
 
 
 def test_order_and_limit_are_asked_of_the_view() -> None:
-    view = kept_view("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY COUNT(*) DESC, s LIMIT 3")
-    assert view is not None
+    view = view_of("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY COUNT(*) DESC, s LIMIT 3")
     assert view.definition == (
         "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1 FROM t GROUP BY a"
     )
@@ -692,8 +649,7 @@ def test_order_and_limit_are_asked_of_the_view() -> None:
 
 @random_seeds(3, 12, 20)
 def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
-    view = kept_view(SQL)
-    assert view is not None
+    view = view_of(SQL)
     rows = drawn(seed, 30)
     kept = asked(view, rows)
     for step in range(5):
@@ -750,9 +706,7 @@ def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
 
 @pytest.mark.slow
 @random_cases(fast=2, check=6, total=10)
-def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
-    connection: ParquetSql, cases: range
-) -> None:
+def test_rows_that_come_and_go_equal_asking_anew(connection: ParquetSql, cases: range) -> None:
     for seed in cases:
         random = np.random.default_rng(seed)
         rows = drawn_signed(random, 60)

@@ -60,6 +60,12 @@ def rows_of(table: DeltaTable) -> int:
     return int(table.to_pyarrow_table().num_rows)
 
 
+def request_of(data: DataSpec, scale: float = 1, seed: int = 1, source: Path | None = None) -> Any:
+    """The only one."""
+    (result,) = requests_of([data], scale=scale, seed=seed, source=source)
+    return result
+
+
 def test_a_table_is_written_once_and_again_for_another_request(tmp_path: Path) -> None:
     data = spec(rows=1000, groups=5)
     first = make(tmp_path, data).metadata().id
@@ -69,24 +75,27 @@ def test_a_table_is_written_once_and_again_for_another_request(tmp_path: Path) -
     assert rows_of(make(tmp_path, data, scale=0.1)) == 100
 
 
-def test_rows_shrink_with_the_scale_but_not_below_the_least(tmp_path: Path) -> None:
-    (request,) = requests_of([spec(rows=1000, least=300)], scale=0.1, seed=1, source=None)
-    assert request.rows == 300
-    (request,) = requests_of([spec(rows=1000, per_group=20)], scale=0.5, seed=1, source=None)
-    assert (request.rows, request.groups) == (500, 25)
-
-
-def test_a_seed_of_its_own_and_sorted_rows(tmp_path: Path) -> None:
-    (request,) = requests_of([spec(seed=7, sorted=True)], scale=1, seed=1, source=None)
-    assert (request.seed, request.sort_rows) == (7, True)
-    (request,) = requests_of([spec()], scale=1, seed=4, source=None)
-    assert (request.seed, request.sort_rows) == (4, False)
+@pytest.mark.parametrize(
+    ("data", "scale", "expected"),
+    [
+        (spec(rows=1000, least=300), 0.1, {"rows": 300}),
+        (spec(rows=1000, per_group=20), 0.5, {"rows": 500, "groups": 25}),
+        (spec(seed=7, sorted=True), 1, {"seed": 7, "sort_rows": True}),
+        (spec(), 1, {"seed": 4, "sort_rows": False}),
+        (spec("partners", rows=900), 1, {"groups": None, "order": None, "sort_rows": False}),
+    ],
+)
+def test_a_request_follows_scale_and_options(
+    data: DataSpec, scale: float, expected: dict[str, object]
+) -> None:
+    request = request_of(data, scale, seed=4)
+    assert {name: getattr(request, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("example", ["partners", "graph", "social"])
 def test_tables_with_large_joins(example: str, tmp_path: Path) -> None:
     data = spec(example, rows=4000, least=400)
-    (request,) = requests_of([data], scale=0.5, seed=1, source=None)
+    request = request_of(data, 0.5)
     assert request.rows == 2000
     make_data([request], tmp_path, SilentReporter())
     marker = (tmp_path / ".t.request.json").read_text()
@@ -95,7 +104,7 @@ def test_tables_with_large_joins(example: str, tmp_path: Path) -> None:
     assert rows_of(first) == 2000
     make_data([request], tmp_path, SilentReporter())
     assert DeltaTable(path).metadata().id == first.metadata().id
-    (other,) = requests_of([data], scale=0.5, seed=2, source=None)
+    other = request_of(data, 0.5, seed=2)
     assert other.text() != marker == request.text()
 
 
@@ -103,9 +112,7 @@ def test_the_shape_of_a_graph_and_of_partners_is_part_of_the_request(tmp_path: P
     one, other = (spec("graph", rows=700, per_group=7, exponent=given) for given in (2.5, 3))
     requests = requests_of([one, other], scale=1, seed=1, source=None)
     assert [(request.groups, request.exponent) for request in requests] == [(100, 2.5), (100, 3.0)]
-    (usual,) = requests_of([spec("partners", rows=900)], scale=1, seed=1, source=None)
-    assert (usual.groups, usual.order, usual.sort_rows) == (None, None, False)
-    (pairs,) = requests_of([spec("partners", rows=600, per_group=20)], scale=1, seed=1, source=None)
+    pairs = request_of(spec("partners", rows=600, per_group=20))
     make_data([pairs], tmp_path, SilentReporter())
     keys = DeltaTable(tmp_path / "t").to_pyarrow_table().column("a")
     assert {entry["counts"] for entry in keys.value_counts().to_pylist()} == {20}
@@ -130,12 +137,12 @@ def test_networks_by_their_shapes(tmp_path: Path) -> None:
 
 def test_a_list_that_is_given_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, links = spec("network", shape="given", rows=500), tmp_path / "links.csv"
-    (alone,) = requests_of([data], scale=1, seed=1, source=None)
+    alone = request_of(data)
     assert (alone.shape, alone.rows, alone.source) == ("power_law", 500, None)
     with refused(UsageError, "source_missing"):
         requests_of([data], scale=1, seed=1, source=links)
     links.write_text("1,2\n2,3\n")
-    (given,) = requests_of([data], scale=1, seed=1, source=links)
+    given = request_of(data, 1, source=links)
     assert (given.shape, given.rows, given.source) == ("given", None, str(links))
     make_data([given], tmp_path / "data", SilentReporter())
     assert rows_of(DeltaTable(tmp_path / "data" / "t")) == 2
@@ -187,9 +194,7 @@ def test_wrong_options_are_told_before_anything_is_written(data: DataSpec, messa
 
 
 @pytest.mark.parametrize("example", ["crimes", "tpch"])
-def test_a_missing_source_is_told_with_what_to_do(
-    example: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_source_is_told_with_help(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.data._generator", lambda: None)
     with refused(UsageError, "source_missing") as caught:
         requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))
@@ -202,7 +207,7 @@ def test_a_crimes_file_is_no_tpch_folder(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("benchmarks.data._generator", lambda: "tpchgen-cli")
     file = tmp_path / "crimes.parquet"
     file.write_text("")
-    (request,) = requests_of([spec("tpch", scale_factor=2)], scale=0.5, seed=1, source=file)
+    request = request_of(spec("tpch", scale_factor=2), 0.5, source=file)
     assert (request.source, request.scale_factor) == (None, 1.0)
     with pytest.raises(UsageError):
         requests_of([spec("crimes")], scale=1, seed=1, source=tmp_path)
@@ -315,11 +320,14 @@ def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> 
             assert (src - transits) // 8 == (dst - transits) // 8, "stubs know no other stub"
 
 
+def places_of(sensor: dict[str, list[int]]) -> dict[int, tuple[int, int]]:
+    return dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+
+
 @pytest.mark.parametrize("sensors", [36, 100, 110, 400])
 def test_near_are_those_below_twenty_metres(sensors: int) -> None:
     tables = {name: table.to_pydict() for name, table in sensor_tables(sensors, 1).items()}
-    sensor = tables["sensor"]
-    at = dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+    at = places_of(tables["sensor"])
     assert len(at) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
     expected = {}
     for one, (x, y) in at.items():
@@ -336,23 +344,16 @@ def test_near_are_those_below_twenty_metres(sensors: int) -> None:
 
 def test_alarms_trigger_all_sensors_around_them_and_numbers_follow_places() -> None:
     tables = {name: table.to_pydict() for name, table in alarm_tables(1000, 1).items()}
-    at = dict(
-        zip(
-            tables["sensor"]["id"],
-            zip(*(tables["sensor"][name] for name in "xy"), strict=True),
-            strict=True,
-        )
-    )
+    at = places_of(tables["sensor"])
     assert len(at) == 31 * 31
-    near = {one: {*at} - {one} for one in at}
-    for one, others in near.items():
-        near[one] = {
-            other
-            for other in others
-            if max(abs(a - b) for a, b in zip(at[one], at[other], strict=True)) <= 1000
-        }
+    near = {
+        (one, other)
+        for one, (x, y) in at.items()
+        for other, (u, v) in at.items()
+        if one != other and max(abs(x - u), abs(y - v)) <= 1000
+    }
     pairs = pairs_of(alarm_tables(1000, 1)["near"])
-    assert {*pairs} == {(one, other) for one, others in near.items() for other in others}
+    assert {*pairs} == near
     triggered = {*tables["triggered"]["sensor"]}
     for seed in tables["seed"]["sensor"]:
         assert {one for one in at if dist(at[one], at[seed]) <= 5000} <= triggered
@@ -438,11 +439,9 @@ def test_all_numbers_name_rows(messages: int) -> None:
     result = social_tables(messages, 1)
     assert len(result["message"]) == messages
     ends = [
-        ("knows", "person1", "person"),
-        ("knows", "person2", "person"),
+        *(("knows", "person1", "person"), ("knows", "person2", "person")),
+        *(("message_tag", "message", "message"), ("message_tag", "tag", "tag")),
         ("message", "creator", "person"),
-        ("message_tag", "message", "message"),
-        ("message_tag", "tag", "tag"),
     ]
     for table, column, named in ends:
         held = values(result[table], column)
@@ -482,9 +481,8 @@ def test_each_order_places_rows_as_it_says() -> None:
     span = {order: mean_span(files(order), "a") for order in Order}
     assert span[Order.SORTED] < span[Order.NEARLY] < span[Order.ZORDER] < span[Order.RANDOM]
     assert span[Order.NEARLY] < 0.1 * GROUPS
-    assert (
-        mean_span(files(Order.ZORDER), "day") < 0.3 * DAYS < mean_span(files(Order.NEARLY), "day")
-    )
+    days = {order: mean_span(files(order), "day") for order in (Order.ZORDER, Order.NEARLY)}
+    assert days[Order.ZORDER] < 0.3 * DAYS < days[Order.NEARLY]
 
 
 @pytest.mark.parametrize("column", ["p", "q"])
@@ -536,10 +534,9 @@ def test_deletions_take_back_rows_that_were_there(ctx: Context) -> None:
     assert (len(change["t"].comes), change["t"].goes) == (75, 25)
     assert commit(ctx, change) == 100
     after = held(ctx, "t")
+    gone = whole - after
     # What went were rows of the table, and is not among what came.
-    assert after.total() == 975
+    assert (after.total(), gone.total()) == (975, 25)
     assert not after - whole
-    assert (whole - after).total() == 25
-    assert Counter(change["t"].comes.column(0).to_pylist()) + (whole - after) == whole - (
-        before - (whole - after)
-    )
+    came = Counter(change["t"].comes.column(0).to_pylist())
+    assert came + gone == whole - (before - gone)

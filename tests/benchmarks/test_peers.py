@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import product
 
 import pytest
 
@@ -23,29 +25,25 @@ def closure(links: Iterable[Fact]) -> set[Row]:
     """Pairs (x, y) with a way from x to y, by Warshall."""
     result = {(src, dst) for src, dst, *_ in links}
     nodes = {node for pair in result for node in pair}
-    for middle in nodes:
-        for one in nodes:
-            for other in nodes:
-                if (one, middle) in result and (middle, other) in result:
-                    result.add((one, other))
+    for middle, one, other in product(nodes, repeat=3):
+        if (one, middle) in result and (middle, other) in result:
+            result.add((one, other))
     return result
 
 
-def least_paths(links: Iterable[Fact], columns: Iterable[int]) -> set[Row]:
+def least_paths(facts: Iterable[Fact], columns: Iterable[int]) -> set[Row]:
     """Per pair and column its least value, by Floyd; a hop is a cost of 1."""
-    result: set[Row] = set()
+    links, result = list(facts), set[Row]()
     for column in columns:
         least: dict[tuple[int, int], int] = {}
         for src, dst, cost in links:
             value = cost if column == COST else 1
             least[src, dst] = min(least.get((src, dst), value), value)
         nodes = {node for pair in least for node in pair}
-        for middle in nodes:
-            for one in nodes:
-                for other in nodes:
-                    if (one, middle) in least and (middle, other) in least:
-                        value = least[one, middle] + least[middle, other]
-                        least[one, other] = min(least.get((one, other), value), value)
+        for middle, one, other in product(nodes, repeat=3):
+            if (one, middle) in least and (middle, other) in least:
+                value = least[one, middle] + least[middle, other]
+                least[one, other] = min(least.get((one, other), value), value)
         result |= {(*pair, column, value) for pair, value in least.items()}
     return result
 
@@ -79,28 +77,21 @@ def drawn_program(kind: str, rng: random.Random) -> tuple[Program, Answer, Drawn
         program = Regions(near, {0: (0,), node(): (1, 2)})
         return program, lambda facts: regions_by_hand(program, facts), lambda: (node(),)
     columns = (COST,) if kind == "cheapest" else (COST, HOPS)
-    return (
-        Paths(columns),
-        lambda facts: least_paths(list(facts), columns),
-        lambda: (node(), node(), rng.choice((1, 1, 2, 5))),
-    )
+    by_hand = partial(least_paths, columns=columns)
+    return Paths(columns), by_hand, lambda: (node(), node(), rng.choice((1, 1, 2, 5)))
 
 
 KINDS = ("reach", "regions", "cheapest", "best")
 
 
 def simulations(program: Program, rng: random.Random) -> dict[Scheme, Simulation]:
-    return {
-        scheme: Simulation(
-            program,
-            scheme,
-            rng.choice((1, 2, 3, 5)),
-            window=rng.choice((1, 3, 50)),
-            seed=rng.choice((None, rng.randrange(1000))),
-        )
-        for scheme in Scheme
-        if not (program.prunes and scheme is Scheme.DRED)
-    }
+    result = {}
+    for scheme in Scheme:
+        if not (program.prunes and scheme is Scheme.DRED):
+            peers, window = rng.choice((1, 2, 3, 5)), rng.choice((1, 3, 50))
+            seed = rng.choice((None, rng.randrange(1000)))
+            result[scheme] = Simulation(program, scheme, peers, window=window, seed=seed)
+    return result
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,9 +143,7 @@ def test_a_link_that_comes_again_is_sent_again() -> None:
 
 
 @pytest.mark.parametrize("scheme", [Scheme.ABSORPTION_EAGER, Scheme.ABSORPTION_LAZY])
-def test_diagrams_that_nobody_holds_make_room(
-    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_diagrams_nobody_holds_make_room(scheme: Scheme, monkeypatch: pytest.MonkeyPatch) -> None:
     """What somebody holds, or is on its way, stays what it is."""
     rng = random.Random(3)
     links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
@@ -214,10 +203,8 @@ def test_provenance_is_that_of_figure_2() -> None:
     ("scheme", "least", "most"),
     [
         (Scheme.DRED, 22, 22),
-        (Scheme.RELATIVE_EAGER, 2, 2),
-        (Scheme.RELATIVE_LAZY, 3, 6),
-        (Scheme.ABSORPTION_EAGER, 2, 2),
-        (Scheme.ABSORPTION_LAZY, 3, 6),
+        *((scheme, 2, 2) for scheme in (Scheme.RELATIVE_EAGER, Scheme.ABSORPTION_EAGER)),
+        *((scheme, 3, 6) for scheme in (Scheme.RELATIVE_LAZY, Scheme.ABSORPTION_LAZY)),
     ],
 )
 def test_a_deleted_link_that_nothing_hangs_on(scheme: Scheme, least: int, most: int) -> None:

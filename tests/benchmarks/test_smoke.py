@@ -12,6 +12,7 @@ from benchmarks.registry import MEASURES
 from impctl.bench.record import Cell, Metric, Record, record_from_json
 from tests.bench.paper_records import small_record
 from tests.benchmarks.smoke import BASELINE, FACTOR, falls, ratios_of, read_baseline, write_baseline
+from tests.support.run_cli import Capsys
 
 SUITE = """\
 version: 1
@@ -111,12 +112,12 @@ def test_fresh_processes(tmp_path: Path, spark: object) -> None:
     run(tmp_path, SUITE + PROCESSES, "--only", "processes", "--only", "maintained")
 
 
-def test_the_suites_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_suites_are_listed(capsys: Capsys) -> None:
     assert main(["--list"]) == 0
     assert "micro: " in capsys.readouterr().out
 
 
-def test_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_suite(capsys: Capsys) -> None:
     assert main([]) == 2
     assert "A suite is required" in capsys.readouterr().err
 

@@ -42,21 +42,16 @@ Spoken = subprocess.CompletedProcess[str]
 
 def spoken(*command: str) -> Spoken:
     """A command run to its end, whatever that is, with this process's modules."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=600, check=False, env=environment
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
 
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )
+    called = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(called, text=True, env=env, **pipes)
 
 
 def end(process: subprocess.Popen[str]) -> Done:
@@ -89,7 +84,7 @@ def until_open(process: subprocess.Popen[str], store: Path) -> float:
 WORKLOAD = """\
 version: 1
 tables:
-  t: {path: TABLE}
+  t: {path: t}
 partitions:
   t:
     g: {ranges: 4}
@@ -105,7 +100,7 @@ queries:
     policy: incremental
     maintain: eager
     answer: true
-store: STORE
+store: .impctl
 spark: {master: "local[2]"}
 """
 """Policy `incremental` throughout: nothing here may hide behind a recapture.
@@ -129,8 +124,7 @@ def write_workload(folder: Path, rows: int = 60) -> Path:
     """A table, and the workload file beside it."""
     create_table(str(folder / "t"), some_rows(rows, 1))
     file = folder / "w.yaml"
-    text = WORKLOAD.replace("TABLE", "t").replace("STORE", ".impctl")
-    file.write_text(text)
+    file.write_text(WORKLOAD)
     return file
 
 
@@ -202,12 +196,9 @@ def wanted_fragments(stored: StoredQuery, table: Path) -> set[int]:
     name = _KEYS[stored.query]
     column = DeltaTable(str(table), version=version).to_pyarrow_table(columns=[name])[name]
     counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
-    boundaries = sketch.partition.boundaries
-    return {
-        sketch.partition.ranges if key is None else bisect.bisect_right(boundaries, key)
-        for key, count in counts.items()
-        if count > 2
-    }
+    boundaries, ranges = sketch.partition.boundaries, sketch.partition.ranges
+    passing = [key for key, count in counts.items() if count > 2]
+    return {ranges if key is None else bisect.bisect_right(boundaries, key) for key in passing}
 
 
 def check_nothing_left(store: Path) -> None:
@@ -218,8 +209,7 @@ def check_nothing_left(store: Path) -> None:
     files = list(folder.iterdir()) if folder.exists() else []
     assert len(files) == sum(ref.is_file for ref in refs)
     bases, ends = ("catalog.sqlite", "ledger.sqlite"), ("", "-wal", "-shm")
-    known = {f"{base}{end}" for base in bases for end in ends}
-    known |= {"lock", "lock.recovery", "state"}
+    known = {"lock", "lock.recovery", "state", *(f"{base}{end}" for base in bases for end in ends)}
     assert {path.name for path in store.iterdir()} <= known
 
 
@@ -266,9 +256,8 @@ def shoot(workload: Path, number: signal.Signals, draw: random.Random) -> Counte
     commits = draw.randrange(sum(VERSIONS.values()) + 1 - sum(before.values()) or 1)
     limit = time.monotonic() + 60
     # Before that Python itself is starting, and answers signals as it likes.
-    while (
-        process.poll() is None and "deltalake" not in Path(f"/proc/{process.pid}/maps").read_text()
-    ):
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "deltalake" not in maps.read_text():
         time.sleep(0.002)
     while process.poll() is None and time.monotonic() < limit:
         if sum(versions(folder).values()) >= sum(before.values()) + commits:

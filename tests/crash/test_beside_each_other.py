@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -18,16 +17,14 @@ from impctl.service.settings import Settings
 from impctl.service.status import status
 from tests.behaviour.test_bad_input import held_lock
 from tests.crash.processes import change, check_store, end, newest, ran, start, write_workload
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 WORKLOAD_ROWS = 600
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    result = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
-    result.good("capture")
-    return result
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
+    return Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS)).captured()
 
 
 @contextmanager
@@ -79,19 +76,17 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
         pytest.param(("rewrite", "--query", "by_g", "--require-sketch"), marks=pytest.mark.long),
     ],
 )
-def test_a_second_writer_waits_and_names_the_first(
-    cli: Cli, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+def test_a_second_writer_names_the_first(cli: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
     change(tmp_path / "t", 2)
     with held_lock(tmp_path / ".impctl") as holder:
         readers = [start(cli.workload, "status") for _ in range(2)]
         done = ran(cli.workload, *words, "--lock-timeout", "0.4")
         assert [end(reader).code for reader in readers] == [0, 0]
         assert done.code == 6
-        message = done.document["error"]["message"]
-        assert done.document["error"]["code"] == "lock_held"
-        assert f"process {holder.pid} on host `" in message
-        assert "running `a test that waits`, for " in message
+        error = done.document["error"]
+        assert error["code"] == "lock_held"
+        assert f"process {holder.pid} on host `" in error["message"]
+        assert "running `a test that waits`, for " in error["message"]
         waiting = start(cli.workload, words[0], *words[1:], "--lock-timeout", "60")
         time.sleep(1)
     # The holder was killed by now: the waiting command takes over.
@@ -137,9 +132,7 @@ def test_a_run_that_others_overtook_pins_again(cli: Cli, tmp_path: Path) -> None
 
 def test_a_killed_holder_is_told(cli: Cli, tmp_path: Path) -> None:
     change(tmp_path / "t", 2)
-    holder: subprocess.Popen[str]
     with held_lock(tmp_path / ".impctl") as holder:
         pass
-    done = cli("maintain", "-v")
-    assert done.code == 0
-    assert f"Recovered the lock of a run that ended early: process {holder.pid}" in done.stderr
+    told = cli.good("maintain", "-v").stderr
+    assert f"Recovered the lock of a run that ended early: process {holder.pid}" in told

@@ -8,9 +8,10 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from deltalake import write_deltalake
 from msgspec import Struct
 
 from impctl.service import capture as amend
@@ -18,9 +19,18 @@ from impctl.service.settings import FUZZ
 from impctl.store import states
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.store import Store
-from tests.crash.processes import change, check_nothing_left, check_store, newest, write_workload
+from tests.crash.processes import (
+    change,
+    check_nothing_left,
+    check_store,
+    newest,
+    some_rows,
+    write_workload,
+)
 from tests.store.builders import FailingDisk, no_space
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
+
+Made = TypeVar("Made")
 
 _CATALOG = ("catalog.sqlite", "catalog.sqlite-wal")
 _SYNCHRONOUS_FULL = 2
@@ -83,18 +93,21 @@ class PhotoDisk(RealDisk):
 
     # The steps
 
+    def _made(self, name: str, act: Callable[[], Made]) -> Made:
+        """A step that makes something."""
+        made: list[Made] = []
+        self.step(name, lambda: made.append(act()))
+        return made[0]
+
     def make_folder(self, path: Path) -> tuple[Path, ...]:
-        made: list[Path] = []
-        self.step("make_folder", lambda: made.extend(super(PhotoDisk, self).make_folder(path)))
-        return tuple(made)
+        return self._made("make_folder", lambda: super(PhotoDisk, self).make_folder(path))
 
     def create_empty(self, path: Path) -> None:
         self.step("create_empty", lambda: super(PhotoDisk, self).create_empty(path))
 
     def create(self, path: Path) -> OutputFile:
-        made: list[OutputFile] = []
-        self.step("create", lambda: made.append(super(PhotoDisk, self).create(path)))
-        return _PhotoFile(made[0], path, self)
+        made = self._made("create", lambda: super(PhotoDisk, self).create(path))
+        return _PhotoFile(made, path, self)
 
     def written(self, path: Path) -> None:
         self._synced.add(path)
@@ -119,10 +132,9 @@ class PhotoDisk(RealDisk):
         self.step("put_note", lambda: super(PhotoDisk, self).put_note(descriptor, note))
 
     def use_log(self, connection: sqlite3.Connection) -> str:
-        modes: list[str] = []
-        self.step("use_log", lambda: modes.append(super(PhotoDisk, self).use_log(connection)))
+        mode = self._made("use_log", lambda: super(PhotoDisk, self).use_log(connection))
         self._catalog_is_safe()
-        return modes[0]
+        return mode
 
     def begin(self, connection: sqlite3.Connection) -> None:
         self.step("begin", lambda: super(PhotoDisk, self).begin(connection))
@@ -193,7 +205,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
     # Every run of state becomes a file: each is created, written, synced and removed.
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     # Every commit is timed in its record: the steps are the same however slow the disk is.
@@ -213,10 +225,6 @@ def stale(cli: Cli) -> None:
 
 
 def drifted(cli: Cli) -> None:
-    from deltalake import write_deltalake
-
-    from tests.crash.processes import some_rows
-
     cli.good("capture")
     write_deltalake(str(cli.workload.parent / "t"), some_rows(90, 9, start=100), mode="append")
 
@@ -300,8 +308,7 @@ def _check(cli: Cli, photo: Photo) -> dict[str, tuple[int, int]]:
     assert {stored.versions["t"] for stored in after.values()} == {newest(table)}, photo
     cli.good("gc", *store)
     check_nothing_left(photo.path)
-    (again,) = cli.good("gc", *store).results
-    assert again["entries"] == [], photo
+    assert cli.one("gc", *store)["entries"] == [], photo
     assert check_store(photo.path, table).keys() == held.keys()
     cli.good("gc", "--store", str(copy), "--keep", "1")
     check_nothing_left(copy)

@@ -23,23 +23,10 @@ from msgspec import Struct
 
 from impctl.service.settings import FUZZ
 from impctl.store.disk import SPARK_SCRATCH, abandoned
+from tests.behaviour import recursive_workload as recursion
 from tests.behaviour import typed_joins
-from tests.behaviour.recursive_workload import KEPT as KEPT_RECURSION
-from tests.behaviour.recursive_workload import QUERIES as RECURSIVE_QUERIES
-from tests.behaviour.recursive_workload import (
-    SHIPS,
-    answers,
-    asking,
-    by_duckdb,
-    check_functions,
-    network,
-)
-from tests.behaviour.recursive_workload import change as change_network
-from tests.behaviour.typed_joins import GROUPINGS, QUERIES
+from tests.crash import killing
 from tests.crash.killing import PARTS, STRIDE, put_back, saved_as, writes
-from tests.crash.killing import ran as ran_converting
-from tests.crash.killing import ran as ran_killed
-from tests.crash.killing import ran as ran_recursion
 from tests.crash.processes import (
     KEPT,
     change,
@@ -60,10 +47,7 @@ from tests.support.run_cli import Capsys, Cli
 
 ROUNDS = 12 * int(os.environ.get(FUZZ, "1"))
 COMMANDS: tuple[tuple[str, ...], ...] = (
-    ("maintain",),
-    ("capture",),
-    ("maintain",),
-    ("gc", "--keep", "1"),
+    *(("maintain",), ("capture",), ("maintain",), ("gc", "--keep", "1")),
     ("capture", "--rebalance"),
     ("query", "--query", KEPT, "--by", "state"),
 )
@@ -106,20 +90,19 @@ def test_killed_commands_leave_a_store_that_goes_on(
             assert by_state == by_engine != []
             cli.good("gc", "--keep", "1")
             check_nothing_left(store)
-            (again,) = cli.good("gc", "--keep", "1", "--dry-run").results
-            assert again["entries"] == []
+            assert cli.one("gc", "--keep", "1", "--dry-run")["entries"] == []
     record_property("killed", killed)
     assert killed >= ROUNDS // 2
 
 
 def _answer(cli: Cli, by: str) -> list[object]:
-    (result,) = cli.good("query", "--query", KEPT, "--by", by).results
+    result = cli.one("query", "--query", KEPT, "--by", by)
     assert result["by"] == by
     return sorted(result["rows"], key=repr)
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
     # Rows enough for files of state beside the catalog.
     return Cli(capsys, write_workload(tmp_path, rows=30_000))
 
@@ -134,9 +117,9 @@ TREES = ("tree_rows", "tree_groups", "tree_first")
 def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
     folder = tmp_path / "base"
+    folder = tmp_path / "base"
     folder.mkdir()
-    cli = Cli(capsys, write_kept(folder, names))
-    cli.good("capture")
+    cli = Cli(capsys, write_kept(folder, names)).captured()
     grow(folder)
     cli.good("maintain", "--changes", str(folder / "out"))
     grow(folder)
@@ -182,7 +165,7 @@ class Scene(Struct, dict=True):
 
     def ran(self, at: int) -> subprocess.CompletedProcess[str]:
         """`maintain --changes`, killed at a write; below zero not at all."""
-        return ran_killed(self.folder, at, "--changes", str(self.folder / "out"))
+        return killing.ran(self.folder, at, "--changes", str(self.folder / "out"))
 
     def writes(self) -> int:
         """How many writes the run has."""
@@ -215,34 +198,22 @@ class Scene(Struct, dict=True):
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.parametrize("names", [NAMES, TREES], ids=["rows", "trees"])
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
-    tmp_path: Path, capsys: Capsys, part: int
+    tmp_path: Path, capsys: Capsys, names: tuple[str, ...], part: int
 ) -> None:
-    scene = Scene.of(base(tmp_path, capsys))
+    """Of a tree the sketches are those of a new capture as well."""
+    scene = Scene.of(base(tmp_path, capsys, names), names)
     last = scene.writes()
-    first = part * STRIDE // PARTS
-    killed = [scene.kill(at) for at in range(first, last, STRIDE)]
+    killed = range(part * STRIDE // PARTS, last, STRIDE)
+    for at in killed:
+        scene.kill(at)
+        if names == TREES:
+            held, anew = (sketches(capsys, scene.folder, one) for one in (".impctl", "anew"))
+            assert held == anew
     assert last > 60
     assert len(killed) >= last // STRIDE
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("part", range(PARTS))
-def test_trees_that_were_killed_at_every_write_go_on(
-    tmp_path: Path, capsys: Capsys, part: int
-) -> None:
-    """Of each tree the answer, from whole files alone, and in the end a new capture's sketch."""
-    scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
-    last = scene.writes()
-    killed = 0
-    for at in range(part * STRIDE // PARTS, last, STRIDE):
-        scene.kill(at)
-        killed += 1
-        assert sketches(capsys, scene.folder, ".impctl") == sketches(capsys, scene.folder, "anew")
-    assert last > 60
-    assert killed >= last // STRIDE
 
 
 def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
@@ -250,11 +221,9 @@ def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], 
     cli = Cli(capsys, folder / "w.yaml")
     if not (folder / store).exists():
         cli.good("capture", "--store", str(folder / store))
-    return {
-        (one["query"], at): sketch["ranges"]
-        for one in cli.good("status", "--store", str(folder / store)).results
-        for at, sketch in enumerate(one["sketches"])
-    }
+    results = cli.good("status", "--store", str(folder / store)).results
+    every = ((one["query"], one["sketches"]) for one in results)
+    return {(q, at): sketch["ranges"] for q, some in every for at, sketch in enumerate(some)}
 
 
 @pytest.mark.long
@@ -284,7 +253,7 @@ class Pieces(Struct, frozen=True):
     later: tuple[int, ...] = ()
     """Changes before pieces are kept again."""
 
-    def begun(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    def begun(self, tmp_path: Path, capsys: Capsys) -> Path:
         """A folder with all kept, one version behind."""
         folder = tmp_path / "base"
         folder.mkdir()
@@ -298,8 +267,7 @@ class Pieces(Struct, frozen=True):
         for name in self.names:
             one, twin = stored(folder, name), stored(folder, f"{name}_kept")
             if one.versions == twin.versions:
-                mine, theirs = map(fragments_by_access, (one, twin))
-                assert mine == theirs, name
+                assert fragments_by_access(one) == fragments_by_access(twin), name
             result.append([*one.state_meta.get(self.held, [])])
         return result
 
@@ -313,7 +281,7 @@ class Pieces(Struct, frozen=True):
 
 
 def write_joins(folder: Path) -> Path:
-    queries = {**QUERIES, **GROUPINGS}
+    queries = {**typed_joins.QUERIES, **typed_joins.GROUPINGS}
     asked = [(name, queries[name], "auto") for name in SIDES.names]
     pinned = [(f"{name}_kept", queries[name], "index") for name in SIDES.names]
     return typed_joins.write_workload(folder, [*asked, *pinned])
@@ -338,25 +306,34 @@ BUFFERS = Pieces(
 )
 
 
+pieces_and_parts = pytest.mark.parametrize(
+    ("of", "part"),
+    [
+        pytest.param(of, part, id=f"{name}-{part}")
+        for name, of in (("sides", SIDES), ("buffers", BUFFERS))
+        for part in range(PARTS)
+    ],
+)
+
+
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("of", [SIDES, BUFFERS], ids=["sides", "buffers"])
-@pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_every_write_the_choice_is_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], of: Pieces, part: int
+@pieces_and_parts
+def test_killed_anywhere_the_choice_is_whole(
+    tmp_path: Path, capsys: Capsys, of: Pieces, part: int
 ) -> None:
     folder = of.begun(tmp_path, capsys)
     saved = saved_as(folder)
-    before = writes(ran_converting(folder, -1))
+    before = writes(killing.ran(folder, -1))
     put_back(folder, saved)
-    last = writes(ran_converting(folder, -1, *LEAST))
+    last = writes(killing.ran(folder, -1, *LEAST))
     final = of.check(folder)
     of.check_least(final)
     assert last > before + len(of.names)
     choices = set()
     for at in range(before - 2 + part, last, STRIDE):
         put_back(folder, saved)
-        assert ran_converting(folder, at, *LEAST).returncode == -9, at
+        assert killing.ran(folder, at, *LEAST).returncode == -9, at
         for pieces, whole in zip(of.check(folder), final, strict=True):
             assert pieces in ([], whole), at
             choices.add(bool(pieces))
@@ -364,24 +341,23 @@ def test_killed_at_every_write_the_choice_is_whole(
             # A run that has nothing to do does not look at the budget. The first of these deletions
             # uses up the buffers that have just been bounded.
             of.change(folder, random.Random(at), turn)
-            writes(ran_converting(folder, -1, *LEAST))
+            writes(killing.ran(folder, -1, *LEAST))
             assert of.check(folder) == final or of is BUFFERS, at
     assert choices
 
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("of", [SIDES, BUFFERS], ids=["sides", "buffers"])
-@pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_every_write_what_is_kept_again_is_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], of: Pieces, part: int
+@pieces_and_parts
+def test_killed_anywhere_what_is_kept_is_whole(
+    tmp_path: Path, capsys: Capsys, of: Pieces, part: int
 ) -> None:
     """Pieces that were converted are made again after the capture of another query."""
     folder = of.begun(tmp_path, capsys)
-    writes(ran_converting(folder, -1, *LEAST))
+    writes(killing.ran(folder, -1, *LEAST))
     for turn in of.later:
         of.change(folder, random.Random(turn), turn)
-        writes(ran_converting(folder, -1))
+        writes(killing.ran(folder, -1))
     # Else what is worth keeping again goes by how quick the machine is.
     file = folder / "w.yaml"
     file.write_text(file.read_text().replace(*of.keep))
@@ -389,22 +365,26 @@ def test_killed_at_every_write_what_is_kept_again_is_whole(
     of.check_least(least)
     saved = saved_as(folder)
     room = ("--query", f"{of.first}_kept", "--disk", "1GB")
-    before = writes(ran_converting(folder, -1, *room[:2], command="capture"))
+
+    def captured(at: int, *words: str) -> killing.Spoken:
+        return killing.ran(folder, at, *words, command="capture")
+
+    before = writes(captured(-1, *room[:2]))
     assert of.check(folder) == least
     put_back(folder, saved)
-    last = writes(ran_converting(folder, -1, *room, command="capture"))
+    last = writes(captured(-1, *room))
     assert not any(of.check(folder))
     assert last > before + len(of.names)
     for at in range(before - 2 + part, last, STRIDE):
         put_back(folder, saved)
-        assert ran_converting(folder, at, *room, command="capture").returncode == -9, at
+        assert captured(at, *room).returncode == -9, at
         for pieces, held in zip(of.check(folder), least, strict=True):
             assert pieces in ([], held), at
         for turn in (1, 2):
             of.change(folder, random.Random(at), turn)
-            writes(ran_converting(folder, -1))
+            writes(killing.ran(folder, -1))
             of.check(folder)
-        writes(ran_converting(folder, -1, *room, command="capture"))
+        writes(captured(-1, *room))
         assert not any(of.check(folder)), at
 
 
@@ -430,6 +410,9 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
     subprocess.run([*words[:4], "capture", str(file)], env=environment, check=True)
     places = [temporary, disk]
 
+    def entries() -> list[Path]:
+        return [path for place in places for path in place.iterdir()]
+
     process = subprocess.Popen(
         words, env=environment, start_new_session=True, stdout=subprocess.DEVNULL
     )
@@ -446,18 +429,18 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
     assert left
     for path in left:
         assert any(part.startswith(SPARK_SCRATCH) for part in path.parts), path
-    assert [*temporary.iterdir(), *disk.iterdir()]
-    assert all(p.name.startswith(SPARK_SCRATCH) for p in [*temporary.iterdir(), *disk.iterdir()])
+    assert entries()
+    assert all(path.name.startswith(SPARK_SCRATCH) for path in entries())
 
     subprocess.run(words, env=environment, check=True, stdout=subprocess.DEVNULL)
     for _ in range(100):  # the JVM ends a little later than its program
-        if not [*temporary.iterdir(), *disk.iterdir()]:
+        if not entries():
             break
         time.sleep(0.1)
-    assert [*temporary.iterdir(), *disk.iterdir()] == []
+    assert entries() == []
 
 
-KILLED_NAMES = (KEPT_RECURSION, "of_seeds", "from_one")
+KILLED_NAMES = (recursion.KEPT, "of_seeds", "from_one")
 LEFT_OUT = "src = 7 OR src = 13"
 
 Standing = dict[str, tuple[int, dict[str, set[int]]]]
@@ -465,24 +448,21 @@ Standing = dict[str, tuple[int, dict[str, set[int]]]]
 
 def standing(folder: Path) -> Standing:
     """By query the version of `links` that its sketches stand for, and their fragments."""
-    result = {}
-    for name in KILLED_NAMES:
-        held = stored(folder, name)
-        result[name] = held.versions["links"], fragments_by_access(held)
-    return result
+    held = {name: stored(folder, name) for name in KILLED_NAMES}
+    return {n: (one.versions["links"], fragments_by_access(one)) for n, one in held.items()}
 
 
-def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = "") -> Cli:
+def moved(tmp_path: Path, capsys: Capsys, provenance: str = "") -> Cli:
     """A folder with queries that are captured, and some versions behind."""
     folder = tmp_path / "base"
     folder.mkdir()
-    cli = network(folder, capsys, KILLED_NAMES)
+    cli = recursion.network(folder, capsys, KILLED_NAMES)
     if provenance:
-        asking(cli, provenance)
+        recursion.asking(cli, provenance)
     cli.good("capture")
     rng = random.Random(5)
     for _ in range(3):
-        change_network(folder, rng)
+        recursion.change(folder, rng)
     # New ways out of the regions that queries start in, to links that are there.
     ways = {"src": [7, 13, 30, 57, 43, 22], "dst": [57, 43, 22, 56, 42, 23]}
     write_deltalake(str(folder / "links"), pa.table(ways), mode="append")
@@ -493,7 +473,7 @@ def cases() -> Iterator[Any]:
     """How recursion is maintained, and the first write at which a run is killed."""
     for part in range(PARTS):
         yield pytest.param("", part, id=f"ranks-{part}")
-        for name, said in SHIPS.items():
+        for name, said in recursion.SHIPS.items():
             marks = (with_diagrams, pytest.mark.long) if name == "eager" else with_diagrams
             yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
 
@@ -502,29 +482,29 @@ def cases() -> Iterator[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("provenance", "part"), [*cases()])
 def test_killed_at_every_write_sketches_are_of_before_or_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int
+    tmp_path: Path, capsys: Capsys, provenance: str, part: int
 ) -> None:
     cli = moved(tmp_path, capsys, provenance)
     folder = cli.workload.parent
     before = standing(folder)
     saved = saved_as(folder)
-    last = writes(ran_recursion(folder, -1))
+    last = writes(killing.ran(folder, -1))
     after = standing(folder)
     assert all(before[name][1] != after[name][1] for name in KILLED_NAMES), "every sketch moves"
     assert last > len(KILLED_NAMES)
     for at in range(part, last, STRIDE):
         put_back(folder, saved)
-        assert ran_recursion(folder, at).returncode == -9, at
+        assert killing.ran(folder, at).returncode == -9, at
         for name, result in standing(folder).items():
             assert result in (before[name], after[name]), (at, name)
-        writes(ran_recursion(folder, -1))
+        writes(killing.ran(folder, -1))
         assert standing(folder) == after, at
-        assert answers(cli, KEPT_RECURSION, "--by", "state") == by_duckdb(
-            cli, RECURSIVE_QUERIES[KEPT_RECURSION]
-        )
+        expected = recursion.by_duckdb(cli, recursion.QUERIES[recursion.KEPT])
+        assert recursion.answers(cli, recursion.KEPT, "--by", "state") == expected
         if provenance:
-            assert check_functions(cli, (KEPT_RECURSION, "of_seeds"), LEFT_OUT)
+            told = (recursion.KEPT, "of_seeds")
+            assert recursion.check_functions(cli, told, LEFT_OUT)
             # What goes on from there: leaves that went and came, by their numbers.
-            change_network(folder, random.Random(at))
-            writes(ran_recursion(folder, -1))
-            check_functions(cli, (KEPT_RECURSION, "of_seeds"), LEFT_OUT)
+            recursion.change(folder, random.Random(at))
+            writes(killing.ran(folder, -1))
+            recursion.check_functions(cli, told, LEFT_OUT)

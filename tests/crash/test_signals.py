@@ -29,7 +29,7 @@ from tests.crash.processes import (
     write_batches,
     write_workload,
 )
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 
 def until_loading(process: subprocess.Popen[str], library: str) -> None:
@@ -39,10 +39,13 @@ def until_loading(process: subprocess.Popen[str], library: str) -> None:
         time.sleep(0.001)
 
 
+NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("library", ["_json.", "numpy"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_during_loading(tmp_path: Path, number: signal.Signals, library: str) -> None:
     workload = write_workload(tmp_path)
     process = start(workload, "check")
@@ -52,13 +55,12 @@ def test_a_signal_during_loading(tmp_path: Path, number: signal.Signals, library
     assert (process.returncode, err) == (130, "")
     document = json.loads(out)
     assert document.pop("error")["code"] == "interrupted"
-    assert document == {
-        "schema_version": SCHEMA_VERSION,
-        "command": "check",
-        "ok": False,
-        "results": [],
-        "warnings": [],
-    }
+    nothing = {"command": "check", "ok": False, "results": [], "warnings": []}
+    assert document == {"schema_version": SCHEMA_VERSION, **nothing}
+
+
+def python(program: str, *words: str) -> Spoken:
+    return spoken(sys.executable, "-P", "-c", program, *words)
 
 
 @pytest.mark.usefixtures("heard_signals")
@@ -75,20 +77,14 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "from impctl.cli.main import main\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "status", "w.yaml"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python(program, "status", "w.yaml")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith("error: Interrupted [interrupted]\nhint: ")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(
     "place",
     [
@@ -99,9 +95,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "impctl.errors.unexpected",
     ],
 )
-def test_a_signal_at_the_beginning_of_the_work(
-    tmp_path: Path, number: signal.Signals, place: str
-) -> None:
+def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, place: str) -> None:
     """Wherever a run is interrupted, its document says so."""
     owner, name = place.rsplit(".", 1)
     program = (
@@ -119,22 +113,9 @@ def test_a_signal_at_the_beginning_of_the_work(
         "    job.in_context = lambda *arguments: 1 / 0\n"
         "main()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program, "check", str(write_workload(tmp_path)), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python(program, "check", str(write_workload(tmp_path)), "--json")
     assert (done.returncode, done.stderr) == (130, "")
     assert json.loads(done.stdout)["error"]["code"] == "interrupted"
-
-
-NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
-
-
-def python(program: str, *words: str) -> Spoken:
-    return spoken(sys.executable, "-P", "-c", program, *words)
 
 
 def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str:
@@ -164,7 +145,7 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
     "place",
     [
         "impctl.service.context.Context:close",
-        "impctl.cli.output.protocol.show",
+        "impctl.cli.output.json.JsonOutput:show",
         "impctl.cli.output.json.JsonOutput:end",
     ],
 )
@@ -182,7 +163,9 @@ def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signa
 def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
     """As where nobody reads from a pipe that is full."""
     workload = write_batches(tmp_path)
-    program = signalled_at("impctl.cli.output.protocol.show", signal.SIGTERM, "time.sleep(90)")
+    program = signalled_at(
+        "impctl.cli.output.json.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
+    )
     start = time.monotonic()
     done = python(program, "apply", str(workload), "first", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
@@ -207,26 +190,23 @@ def test_a_signal_while_the_interpreter_ends(number: signal.Signals) -> None:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    result = Cli(capsys, write_workload(tmp_path))
-    result.good("capture")
+def cli(tmp_path: Path, capsys: Capsys) -> Cli:
+    result = Cli(capsys, write_workload(tmp_path)).captured()
     change(tmp_path / "t", 2)
     return result
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_command_that_waits_ends_at_once(
-    cli: Cli, tmp_path: Path, number: signal.Signals
-) -> None:
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_waiting_command_ends_at_once(cli: Cli, tmp_path: Path, number: signal.Signals) -> None:
     with held_lock(tmp_path / ".impctl"):
         process = start(cli.workload, "maintain", "--lock-timeout", "100", "-v")
         until_open(process, tmp_path / ".impctl")
         process.send_signal(number)
         done = end(process)
     assert (done.code, done.document["error"]["code"]) == (130, "interrupted")
-    assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    assert cli.actions() == {"exact"}
 
 
 @pytest.mark.slow
@@ -235,10 +215,14 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     words = ("bench", "--query", "by_g", "--repeat", "200")
-    process = start(cli.workload, *words, TMPDIR=str(temporary))
     limit = time.monotonic() + 120
-    while time.monotonic() < limit and not list(tmp_path.glob(".impctl-bench-*/store/catalog*")):
-        time.sleep(0.05)
+
+    def until_there(what: str) -> None:
+        while time.monotonic() < limit and not list(tmp_path.glob(f".impctl-bench-*/{what}")):
+            time.sleep(0.05)
+
+    process = start(cli.workload, *words, TMPDIR=str(temporary))
+    until_there("store/catalog*")
     assert list(tmp_path.glob(".impctl-bench-*"))
     process.send_signal(signal.SIGTERM)
     done = end(process)
@@ -247,8 +231,7 @@ def test_a_measurement_ends_with_nothing_left(cli: Cli, tmp_path: Path) -> None:
     assert list(temporary.glob("impctl-*")) == []
     # And kill -9, which nobody can answer, is for `gc`.
     process = start(cli.workload, *words)
-    while time.monotonic() < limit and not list(tmp_path.glob(".impctl-bench-*/t/_delta_log")):
-        time.sleep(0.05)
+    until_there("t/_delta_log")
     process.kill()
     process.communicate()
     left = {str(folder) for folder in tmp_path.glob(".impctl-bench-*")}
@@ -269,16 +252,10 @@ def test_batches_are_in_once_however_often_apply_was_stopped(tmp_path: Path, see
 _MARK = "TEST_OF_START"
 _STAGES = {"settings": b"org.apache.spark.launcher.Main", "jvm": b"org.apache.spark.deploy."}
 """The Java that reads the settings, and the one that runs Spark by them."""
-
-
 _MOMENTS = [
-    (signal.SIGTERM, "settings", 0.0),
-    (signal.SIGINT, "settings", 0.2),
-    (signal.SIGTERM, "jvm", 0.0),
-    (signal.SIGINT, "jvm", 0.3),
-    (signal.SIGTERM, "jvm", 0.6),
-    (signal.SIGINT, "jvm", 0.9),
-    (signal.SIGTERM, "jvm", 1.2),
+    *((signal.SIGTERM, "settings", 0.0), (signal.SIGINT, "settings", 0.2)),
+    *((signal.SIGTERM, "jvm", seconds) for seconds in (0.0, 0.6, 1.2)),
+    *((signal.SIGINT, "jvm", seconds) for seconds in (0.3, 0.9)),
 ]
 """The last ones are about when the JVM tells where it listens, and behind that."""
 
@@ -316,13 +293,9 @@ def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float)
     environment = {**os.environ, "TMPDIR": str(temporary), _MARK: mark}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     words = [sys.executable, "-P", "-m", "impctl", "query"]
-    process = subprocess.Popen(
-        [*words, write_workload(tmp_path), "--query", "by_g", "--by", "spark"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words += [str(write_workload(tmp_path)), "--query", "by_g", "--by", "spark"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, env=environment, text=True, **pipes)
     try:
         assert until(_STAGES[stage], mark)
         time.sleep(seconds)
@@ -334,6 +307,4 @@ def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float)
             os.kill(left, signal.SIGKILL)
     assert process.returncode == 130
     assert [line.split(":")[0] for line in err.splitlines()][-2:] == ["error", "hint"]
-    assert "Exception" not in err
-    assert "properties file" not in err
-    assert "\tat " not in err
+    assert not any(text in err for text in ("Exception", "properties file", "\tat "))

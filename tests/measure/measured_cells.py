@@ -32,18 +32,9 @@ def ground_of(
 ) -> CaseContext:
     """A figure with one case, of this query; by default repeated once."""
     place = Location("s.yaml", 1, 1)
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure=measure,
-        options=options,
-        cases=(CaseSpec(query, {}, place),),
-        chart=ChartSpec("x", ("y",), (), ()),
-        location=place,
-    )
+    texts = {"name": "f", "title": "F", "about": "", "claim": "", "source": "", "measure": measure}
+    case, chart = CaseSpec(query, {}, place), ChartSpec("x", ("y",), (), ())
+    figure = FigureSpec(**texts, options=options, cases=(case,), chart=chart, location=place)
     return CaseContext(ctx, figure, repeat, seed=1, scale=scale)
 
 

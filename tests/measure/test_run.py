@@ -25,7 +25,7 @@ from impctl.bench.record import Cell, Metric, record_from_json, record_to_json
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.data.schema import LONG
-from impctl.errors import StorageError, TableError, UnsupportedError, UsageError
+from impctl.errors import ImpctlError, StorageError, TableError, UnsupportedError, UsageError
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure import duckdb
@@ -46,14 +46,14 @@ from impctl.service.prepare import prepare
 from impctl.service.results import Outcome, Record, RecordKind
 from impctl.service.settings import Example, GenerateRequest, MeasureRequest, Settings
 from impctl.spark.expressions import render_expr
-from impctl.tables.rows import why_not_plain
+from impctl.tables.files import why_not_plain
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from tests.cli.examples import RECORD
 from tests.measure.measured_cells import cells_of, ground_of
-from tests.support.run_cli import ROWS, Cli
+from tests.support.run_cli import ROWS, Capsys, Cli
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
 
@@ -127,12 +127,8 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def failures(workload: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same; `changes` fails for `bad`, `skipping` finds errors, `capture` has a bug and `ways`
     is interrupted."""
-    for name, work in {
-        "maintain": failing,
-        "query": unsound,
-        "capture": broken,
-        "ways": stopped,
-    }.items():
+    works = {"maintain": failing, "query": unsound, "capture": broken, "ways": stopped}
+    for name, work in works.items():
         use(monkeypatch, name, work)
     return workload
 
@@ -153,6 +149,12 @@ def measured_run(
 
 def only(*figures: str, out: Path | None = None) -> MeasureRequest:
     return MeasureRequest(figures, repeat=7, out=out)
+
+
+def decisive(outcome: Outcome) -> ImpctlError:
+    failure = most_severe(outcome)
+    assert failure is not None
+    return failure.error
 
 
 def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload: Path) -> None:
@@ -181,12 +183,11 @@ def test_the_record_of_a_workload(workload: Path) -> None:
     # What cannot be maintained is named, and loses nothing else.
     (failure,) = outcome.failures
     assert (failure.query, failure.error.exit_code) == ("bad", 3)
-    assert record.failures == (
-        "Figure `changes`, query bad: Query `bad` can only be recaptured",
-    )  # fmt: skip
+    expected = "Figure `changes`, query bad: Query `bad` can only be recaptured"
+    assert record.failures == (expected,)
 
 
-def test_what_is_asked_for_is_what_is_measured(
+def test_only_what_is_asked_for(
     workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "yardstick", yardstick)
@@ -212,7 +213,7 @@ def test_what_is_asked_for_is_what_is_measured(
 
 def test_names_that_are_not_there(workload: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        measured_run(workload, MeasureRequest(only=("change",)))
+        measured_run(workload, only("change"))
     assert caught.value.message == "There is no figure `change`"
     assert caught.value.hint == "did you mean `changes`?"
     with pytest.raises(UsageError) as caught:
@@ -228,11 +229,8 @@ def test_a_record_without_a_kind_is_that_of_a_suite(workload: Path) -> None:
 
 def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes"))
-    assert [(cell.labels["query"], cell.labels["at"]) for cell in record.cells] == [
-        ("good", 1),
-        ("good", 7),
-        ("bad", 1),
-    ]
+    places = [(cell.labels["query"], cell.labels["at"]) for cell in record.cells]
+    assert places == [("good", 1), ("good", 7), ("bad", 1)]
     assert record.failures == ("Figure `changes`, query bad: The table is gone",)
     (failure,) = outcome.failures
     assert (failure.query, failure.error.exit_code) == ("bad", 3)
@@ -242,9 +240,7 @@ def test_a_failure_costs_the_rest_of_its_case_only(failures: Path) -> None:
 
 def test_a_failed_check_is_the_gravest_failure(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "skipping"))
-    decisive = most_severe(outcome)
-    assert decisive is not None
-    assert decisive.error.exit_code == 5
+    assert decisive(outcome).exit_code == 5
     assert record.failures[1:3] == (
         "Figure `skipping`, query good, at 1: The maintained sketch of query `good` is too small",
         "Figure `skipping`, query good, at 2: Query `good` has a different result with its sketch "
@@ -257,12 +253,11 @@ def test_a_bug_is_told_as_one_and_costs_its_case_only(failures: Path) -> None:
     record, outcome = measured_run(failures, only("changes", "capture"))
     assert len(record.cells_of("changes")) == 3
     assert len(record.cells_of("capture")) == 2
-    decisive = most_severe(outcome)
-    assert decisive is not None
+    error = decisive(outcome)
     # Before the table that is gone: exit code 1 is a bug, whatever else failed.
-    assert decisive.error.exit_code == 1
-    assert "Unexpected error, KeyError" in decisive.error.message
-    assert isinstance(decisive.error.__cause__, KeyError)
+    assert error.exit_code == 1
+    assert "Unexpected error, KeyError" in error.message
+    assert isinstance(error.__cause__, KeyError)
 
 
 def test_an_interrupt_keeps_the_cells_that_are_done(failures: Path, tmp_path: Path) -> None:
@@ -274,14 +269,13 @@ def test_an_interrupt_keeps_the_cells_that_are_done(failures: Path, tmp_path: Pa
     assert [cell.figure for cell in kept.cells] == ["changes", "changes", "changes", "ways"]
 
 
-def test_every_figure_has_the_noise_around_it(
+def test_each_figure_has_the_noise_around_it(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = iter([10.0, 10.0, 15.0])
     monkeypatch.setattr(run_module, "yardstick", lambda folder: next(times))
     record, _ = measured_run(workload, only("changes", "capture"))
-    assert record.figure_noise == {"changes": 0.0, "capture": 0.5}
-    assert record.noise == 0.5
+    assert (record.figure_noise, record.noise) == ({"changes": 0.0, "capture": 0.5}, 0.5)
 
 
 def test_cells_of_one_case_share_a_fingerprint_of_what_was_measured(failures: Path) -> None:
@@ -386,8 +380,7 @@ def test_a_link_to_a_file_stays_a_link(record: Path, tmp_path: Path) -> None:
 def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    asked = MeasureRequest(out=pipe)
-    check_outputs(asked, {})
+    check_outputs(MeasureRequest(out=pipe), {})
     assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     assert write_outputs(MeasureRequest(), RECORD) == ()
@@ -435,17 +428,10 @@ def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
     assert 900 < result.count(10) < 1100
 
 
-def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from impctl.bench.record import record_to_json
-    from impctl.cli.application import build_app
-    from impctl.cli.boundary import run
-    from tests.cli.examples import RECORD
-
-    file = tmp_path / "r.json"
-    file.write_text(record_to_json(RECORD))
-    assert run(build_app(), ["bench", "--compare", str(file), str(file)]) == 0
+def test_a_record_compared_with_itself(record: Path, tmp_path: Path, capsys: Capsys) -> None:
+    assert run(build_app(), ["bench", "--compare", str(record), str(record)]) == 0
     assert "nothing differs beyond the noise" in capsys.readouterr().out
-    assert run(build_app(), ["bench", "--compare", str(file), str(tmp_path / "none.json")]) == 2
+    assert run(build_app(), ["bench", "--compare", str(record), str(tmp_path / "none.json")]) == 2
     assert "cannot be read: No such file or directory" in capsys.readouterr().err
 
 
@@ -469,9 +455,7 @@ queries:
         pytest.param("", id="all figures", marks=(pytest.mark.long, pytest.mark.slow)),
     ],
 )
-def test_from_the_workload_to_the_comparison(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str
-) -> None:
+def test_from_workload_to_comparison(spark: Any, tmp_path: Path, capsys: Capsys, only: str) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"
     file.write_text(SMALL_WORKLOAD)
@@ -604,19 +588,11 @@ def test_duckdb_finds_the_same_sketch(ctx: Context, query: str) -> None:
 def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where its memory ends, or a file goes, between the check and the timed runs."""
     pytest.importorskip("duckdb")
-    opened: list[ParquetSql] = []
-    open_ = ParquetSql.open
-
-    def noted() -> ParquetSql | None:
-        opened.append(open_())
-        return opened[0]
-
-    def answered_once(run: Callable[[], object]) -> float:
-        opened[0].view("t", ["/nowhere/gone.parquet"])
-        return 0.0
-
-    monkeypatch.setattr(ParquetSql, "open", noted)
-    monkeypatch.setattr(duckdb, "milliseconds", answered_once)
+    opened = ParquetSql.open()
+    assert opened is not None
+    gone = ("t", ["/nowhere/gone.parquet"])
+    monkeypatch.setattr(ParquetSql, "open", lambda: opened)
+    monkeypatch.setattr(duckdb, "milliseconds", lambda run: opened.view(*gone) or 0.0)
     with scratch_copy(ctx, ("t",)) as scratch:
         measured = MeasuredQuery(scratch, ctx.workload.queries["rows"])
         expected = pa.table({"id": []})
@@ -625,17 +601,10 @@ def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.Mon
         assert not beside.metrics
         assert "DuckDB failed after one successful answer: IO Error" in beside.note
         with pytest.raises(SqlFailed, match="Connection"):
-            opened[0].run("SELECT 1")
+            opened.run("SELECT 1")
 
 
-FOLDERS_WORKLOAD = """\
-version: 1
-tables: {t: {path: t}}
-queries: {q: {sql: "SELECT p, d, SUM(x) AS s FROM t GROUP BY p, d HAVING SUM(x) > 1"}}
-"""
-
-
-def test_values_of_folders_are_columns(tmp_path: Path) -> None:
+def test_values_of_folders_are_columns(tmp_path: Path, capsys: Capsys) -> None:
     pytest.importorskip("duckdb")
     rows = pa.table(
         {
@@ -645,9 +614,9 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
         }
     )
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["p", "d"])
-    file = tmp_path / "w.yaml"
-    file.write_text(FOLDERS_WORKLOAD)
-    with open_context(Settings(file)) as ctx:
+    sql = "SELECT p, d, SUM(x) AS s FROM t GROUP BY p, d HAVING SUM(x) > 1"
+    cli = Cli.asking(capsys, tmp_path, {"q": sql})
+    with open_context(Settings(cli.workload)) as ctx:
         prepared = prepare(ctx, ctx.workload.queries["q"])
         connection = ParquetSql.open()
         assert connection is not None
@@ -657,27 +626,16 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
         connection.close()
     assert isinstance(result, pa.Table)
     shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
-    day = "1970-01-0"
-    assert shown == {
-        ("a b", f"{day}2", 2),
-        ("50% off", f"{day}2", 3),
-        ("ä/ö", f"{day}3", 4),
-        (None, f"{day}3", 11),
-    }
+    one, other = "1970-01-02", "1970-01-03"
+    assert shown == {("a b", one, 2), ("50% off", one, 3), ("ä/ö", other, 4), (None, other, 11)}
 
 
 def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
     name = handmade.write_file(tmp_path / "h", "a.parquet", pa.table({"id": [1]}))
-    handmade.commit(
-        tmp_path / "h",
-        0,
-        handmade.protocol(),
-        handmade.metadata(
-            [handmade.field("id", "long"), handmade.field("p", "string")], partition_columns=["p"]
-        ),
-        handmade.add(name, 1, partitionValues={"p": "a"}),
-    )
-    snapshot = open_source("h", str(tmp_path / "h")).snapshot()
+    added = handmade.add(name, 1, partitionValues={"p": "a"})
+    columns = {"id": "long", "p": "string"}
+    path = handmade.create(tmp_path / "h", columns, added, partition_columns=["p"])
+    snapshot = open_source("h", path).snapshot()
     assert why_not_plain(snapshot, reads_folders=True) == "it has partition columns"
 
 

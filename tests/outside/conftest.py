@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.outside.place import ROWS, Place, make_place
-from tests.support.run_cli import MadeOnce, made_once
+from tests.support.run_cli import Capsys, MadeOnce, made_once
 
 __all__ = ["made_once"]
 
@@ -16,7 +16,7 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
-def place(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def place(made_once: MadeOnce, capsys: Capsys) -> Place:
     """`q` captured on `g` at version 0 of a table with a change feed; fragments 0 and 1."""
 
     def make(folder: Path) -> None:
@@ -28,7 +28,7 @@ def place(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
 
 
 @pytest.fixture
-def without_feed(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def without_feed(made_once: MadeOnce, capsys: Capsys) -> Place:
     """The same over a table that never had a change feed."""
 
     def make(folder: Path) -> None:

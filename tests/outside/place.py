@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
@@ -15,10 +15,11 @@ from impctl.service.text import named_before
 from impctl.sql.statement import parse_query
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
-from impctl.tables.schema import read_schema
+from impctl.tables.snapshot import read_schema
 from tests.plan.trials import accurate_sketches, instances_of
+from tests.support.kept_workload import log_entry, stored
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 
 def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
@@ -49,43 +50,25 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
 
 
 ROWS = pa.table(
-    {
-        "g": pa.array([0, 0, 0, 1, 3, 3, 3, 5, 5, 7, None], pa.int32()),
-        "x": pa.array([5, 15, 25, 5, 5, 15, 25, 5, 9, 15, 25], pa.int32()),
-        "note": pa.array(list("abcdefghijk"), pa.string()),
-    }
+    [
+        [0, 0, 0, 1, 3, 3, 3, 5, 5, 7, None],
+        [5, 15, 25, 5, 5, 15, 25, 5, 9, 15, 25],
+        [*"abcdefghijk"],
+    ],
+    schema=pa.schema({"g": pa.int32(), "x": pa.int32(), "note": pa.string()}),
 )
 
 
 def more(group: int | None = 5, rows: int = 3, x: int | None = 1) -> pa.Table:
     """Rows of one group: three of group 5 bring it over the limit."""
-    return pa.table(
-        {
-            "g": pa.array([group] * rows, pa.int32()),
-            "x": pa.array([x] * rows, pa.int32()),
-            "note": pa.array(["z"] * rows, pa.string()),
-        }
-    )
+    return pa.table([[group] * rows, [x] * rows, ["z"] * rows], schema=ROWS.schema)
 
 
 KEYED = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2 AND SUM(x) > 10"
 SHOWN = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING COUNT(*) > 2"
 """Here `x` is only shown: no sketch depends on it."""
 
-_WORKLOAD = """\
-version: 1
-tables:
-  t: {{path: t}}
-{partitions}
-queries:
-  q:
-    sql: >-
-      {sql}
-{sketch}
-store: .impctl
-spark: {{master: "local[2]"}}
-"""
-
+GROUPS = {"g": [2, 4, 6]}
 POLICIES = ("strict", "incremental", "full", "auto")
 
 
@@ -110,10 +93,7 @@ class Place(Struct, frozen=True):
         return self.folder / ".impctl"
 
     def stored(self) -> StoredQuery:
-        with Store.open(self.store, create=False) as store:
-            result = store.load("q")
-        assert result is not None
-        return result
+        return stored(self.folder, "q")
 
     def last(self) -> RunRecord:
         """What history says of the latest action."""
@@ -143,7 +123,7 @@ class Place(Struct, frozen=True):
 
     def entry(self, version: int) -> Path:
         """The log entry of a version."""
-        return self.table / "_delta_log" / f"{version:020}.json"
+        return log_entry(self.table, version)
 
     def forget(self, *, keep: int) -> None:
         """Clean the log: a checkpoint at the newest version, entries before `keep` removed."""
@@ -171,9 +151,8 @@ class Place(Struct, frozen=True):
         if ran.code == 0:
             slack = self.check_sound()
             assert not (is_exact and slack)
-            (result,) = ran.results
-            assert self.last().reason_code == result["reason_code"]
-            assert self.last().action == result["action"]
+            (result,), last = ran.results, self.last()
+            assert (last.reason_code, last.action) == (result["reason_code"], result["action"])
         else:
             assert _contents(self.store) == before
             assert ran.error["hint"], ran.error
@@ -183,23 +162,17 @@ class Place(Struct, frozen=True):
 
 def make_place(
     folder: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
     *,
     sql: str = KEYED,
     sketch: str | None = "g",
-    ranges: str | None = "g: {boundaries: [2, 4, 6]}",
-    more: str = "",
+    ranges: Mapping[str, Sequence[object]] = GROUPS,
+    **more: object,
 ) -> Place:
     """A workload file beside a table `t` that is or will be there; `more` is said of the query."""
-    file = folder / "w.yaml"
-    file.write_text(
-        _WORKLOAD.format(
-            sql=sql,
-            partitions="" if ranges is None else f"partitions:\n  t:\n    {ranges}",
-            sketch="" if sketch is None else f"    sketch: {{t: {sketch}}}\n    {more}",
-        )
-    )
-    return Place(folder, sql, Cli(capsys, file))
+    query = {"sql": sql, **({} if sketch is None else {"sketch": {"t": sketch}}), **more}
+    partitions = {"t": {name: {"boundaries": [*values]} for name, values in ranges.items()}}
+    return Place(folder, sql, Cli.asking(capsys, folder, {"q": query}, partitions=partitions))
 
 
 def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
@@ -215,7 +188,7 @@ def expect_carried(place: Place, *, changes: int | None = None) -> Ran:
 def expect_recapture(place: Place, code: str, *words: str) -> None:
     """`incremental` ends with 7, `auto` recaptures and says so, with no slack."""
     refused = place.maintained("incremental")
-    assert (refused.code, refused.error["code"]) == (7, code), refused.document
+    assert refused.refusal == (7, code)
     assert "impctl capture" in refused.error["hint"]
     ran = place.maintained("auto", is_exact=True)
     assert ran.code == 0, ran.document
@@ -232,7 +205,7 @@ def expect_refused(place: Place, exit_code: int, code: str, *words: str) -> None
     """Neither maintaining nor recapturing helps: the same error, and the store as it was."""
     for policy in ("auto", "full"):
         ran = place.maintained(policy)
-        assert (ran.code, ran.error["code"]) == (exit_code, code), (policy, ran.document)
+        assert ran.refusal == (exit_code, code), (policy, ran.document)
         for word in words:
             assert word in ran.error["message"], ran.error
 

@@ -30,7 +30,9 @@ from impctl.workload.models import Policy
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, Place, expect_carried, expect_recapture, make_place, more
 from tests.support.kept_workload import as_format
-from tests.support.run_cli import MadeOnce
+from tests.support.run_cli import Capsys, MadeOnce
+
+Change = Callable[[Place], object]
 
 
 def compact(delta: DeltaTable) -> None:
@@ -54,16 +56,42 @@ def test_optimize_changes_nothing(either: Place, optimize: Callable[[DeltaTable]
     assert ran.document["warnings"] == []
 
 
+def merge(place: Place) -> None:
+    """Rows changed, added and removed in one commit."""
+    (
+        place.delta.merge(more(5, 1), "s.g = t.g", source_alias="s", target_alias="t")
+        .when_matched_update(updates={"x": "t.x + 100"})
+        .when_not_matched_insert_all()
+        .when_not_matched_by_source_delete("t.g = 0")
+        .execute()
+    )
+
+
+def overwrite(place: Place, rows: pa.Table) -> None:
+    write_deltalake(str(place.table), rows, mode="overwrite")
+
+
+def optimized_between(place: Place, optimize: Callable[[DeltaTable], None]) -> None:
+    place.append()
+    optimize(place.delta)
+    place.delta.delete("g = 0 AND x = 5")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("optimize", [compact, z_order])
-def test_optimize_between_other_commits(
-    either: Place, optimize: Callable[[DeltaTable], None]
-) -> None:
-    either.append()
-    optimize(either.delta)
-    either.delta.delete("g = 0 AND x = 5")
+@pytest.mark.parametrize(
+    ("change", "ranges"),
+    [
+        pytest.param(lambda p: optimized_between(p, compact), (1, 2), id="compacted between"),
+        pytest.param(lambda p: optimized_between(p, z_order), (1, 2), id="z-ordered between"),
+        pytest.param(lambda p: overwrite(p, more(7, 4, 9)), (3,), id="overwritten"),
+        pytest.param(lambda p: overwrite(p, ROWS.slice(0, 0)), (), id="overwritten by nothing"),
+        pytest.param(merge, (1,), id="merge"),
+    ],
+)
+def test_other_commits_are_followed(either: Place, change: Change, ranges: tuple[int, ...]) -> None:
+    change(either)
     expect_carried(either)
-    assert either.stored().sketches[0].ranges.ids == (1, 2)
+    assert either.stored().sketches[0].ranges.ids == ranges
 
 
 @pytest.mark.slow
@@ -79,33 +107,6 @@ def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
         elif version < 3:
             either.append(5 + version)
     either.delta.restore(restored_to)
-    expect_carried(either)
-
-
-@pytest.mark.slow
-def test_the_whole_table_is_overwritten(either: Place) -> None:
-    write_deltalake(str(either.table), more(7, 4, 9), mode="overwrite")
-    expect_carried(either)
-    assert either.stored().sketches[0].ranges.ids == (3,)
-
-
-@pytest.mark.slow
-def test_overwritten_by_nothing(either: Place) -> None:
-    write_deltalake(str(either.table), ROWS.slice(0, 0), mode="overwrite")
-    expect_carried(either)
-    assert either.stored().sketches[0].ranges.ids == ()
-
-
-@pytest.mark.slow
-def test_merge(either: Place) -> None:
-    """Rows changed, added and removed in one commit."""
-    (
-        either.delta.merge(more(5, 1), "s.g = t.g", source_alias="s", target_alias="t")
-        .when_matched_update(updates={"x": "t.x + 100"})
-        .when_not_matched_insert_all()
-        .when_not_matched_by_source_delete("t.g = 0")
-        .execute()
-    )
     expect_carried(either)
 
 
@@ -151,14 +152,77 @@ def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
     place.forget(keep=keep)
 
 
-# A backup that went its own way, and whose commit at the stored version was cleaned up
+# What is gone, and a backup that went its own way
+
+RECAPTURED = [
+    ("a backup at the same version", "place", lambda p: backup_went_on(p, versions=1, keep=2),
+     "table_recreated"),
+    ("a backup that went further", "either", lambda p: backup_went_on(p, versions=3, keep=2),
+     "table_recreated"),
+    ("the sketch's version cannot be built", "place", lambda p: only_entries_since(p),
+     "table_recreated"),
+    ("an entry with change data lost a file", "place", lambda p: change_data_without_file(p),
+     "log_differs version 1"),
+    ("an entry before the sketch lost a line", "either", lambda p: earlier_entry_without_line(p),
+     "table_recreated"),
+    ("an entry that moves rows lost a line", "place", lambda p: moved_rows_without_line(p),
+     "log_differs version 2"),
+    ("the log since the sketch is cleaned", "place",
+     lambda p: (p.append(1), p.append(), p.forget(keep=2)), "history_gone Version 0"),
+    ("nothing but a checkpoint is left", "place", lambda p: (p.append(), p.forget(keep=99)),
+     "history_gone"),
+    ("files needed for the change are gone", "place",
+     lambda p: (two_changes(p), vacuum(p, and_change_data=True)), "history_gone"),
+    ("without a feed such files are gone", "without_feed",
+     lambda p: (p.delta.delete("x = 5"), vacuum(p, and_change_data=True)), "history_gone"),
+]  # fmt: skip
+FAST = ("the sketch's version cannot be built", "an entry with change data lost a file")
 
 
-@pytest.mark.slow
-def test_a_backup_at_the_same_version(place: Place) -> None:
-    """Nothing is newer, and no entry is left to compare."""
-    backup_went_on(place, versions=1, keep=2)
-    expect_recapture(place, "table_recreated", "`t`")
+@pytest.mark.parametrize(
+    ("fixture", "change", "told"),
+    [
+        pytest.param(*case, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, *case in RECAPTURED
+    ],
+)
+def test_lost_history_is_recaptured(
+    request: pytest.FixtureRequest, fixture: str, change: Change, told: str
+) -> None:
+    fixtures = ("place", "without_feed") if fixture == "either" else (fixture,)
+    for name in fixtures:
+        place: Place = request.getfixturevalue(name)
+        change(place)
+        code, _, words = told.partition(" ")
+        expect_recapture(place, code, "`t`", words)
+
+
+def only_entries_since(place: Place) -> None:
+    """They lead to these files from others than the sketch's version had."""
+    backup_went_on(place, versions=2, keep=2)
+    for checkpoint in (place.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
+        checkpoint.unlink()
+
+
+def change_data_without_file(place: Place) -> None:
+    """The change data tell of rows that the table does not have any more."""
+    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    without_line(place, 1, "add")
+
+
+def earlier_entry_without_line(place: Place) -> None:
+    place.append()
+    place.append(1)
+    place.captured()
+    place.append(7)
+    without_line(place, 1, "add")
+
+
+def moved_rows_without_line(place: Place) -> None:
+    place.append()
+    place.cli.good("maintain")
+    place.delta.optimize.compact()
+    without_line(place, 2, "add")
 
 
 @pytest.mark.slow
@@ -167,31 +231,14 @@ def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
     backup_went_on(place, versions=1, keep=2)
     if command == "query":
         pytest.importorskip("pyspark")
-    ran = place.cli(command, "--policy", "incremental", "--require-sketch")
-    assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
-    plain = place.cli(command, "--policy", "incremental")
-    assert plain.code == 0, plain.document
-    (result,) = plain.document["results"]
-    assert result["action"] == "no_sketch"
-
-
-@pytest.mark.slow
-def test_a_backup_that_went_further(either: Place) -> None:
-    backup_went_on(either, versions=3, keep=2)
-    expect_recapture(either, "table_recreated", "`t`")
-
-
-def test_a_backup_whose_stored_version_cannot_be_built_any_more(place: Place) -> None:
-    """Only the entries since are left: they lead to these files from others than it had."""
-    backup_went_on(place, versions=2, keep=2)
-    for checkpoint in (place.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
-        checkpoint.unlink()
-    expect_recapture(place, "table_recreated", "`t`")
+    asked = (command, "--policy", "incremental")
+    assert place.cli(*asked, "--require-sketch").refusal == (7, "table_recreated")
+    assert place.cli.one(*asked)["action"] == "no_sketch"
 
 
 def test_status_tells_of_a_backup(place: Place) -> None:
     backup_went_on(place, versions=1, keep=2)
-    (result,) = place.cli.good("status").results
+    result = place.cli.one("status")
     assert result["stale"]
     assert "is not the one the sketch was captured from" in result["stale_reason"]
 
@@ -200,14 +247,11 @@ def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
     place.append(1)
     place.captured()
     place.forget(keep=2)
-    (result,) = place.cli.good("maintain", "--policy", "strict").results
-    assert result["reason_code"] == "up_to_date"
+    assert place.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
 
 
 @pytest.mark.slow
-def test_names_that_are_escaped_and_deleted_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_that_are_escaped_and_deleted_rows(tmp_path: Path, capsys: Capsys) -> None:
     """Partition folders are written with escapes in the log; the mark is of the names."""
     rows = pa.table({"g": [1, 1, 1, 2], "x": [9, 9, 9, 9], "p": ["a b", "ü%", "c/d", "a b"]})
     write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"], configuration=FEED)
@@ -216,8 +260,7 @@ def test_names_that_are_escaped_and_deleted_rows(
     place.delta.delete("p = 'ü%' AND x = 9")
     expect_carried(place)
     place.forget(keep=place.delta.version() + 1)
-    (result,) = place.cli.good("maintain", "--policy", "strict").results
-    assert result["reason_code"] == "up_to_date"
+    assert place.cli.one("maintain", "--policy", "strict")["reason_code"] == "up_to_date"
 
 
 # A log entry that lost a line
@@ -230,32 +273,6 @@ def test_an_entry_lost_an_added_file_that_a_checkpoint_has(place: Place) -> None
     place.delta.create_checkpoint()
     without_line(place, 1, "add")
     expect_carried(place)
-
-
-def test_an_entry_with_change_data_lost_an_added_file(place: Place) -> None:
-    """The change data tell of rows that the table does not have any more."""
-    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
-    without_line(place, 1, "add")
-    expect_recapture(place, "log_differs", "`t`", "version 1")
-
-
-@pytest.mark.slow
-def test_an_entry_before_the_sketch_lost_a_line(either: Place) -> None:
-    either.append()
-    either.append(1)
-    either.captured()
-    either.append(7)
-    without_line(either, 1, "add")
-    expect_recapture(either, "table_recreated", "`t`")
-
-
-@pytest.mark.slow
-def test_an_entry_that_moves_rows_lost_a_line(place: Place) -> None:
-    place.append()
-    place.cli.good("maintain")
-    place.delta.optimize.compact()
-    without_line(place, 2, "add")
-    expect_recapture(place, "log_differs", "`t`", "version 2")
 
 
 # An entry copied to the next number
@@ -306,9 +323,7 @@ def test_an_entry_is_copied_to_the_next_number(
 
 
 @pytest.fixture
-def older(
-    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Place:
+def older(made_once: MadeOnce, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Place:
     """As format 2 had it: the same catalog, and no mark of files in the description."""
     dumped = StateMeta.as_stored
 
@@ -329,8 +344,7 @@ def older(
 
 @pytest.mark.slow
 def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
-    (result,) = older.cli.good("status").results
-    assert not result["stale"]
+    assert not older.cli.one("status")["stale"]
     older.append()
     expect_carried(older, changes=3)
     assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
@@ -397,43 +411,33 @@ def test_the_log_before_the_sketch_is_cleaned(place: Place) -> None:
     expect_carried(place, changes=3)
 
 
-@pytest.mark.slow
-def test_the_log_since_the_sketch_is_cleaned(place: Place) -> None:
-    place.append(1)
-    place.append()
-    place.forget(keep=2)
-    expect_recapture(place, "history_gone", "`t`", "Version 0")
-
-
-@pytest.mark.slow
-def test_nothing_but_a_checkpoint_is_left(place: Place) -> None:
-    place.append()
-    place.forget(keep=99)
-    expect_recapture(place, "history_gone", "`t`")
-
-
 def vacuum(place: Place, *, and_change_data: bool) -> None:
     place.delta.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     if and_change_data:
         shutil.rmtree(place.table / "_change_data", ignore_errors=True)
 
 
+def two_changes(place: Place) -> None:
+    place.delta.delete("x = 5")
+    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+
+
 def said_by_spark(place: Place) -> None:
     """Every commit since the capture told to be Spark's."""
     for version in range(1, place.delta.version() + 1):
-        entry = place.table / "_delta_log" / f"{version:020}.json"
         said = re.compile('"engineInfo":"[^"]*"')
-        text, result = said.subn('"engineInfo":"Apache-Spark/4.0.0"', entry.read_text())
+        text, result = said.subn(
+            '"engineInfo":"Apache-Spark/4.0.0"', place.entry(version).read_text()
+        )
         assert result == 1
-        entry.write_text(text)
+        place.entry(version).write_text(text)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> None:
     """The change feed tells what was deleted; what deltalake copied has to be looked at, too."""
-    place.delta.delete("x = 5")
-    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
+    two_changes(place)
     if by_spark:
         said_by_spark(place)
     vacuum(place, and_change_data=False)
@@ -443,21 +447,6 @@ def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> 
         expect_carried(place)
     else:
         expect_recapture(place, "history_gone", "`t`")
-
-
-@pytest.mark.slow
-def test_files_needed_for_the_change_are_gone(place: Place) -> None:
-    place.delta.delete("x = 5")
-    place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
-    vacuum(place, and_change_data=True)
-    expect_recapture(place, "history_gone", "`t`")
-
-
-@pytest.mark.slow
-def test_without_a_feed_files_needed_for_the_change_are_gone(without_feed: Place) -> None:
-    without_feed.delta.delete("x = 5")
-    vacuum(without_feed, and_change_data=True)
-    expect_recapture(without_feed, "history_gone", "`t`")
 
 
 @pytest.mark.slow
@@ -529,14 +518,10 @@ def test_while_its_changes_are_read(
         act = {moment: aside}
         patch.setattr(shared_changes, "read_commits", around(shared_changes.read_commits, **act))
         ran = place.cli("maintain", "--policy", "incremental")
-        assert (ran.code, ran.error["code"]) in (
-            (6, "table_replaced_meanwhile"),
-            (7, "table_recreated"),
-            (7, "history_gone"),
-        ), ran.document
+        outcomes = {6: ("table_replaced_meanwhile",), 7: ("table_recreated", "history_gone")}
+        assert ran.error["code"] in outcomes[ran.code], ran.document
         assert ran.error["hint"]
-    ran = place.cli.good("maintain", "--policy", "auto")
-    assert ran.results[0]["reason_code"] == "table_recreated"
+    assert place.cli.one("maintain", "--policy", "auto")["reason_code"] == "table_recreated"
     place.check_sound()
 
 
@@ -545,8 +530,7 @@ def test_while_it_is_captured(place: Place, aside: Act, monkeypatch: pytest.Monk
     before = place.stored()
     with monkeypatch.context() as patch:
         patch.setattr(capture, "_computed", around(capture._computed, after=aside))
-        ran = place.cli("capture")
-        assert (ran.code, ran.error["code"]) == (6, "table_replaced_meanwhile")
+        assert place.cli("capture").refusal == (6, "table_replaced_meanwhile")
         assert place.stored() == before
     place.captured()
 
@@ -569,8 +553,8 @@ def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
     with monkeypatch.context() as patch:
         patch.setattr(PinnedTables, "pin", around(PinnedTables.pin, after=exchange))
         exchange()
-        ran = place.cli("rewrite", "--policy", "incremental", "--require-sketch")
-        assert (ran.code, ran.error["code"]) == (7, "table_recreated"), ran.document
+        asked = ("rewrite", "--policy", "incremental", "--require-sketch")
+        assert place.cli(*asked).refusal == (7, "table_recreated")
 
 
 def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None:
@@ -600,15 +584,13 @@ def log_aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     shutil.copytree(place.table, backup)
     place.append(7)
     write_deltalake(str(backup), more(5), mode="append")
-
-    def replace() -> None:
-        place.replace_by(backup)
-
-    return replace
+    return lambda: place.replace_by(backup)
 
 
-def files(ctx: Context) -> set[str]:
-    return {file.uri for file in ctx.tables.snapshot("t").files}
+def check_pinned(ctx: Context, place: Place) -> None:
+    """The files are those of the table that stands there."""
+    newest = open_source("t", str(place.table)).snapshot().files
+    assert {file.uri for file in ctx.tables.snapshot("t").files} == {file.uri for file in newest}
 
 
 @pytest.mark.slow
@@ -626,11 +608,11 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     assert watch.is_due(ctx)
     if not goes_on:
         second = ctx.next_run(watch.pinned())
-        assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+        check_pinned(second, place)
         watch.saw(second)
     place.append(3)
     second = ctx.next_run(watch.pinned())
-    assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+    check_pinned(second, place)
     outcome = maintain(second, None)
     second.close()
     assert not outcome.failures
@@ -655,8 +637,7 @@ def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
     watch.saw(Context(ctx.settings, ctx.workload, ctx.reporter))
     place.append(3)
     assert watch.is_due(ctx)
-    second = ctx.next_run(watch.pinned())
-    assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+    check_pinned(ctx.next_run(watch.pinned()), place)
 
 
 def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
@@ -673,5 +654,4 @@ def test_a_table_that_is_gone_is_looked_for_until_it_is_there_again(
     assert watch.is_due(ctx), "another table stands there, its log is shorter"
     log_aside()
     assert watch.is_due(ctx)
-    third = ctx.next_run(watch.pinned())
-    assert files(third) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
+    check_pinned(ctx.next_run(watch.pinned()), place)

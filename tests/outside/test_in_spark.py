@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.store.store import Store
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, more
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Capsys, Cli
 from tests.tables import handmade
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -84,24 +84,18 @@ def clean_the_log(table: Path) -> None:
 
 def vacuum(table: Path) -> None:
     delete(table)
-    DeltaTable(str(table)).vacuum(
-        retention_hours=0, dry_run=False, enforce_retention_duration=False
-    )
+    at_once = {"retention_hours": 0, "dry_run": False, "enforce_retention_duration": False}
+    DeltaTable(str(table)).vacuum(**at_once)
     shutil.rmtree(table / "_change_data", ignore_errors=True)
 
 
+MORE = (append, delete, overwrite, append_and_optimize)
 FOLLOWED = [
     *(merge, delete_and_restore, add_a_column),
-    *(
-        pytest.param(change, marks=pytest.mark.long)
-        for change in (append, delete, overwrite, append_and_optimize)
-    ),
+    *(pytest.param(change, marks=pytest.mark.long) for change in MORE),
 ]
-LOST: dict[Change, str] = {
-    create_anew: "table_recreated",
-    clean_the_log: "history_gone",
-    vacuum: "history_gone",
-}
+GONE = "history_gone"
+LOST: dict[Change, str] = {create_anew: "table_recreated", clean_the_log: GONE, vacuum: GONE}
 
 
 @pytest.fixture
@@ -111,7 +105,7 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+def cli(table: Path, capsys: Capsys, spark: Any) -> Cli:
     """Both queries captured at version 0."""
     cli = Cli.over(capsys, table.parent, WORKLOAD)
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
@@ -129,25 +123,26 @@ def sound(cli: Cli) -> dict[str, int]:
 @pytest.mark.parametrize("change", FOLLOWED, ids=lambda change: change.__name__)
 def test_what_can_be_followed(cli: Cli, table: Path, change: Change) -> None:
     change(table)
-    refused = cli("maintain", "--policy", "incremental", "--query", "by_spark")
-    assert (refused.code, refused.error["code"]) == (7, "not_incremental")
+    assert cli("maintain", "--policy", "incremental", "--query", "by_spark").refusal == (
+        7,
+        "not_incremental",
+    )
     done = {r["query"]: (r["action"], r["reason_code"]) for r in cli.good("maintain").results}
-    assert done == {
-        "touched": ("touch", "touch_keyed"),
-        "by_spark": ("recapture", "not_incremental"),
-    }
+    by_spark = ("recapture", "not_incremental")
+    assert done == {"touched": ("touch", "touch_keyed"), "by_spark": by_spark}
     assert sound(cli)["by_spark"] == 0
 
 
 @pytest.mark.parametrize("change", LOST, ids=lambda change: change.__name__)
 def test_what_cannot(cli: Cli, table: Path, change: Change) -> None:
     change(table)
-    refused = cli("maintain", "--policy", "incremental", "--query", "touched")
-    assert (refused.code, refused.error["code"]) == (7, LOST[change])
+    assert cli("maintain", "--policy", "incremental", "--query", "touched").refusal == (
+        7,
+        LOST[change],
+    )
     ran = cli.good("maintain")
     done = {r["query"]: (r["action"], r["reason_code"]) for r in ran.results}
-    assert done["touched"] == ("recapture", LOST[change])
-    assert done["by_spark"][0] == "recapture"
+    assert (done["touched"], done["by_spark"][0]) == (("recapture", LOST[change]), "recapture")
     assert any("`touched` was recaptured" in text for text in ran.document["warnings"])
     assert sound(cli) == {"touched": 0, "by_spark": 0}
 
@@ -156,10 +151,8 @@ def test_a_used_column_is_dropped_and_comes_back(cli: Cli, table: Path) -> None:
     gone = ROWS.drop_columns(["x"])
     write_deltalake(str(table), gone, mode="overwrite", schema_mode="overwrite")
     ran = cli("maintain")
-    assert {failure["query"]: failure["code"] for failure in ran.error["failures"]} == {
-        "touched": "column_unknown",
-        "by_spark": "column_unknown",
-    }
+    failures = {failure["query"]: failure["code"] for failure in ran.error["failures"]}
+    assert failures == dict.fromkeys(("touched", "by_spark"), "column_unknown")
     write_deltalake(str(table), ROWS, mode="overwrite", schema_mode="overwrite")
     append(table)
     cli.good("maintain")
@@ -177,22 +170,15 @@ queries:
 
 
 def columns(**physical: str) -> dict[str, Any]:
-    fields = [
-        handmade.field(
-            name,
-            "long",
-            **{
-                "delta.columnMapping.id": int(stored[-1]),
-                "delta.columnMapping.physicalName": stored,
-            },
-        )
-        for name, stored in physical.items()
-    ]
-    return handmade.metadata(fields, configuration=MAPPED)
+    def field(name: str, held: str) -> dict[str, Any]:
+        mapped = {"delta.columnMapping.id": int(held[-1]), "delta.columnMapping.physicalName": held}
+        return handmade.field(name, "long", **mapped)
+
+    return handmade.metadata([field(*one) for one in physical.items()], configuration=MAPPED)
 
 
 @pytest.fixture
-def touched_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
+def touched_cli(tmp_path: Path, capsys: Capsys, spark: Any) -> Cli:
     """`v` passes in group 3, `w`, its later form, in group 1."""
     table = tmp_path / "t"
     first = columns(g="col-1", v="col-2", w="col-3")
@@ -206,19 +192,16 @@ def touched_cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) 
 
 
 def ranges(cli: Cli) -> tuple[int, ...]:
-    with Store.open(cli.workload.parent / ".impctl", create=False) as store:
-        result = store.load("q")
-    assert result is not None
-    return tuple(result.sketches[0].ranges.ids)
+    return tuple(stored(cli.workload.parent, "q").sketches[0].ranges.ids)
 
 
 def test_another_column_takes_its_name(touched_cli: Cli, tmp_path: Path) -> None:
     assert ranges(touched_cli) == (1,)
     handmade.commit(tmp_path / "t", 2, columns(g="col-1", v="col-3"))
     refused = touched_cli("maintain", "--policy", "incremental")
-    assert (refused.code, refused.error["code"]) == (7, "schema_changed")
+    assert refused.refusal == (7, "schema_changed")
     assert "`v` of table `t` between versions 1 and 2 was replaced" in refused.error["message"]
-    (result,) = touched_cli.good("maintain").results
+    result = touched_cli.one("maintain")
     assert (result["action"], result["reason_code"]) == ("recapture", "schema_changed")
     assert ranges(touched_cli) == (0,)
     assert len(touched_cli.verified(is_exact=False)) == 1

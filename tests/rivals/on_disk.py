@@ -40,9 +40,7 @@ RANGES = 5_000
 _PASSING_ROWS = 4_000
 _WORKLOAD = """\
 version: 1
-tables:
-  r: {{path: r}}
-  s: {{path: s}}
+tables: {{r: {{path: r}}, s: {{path: s}}}}
 partitions:
   r: {{id: {{boundaries: {bounds}}}}}
   s: {{id: {{boundaries: {bounds}}}}}
@@ -148,13 +146,9 @@ class OnDisk(Struct, dict=True):
         near = np.argsort(_totals(self.keys, self.numbers))[-4 * _PASSING_ROWS // self.partners :]
         drawn = self._random.choice(self.keys["s"], size - size // 2)
         drawn = np.concatenate([drawn, self._random.choice(near, size // 2)])
-        self.came = pa.table(
-            {
-                "id": self.rows + np.arange(size, dtype=np.int64),
-                "a": drawn.astype(np.int64),
-                "b": self._random.integers(0, 100, size, dtype=np.int64),
-            }
-        )
+        ids = self.rows + np.arange(size, dtype=np.int64)
+        numbers = self._random.integers(0, 100, size, dtype=np.int64)
+        self.came = pa.table({"id": ids, "a": drawn.astype(np.int64), "b": numbers})
         write_deltalake(path, self.came, mode="append")
 
     def now(self) -> dict[str, pa.Table]:
@@ -172,11 +166,10 @@ class OnDisk(Struct, dict=True):
             numbers = np.concatenate([numbers, self.came.column("b").to_numpy()])
         passes = _totals(keys, numbers) > self.least
         # Who came has the largest numbers, which are all in the last range.
+        ranges = {name: np.flatnonzero(passes[own]) // self.width for name, own in keys.items()}
         return {
-            name: frozenset(
-                np.unique(np.minimum(np.flatnonzero(passes[own]) // self.width, self.last)).tolist()
-            )
-            for name, own in keys.items()
+            name: frozenset(np.unique(np.minimum(own, self.last)).tolist())
+            for name, own in ranges.items()
         }
 
     def stored(self) -> Sketches:

@@ -125,9 +125,8 @@ class Tree:
     def is_right(self, tables: Mapping[str, pa.Table]) -> bool:
         """Whether the sketches, and the answer where it is kept, are those of these rows."""
         groups = self.pairs.groups(tables)
-        result = {
-            access.split("#")[0]: set(ranges) for access, ranges in self._session.ranges().items()
-        }
+        held = self._session.ranges().items()
+        result = {access.split("#")[0]: set(ranges) for access, ranges in held}
         wanted = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
         return result == wanted and (self._answer is None or self._kept(self._answer) == groups)
 
@@ -154,13 +153,9 @@ class Peer:
     """The process, from the first line that it says until the block ends."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        env = {**os.environ, **environment}
+        self._process = subprocess.Popen(command, text=True, env=env, **pipes)
         try:
             self.facts: dict[str, Any] = self._heard()
         except PeerFailedError:

@@ -28,6 +28,7 @@ from tests.rivals.pairs import (
     compared,
     report,
 )
+from tests.support.run_cli import Capsys
 
 RUN_BY_HAND = (joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb)
 SMALL = Pairs(rows=600, partners=20)
@@ -45,8 +46,8 @@ def test_each_says_how_it_is_run_and_what_it_needs() -> None:
         assert callable(module.main)
 
 
-def test_what_is_missing_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_missing_rivals_are_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capsys
 ) -> None:
     def no_java(_: object) -> None:
         raise StorageError("no Java", hint="none")
@@ -114,7 +115,7 @@ def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_those_of_the_steps_that_count(capsys: Capsys) -> None:
     taken: list[int] = []
 
     def slow_at_first(_: int) -> Peer:
@@ -136,9 +137,7 @@ def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_of_either_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     few = Turns(warm=0, timed=2, changed=50)
     rival = partial(compared, SMALL, few, lambda _: lazy("wrong"), keeps=True)
     with pytest.raises(PeerFailedError, match="1 groups are wrong"):
@@ -153,7 +152,7 @@ def test_a_wrong_answer_of_either_ends_the_run(
     assert report(2.0, [("own", own, True)]) == 1
 
 
-def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: Capsys) -> None:
     result = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
     cells = [("a", lambda: result, True), ("b", lambda: result, False)]
     assert report(2.0, cells) == 0

@@ -154,7 +154,7 @@ def held(file: Path) -> dict[tuple[str, str], Any]:
                 else:
                     result[name, key] = net_rows(kept)
             for key in ("counters", "unsure"):
-                result[name, key] = stored.state_meta[key]
+                result[name, key] = stored.state_meta.get(key)
         return result
 
 

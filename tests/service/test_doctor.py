@@ -26,7 +26,6 @@ from impctl.service import doctor
 from impctl.service.context import open_context
 from impctl.service.doctor import Installed, is_within, schedule_of, spark_findings
 from impctl.service.settings import ENVVARS, Settings
-from impctl.store import health
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.schema import workload_json_schema
@@ -281,7 +280,7 @@ def test_others_may_write_the_store(cli: Cli) -> None:
 def test_a_store_in_a_folder_with_too_many_files(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     assert "store_folder" not in {one["check"] for one in cli.good("doctor").results}
-    monkeypatch.setattr(health, "MOST_FILES", 10)
+    monkeypatch.setattr(doctor, "MOST_FILES", 10)
     for number in range(30):
         (cli.folder / ".impctl" / f"other-{number}").touch()
     left = found(cli.good("doctor"), "store_folder")
@@ -324,7 +323,7 @@ def test_the_lock_and_its_holder(cli: Cli, is_dead: bool) -> None:
 def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: MonkeyPatch) -> None:
     cli.good("capture")
     usage = type("usage", (), {"free": 1000})()
-    monkeypatch.setattr("impctl.store.health.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("impctl.service.doctor.shutil.disk_usage", lambda path: usage)
     ran = cli("doctor")
     assert (ran.code, found(ran, "disk_space")["level"]) == (6, "problem")
 

@@ -28,11 +28,11 @@ from impctl.service.results import QueryResult
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import MaintenanceMode, range_filter
 from impctl.sql.statement import parse_query
-from impctl.store.health import lock_owner
+from impctl.store.lock import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.prune import prune
-from impctl.tables.schema import read_schema
+from impctl.tables.snapshot import read_schema
+from impctl.tables.statistics import prune
 from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
 from tests.crash.processes import check_nothing_left, end, kept_rows_of, start, until_open
@@ -98,10 +98,9 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
 def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
     """What `query --by` gives out."""
     with open_context(Settings(workload, lock_timeout=60)) as ctx:
-        outcome = query(ctx, name, by=by)
-        (result,) = outcome.results
-        assert isinstance(result, QueryResult)
-        return result
+        (result,) = query(ctx, name, by=by).results
+    assert isinstance(result, QueryResult)
+    return result
 
 
 def answer_over(sql: str, tables: Mapping[str, pa.Table]) -> Answer:
@@ -166,11 +165,13 @@ KEPT = tuple(name for name, query in _ASKED.items() if query.get("answer", True)
 LEAST = 5
 _PATIENT = ("--lock-timeout", "60")
 _KILLED = (
-    ("maintain",),
-    ("maintain",),
-    ("capture",),
-    ("capture", "--rebalance"),
-    ("gc", "--keep", "1"),
+    *(
+        ("maintain",),
+        ("maintain",),
+        ("capture",),
+        ("capture", "--rebalance"),
+        ("gc", "--keep", "1"),
+    ),
     ("rewrite", "--query", "both"),
     ("query", "--query", "regions", "--by", "state"),
 )

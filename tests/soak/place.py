@@ -81,12 +81,7 @@ _SIZES = {"orders": 150, "shops": 28, "returns": 60}
 TABLES = tuple(_SIZES)
 SCHEMAS = {
     "orders": pa.schema(
-        [
-            ("shop", pa.int64()),
-            ("day", pa.int32()),
-            ("amount", pa.int64()),
-            ("price", pa.float64()),
-        ]
+        {"shop": pa.int64(), "day": pa.int32(), "amount": pa.int64(), "price": pa.float64()}
     ),
     "shops": pa.schema([("shop", pa.int64()), ("region", pa.string()), ("size", pa.int64())]),
     "returns": pa.schema([("shop", pa.int64()), ("amount", pa.int64()), ("note", pa.string())]),
@@ -137,16 +132,11 @@ def some_change(draw: random.Random, folder: Path, rows: dict[str, int]) -> Chan
         return Change("delete", path, text=f"shop % 3 = {draw.randrange(3)}")
     kinds = ("append", "delete", "update", "overwrite", "optimize", "restore")
     kind = draw.choices(kinds, [12, 7, 6, 1, 2, 1])[0]
-    match kind:
-        case "append":
-            return Change(kind, path, some_rows(draw, table, draw.randint(1, 8)))
-        case "overwrite":
-            return Change(kind, path, some_rows(draw, table, size))
-        case "delete":
-            return Change(kind, path, text=_predicate(draw, table))
-        case "update":
-            return Change(kind, path, text=_predicate(draw, table), updates=_updates(draw, table))
-    return Change(kind, path)
+    if kind in ("append", "overwrite"):
+        count = draw.randint(1, 8) if kind == "append" else size
+        return Change(kind, path, some_rows(draw, table, count))
+    text = _predicate(draw, table) if kind in ("delete", "update") else None
+    return Change(kind, path, None, text, _updates(draw, table) if kind == "update" else None)
 
 
 def _predicate(draw: random.Random, table: str) -> str:

@@ -27,7 +27,7 @@ OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900 + 10 * OPERATIONS)
-def test_nothing_is_lost_and_nothing_wrong(
+def test_all_is_kept_and_right(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     with running_writer() as writer:
@@ -61,15 +61,9 @@ def store_sketch(folder: Path, query: str, *, more: int = 0, fewer: int = 0) -> 
         wrong = RangeSet.of(sorted(ids)[fewer:], size)
         assert wrong != sketch.ranges
         record = run_record("exact", versions=stored.versions)
-        store.commit_maintain(
-            MaintainCommit(
-                query,
-                stored.generation,
-                stored.pins,
-                record,
-                sketches=((sketch.access, wrong),),
-            )
-        )
+        changed = ((sketch.access, wrong),)
+        commit = MaintainCommit(query, stored.generation, stored.pins, record, sketches=changed)
+        store.commit_maintain(commit)
 
 
 @pytest.mark.slow
@@ -108,9 +102,8 @@ def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.Monk
 @pytest.mark.slow
 def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is looked at after every operation, whether it is asked for or not."""
-    monkeypatch.setattr(
-        "tests.crash.processes.materialized_result", lambda *_: pa.table({"shop": [1]})
-    )
+    answer = pa.table({"shop": [1]})
+    monkeypatch.setattr("tests.crash.processes.materialized_result", lambda *_: answer)
     soak._used.clear()
     with pytest.raises(AssertionError, match="by_shop"):
         soak.check()

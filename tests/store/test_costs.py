@@ -18,8 +18,8 @@ from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed
 from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
+from impctl.store.rows import KEPT, MOST, parts_in
 from impctl.store.store import Store
-from impctl.store.tables import KEPT, MOST, parts_in
 from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.kept_workload import as_format
 
@@ -75,7 +75,7 @@ def test_runs_over_state_kept_otherwise_do_not_push_each_other_out(store: Store)
 @pytest.mark.parametrize("was_chosen", [False, True])
 def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> None:
     """They are of all state kept, but where a budget may have moved it meanwhile."""
-    made_by = StateChoiceBasis(budget=1, rates={}, bytes=2, pins={}, least=1)
+    made_by = StateChoiceBasis(budget=1, rates=(), bytes=2, pins={}, least=1)
     with Store.open(root) as store:
         store.save_chosen(made_by if was_chosen else None)
     as_format(root, 9)

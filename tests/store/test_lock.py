@@ -18,7 +18,7 @@ import pytest
 
 from impctl.errors import LockHeldError, UsageError
 from impctl.store.disk import RealDisk, StoreLayout
-from impctl.store.lock import WriterLock, read_owner, refuse_idle_lock
+from impctl.store.lock import WriterLock, lock_owner, refuse_idle_lock
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, started, state_of
 from tests.support.run_cli import refused
@@ -64,7 +64,7 @@ def test_a_held_lock_names_its_owner(root: Path) -> None:
         with pytest.raises(LockHeldError) as caught, store.lock(0.2):
             pass
         assert 0.2 <= time.monotonic() - start < 2
-        owner = store.lock_owner()
+        owner = lock_owner(root)
         assert store.load("q") is None  # readers never wait
     assert caught.value.exit_code == 6
     assert f"process {other.pid} on host `{os.uname().nodename}`" in caught.value.message
@@ -80,14 +80,14 @@ def test_waiting_ends_when_the_owner_goes(root: Path) -> None:
         with store.lock(10) as held:
             assert held.recovered is None
             assert held.note is None
-    assert read_owner(StoreLayout(root)) is None
+    assert lock_owner(root) is None
 
 
 def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
     with holder(root) as other, Store.open(root) as store:
         other.kill()
         other.wait()
-        assert store.lock_owner() is None
+        assert lock_owner(root).is_dead
         with store.lock(5) as held:
             assert held.recovered.pid == other.pid
             assert f"process {other.pid}" in (held.note or "")
@@ -114,11 +114,12 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
     layout = StoreLayout(root)
     with Store.open(root) as store, store.lock(0):
         note = json.loads(layout.lock.read_text())
-        assert read_owner(layout).pid == os.getpid()
+        owner = lock_owner(root)
+        assert (owner.pid, owner.is_dead) == (os.getpid(), False)
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier"}))
-    assert read_owner(layout) is None
+    assert lock_owner(root).is_dead
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier", "host": "elsewhere"}))
-    assert read_owner(layout) is not None  # nobody can tell from here
+    assert not lock_owner(root).is_dead  # nobody can tell from here
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\x00\x01"])
@@ -334,7 +335,7 @@ def test_a_lock_put_there_while_a_store_is_open_is_not_followed(
         with pytest.raises(UsageError), store.lock(0):
             pass
         with pytest.raises(UsageError):
-            read_owner(StoreLayout(guarded_root))
+            lock_owner(guarded_root)
     assert other.read_text() == "precious"
     assert not (tmp_path / "no").exists()
 

@@ -469,7 +469,7 @@ def given_up(store: Store) -> None:
         move(store, "a")
         # As SQLite itself does where a write finds no room.
         with store._catalog.writing() as connection:
-            connection.rollback()
+            connection.execute("ROLLBACK")
         with pytest.raises(StorageError, match="rolled back"):
             move(store, "b")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -96,10 +96,15 @@ class Cli:
 
     @classmethod
     def over(
-        cls, capsys: Capsys, folder: Path, workload: str | Mapping[str, Any], **tables: pa.Table
+        cls,
+        capsys: Capsys,
+        folder: Path,
+        workload: str | Mapping[str, Any],
+        file: str = "w.yaml",
+        **tables: pa.Table,
     ) -> Cli:
         """Over a workload file and tables that are written into a folder."""
-        return cls(capsys, write_files(folder, workload, **tables))
+        return cls(capsys, write_files(folder, workload, file, **tables))
 
     @property
     def folder(self) -> Path:
@@ -114,6 +119,30 @@ class Cli:
 
     def append(self, table: str, rows: pa.Table) -> None:
         write_deltalake(self.path(table), rows, mode="append")
+
+    @classmethod
+    def asking(
+        cls,
+        capsys: Capsys,
+        folder: Path,
+        queries: Mapping[str, str | Mapping[str, Any]],
+        tables: Iterable[str] | Mapping[str, Mapping[str, Any]] = ("t",),
+        file: str = "w.yaml",
+        **document: Any,
+    ) -> Cli:
+        """Over a workload of queries (SQL, or all that the file has of one), and whatever else it
+        has; its tables are the folders of these names beside it, unless all is said of them."""
+        if not isinstance(tables, Mapping):
+            tables = {table: {"path": table} for table in tables}
+        document = {
+            "version": 1,
+            "tables": tables,
+            "queries": {n: {"sql": q} if isinstance(q, str) else q for n, q in queries.items()},
+            "store": ".impctl",
+            "spark": {"master": "local[2]"},
+            **document,
+        }
+        return cls.over(capsys, folder, json.dumps(document), file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
@@ -142,6 +171,17 @@ class Cli:
         result = self.good(command, *arguments).document["warnings"]
         assert isinstance(result, list)
         return result
+
+    def actions(self, *arguments: str) -> set[str]:
+        """What `maintain` did to the queries."""
+        return {result["action"] for result in self.good("maintain", *arguments).results}
+
+    def fragments(
+        self, command: str = "status", *arguments: str
+    ) -> dict[tuple[str, str], list[int]]:
+        """The ranges of all sketches, by query and table, that a command reports."""
+        results = self.good(command, *arguments).results
+        return {(r["query"], s["table"]): s["ranges"] for r in results for s in r["sketches"]}
 
     def text(self, command: str, *options: str) -> str:
         """What people read on stdout, each stretch of space as one."""
@@ -173,8 +213,13 @@ class Cli:
         return results
 
 
-def write_files(folder: Path, workload: str | Mapping[str, Any], **tables: pa.Table) -> Path:
-    """Write these tables, and the file `w.yaml` over them: as it is, or what it says.
+def write_files(
+    folder: Path,
+    workload: str | Mapping[str, Any],
+    workload_file: str = "w.yaml",
+    **tables: pa.Table,
+) -> Path:
+    """Write these tables, and the workload file over them: as it is, or what it says.
 
     A query that is said may be its SQL alone. Tables are there without being said; where they are
     said by name alone, they lie beside the file.
@@ -189,7 +234,7 @@ def write_files(folder: Path, workload: str | Mapping[str, Any], **tables: pa.Ta
         queries = {name: {"sql": one} if isinstance(one, str) else one for name, one in queries}
         head = {"version": 1, "store": ".impctl"}
         workload = json.dumps({**head, **workload, "tables": specs, "queries": queries})
-    file = folder / "w.yaml"
+    file = folder / workload_file
     file.write_text(workload)
     return file
 

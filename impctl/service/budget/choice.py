@@ -132,7 +132,7 @@ def is_to_look(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
         made_by is None
         or has_new_requirements(made_by, now.budget, now.pins)
         or now.bytes > now.budget
-        or have_moved(made_by.rates, now.rates)
+        or have_moved(dict(made_by.rates), now.rates)
     )
 
 
@@ -145,7 +145,7 @@ def is_known_to_exceed(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bo
         and made_by.bytes > now.budget
         and not has_new_requirements(made_by, now.budget, now.pins)
         and abs(now.bytes - made_by.bytes) <= _ALIKE * made_by.bytes
-        and not have_moved(made_by.rates, now.rates)
+        and not have_moved(dict(made_by.rates), now.rates)
     )
 
 
@@ -520,7 +520,7 @@ def _looked(
     least = kept.fixed + kept.choice.least
     made_by = StateChoiceBasis(
         budget=seen.budget,
-        rates=seen.rates,
+        rates=tuple(seen.rates.items()),
         bytes=size,
         pins=seen.pins,
         least=least,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.outside.object_stores.lake import Lake, ObjectStore, object_store
+from tests.support.run_cli import Capsys
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +30,7 @@ def lake(
     server: ObjectStore,
     numbers: Iterator[int],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Lake]:
     for name in [name for name in os.environ if name.startswith("AWS_")]:

@@ -14,14 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from msgspec import Struct
 
 from impctl.store.records import StoredQuery
-from impctl.store.store import Store
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Capsys, Cli
 
 
 class ObjectStore(Struct, frozen=True):
@@ -112,13 +111,8 @@ def object_store() -> Iterator[ObjectStore]:
 
 
 FEED = {"delta.enableChangeDataFeed": "true"}
-ROWS = pa.table(
-    {
-        "k": pa.array(range(400), pa.int64()),
-        "g": pa.array([k // 40 for k in range(400)], pa.int64()),
-        "x": pa.array([k * 7 % 50 for k in range(400)], pa.int64()),
-    }
-)
+_KEYS = range(400)
+ROWS = pa.table({"k": [*_KEYS], "g": [k // 40 for k in _KEYS], "x": [k * 7 % 50 for k in _KEYS]})
 SQL = "SELECT g, COUNT(*) AS n, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 1005"
 
 Batch = Mapping[str, Any]
@@ -126,12 +120,9 @@ Batch = Mapping[str, Any]
 
 def appends(count: int) -> list[Batch]:
     """Batches of one row each, into all groups."""
+    rows = [{"k": 1000 + at, "g": at % 12, "x": at} for at in range(count)]
     return [
-        {
-            "name": f"b{at}",
-            "insert": {"table": "t", "rows": [{"k": 1000 + at, "g": at % 12, "x": at}]},
-        }
-        for at in range(count)
+        {"name": f"b{at}", "insert": {"table": "t", "rows": [row]}} for at, row in enumerate(rows)
     ]
 
 
@@ -139,10 +130,8 @@ def mixed(count: int) -> list[Batch]:
     """Of five batches three insert, one updates, one deletes."""
     result = appends(count)
     for at in range(3, count, 5):
-        result[at] = {
-            "name": f"b{at}",
-            "update": {"table": "t", "set": {"x": "x + 90"}, "where": f"k = {at}"},
-        }
+        change = {"table": "t", "set": {"x": "x + 90"}, "where": f"k = {at}"}
+        result[at] = {"name": f"b{at}", "update": change}
     for at in range(4, count, 5):
         result[at] = {"name": f"b{at}", "delete": {"table": "t", "where": f"k = {at * 10 + 4}"}}
     return result
@@ -154,7 +143,7 @@ class Lake(Struct, frozen=True):
     server: ObjectStore
     bucket: str
     folder: Path
-    capsys: pytest.CaptureFixture[str]
+    capsys: Capsys
 
     def uri(self, name: str) -> str:
         return f"s3://{self.bucket}/{name}"
@@ -190,19 +179,11 @@ class Lake(Struct, frozen=True):
         """A workload over the table at this path, in a folder of its own."""
         folder = self.folder / f"w{len(list(self.folder.iterdir()))}"
         folder.mkdir()
-        table = {"path": path}
         options = {"storage_options": self.options} if path.startswith("s3://") else {}
-        document = {
-            "version": 1,
-            "tables": {"t": {**table, **options}},
-            "partitions": {"t": {"g": {"boundaries": [*range(1, 10)]}}},
-            "queries": {"q": {"sql": SQL, "sketch": {"t": "g"}}},
-            "updates": list(batches),
-            "store": ".impctl",
-        }
-        file = folder / "w.yaml"
-        file.write_text(json.dumps(document))  # which is YAML, too
-        return Place(folder, Cli(self.capsys, file))
+        queries = {"q": {"sql": SQL, "sketch": {"t": "g"}}}
+        tables = {"t": {"path": path, **options}}
+        more = {"partitions": {"t": {"g": {"boundaries": [*range(1, 10)]}}}, "updates": [*batches]}
+        return Place(folder, Cli.asking(self.capsys, folder, queries, tables, **more))
 
 
 class Place(Struct, frozen=True):
@@ -212,10 +193,7 @@ class Place(Struct, frozen=True):
     cli: Cli
 
     def stored(self) -> StoredQuery:
-        with Store.open(self.folder / ".impctl", create=False) as store:
-            result = store.load("q")
-        assert result is not None
-        return result
+        return stored(self.folder, "q")
 
     def ranges(self) -> tuple[int, ...]:
         return tuple(self.stored().sketches[0].ranges.ids)

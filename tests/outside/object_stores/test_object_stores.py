@@ -25,7 +25,6 @@ from impctl.tables.write.apply import (
     UpdateRequest,
     commit_update,
     prepare_batch,
-    prepare_update,
 )
 from tests.outside.object_stores.lake import (
     FEED,
@@ -57,20 +56,20 @@ def test_commands_do_what_they_do_on_the_local_disk(lake: Lake) -> None:
         place.cli.good("capture")
         assert place.ranges() == (1, 4, 6, 9)
         applied = place.cli.good("apply", "b0", "b1", "b2", "b3").results
-        (behind,) = place.cli.good("status").results
+        behind = place.cli.one("status")
         assert (behind["stale"], behind["pending_versions"]) == (True, {"t": 4})
-        (made,) = place.cli.good("maintain", "--policy", "incremental").results
+        made = place.cli.one("maintain", "--policy", "incremental")
         assert made["reason_code"] == "incremental"
         assert place.ranges() == (0, 1, 4, 6, 9)
         place.cli.good("apply", "b4")
-        (first,) = place.cli.good("rewrite").results
+        first = place.cli.one("rewrite")
         assert place.ranges() == (0, 4, 6, 9)
         lake.asked()
         place.cli.good("gc")
         assert not lake.asked()
-        (current,) = place.cli.good("status").results
+        current = place.cli.one("status")
         assert (current["stale"], current["pending_versions"]) == (False, {"t": 0})
-        (second,) = place.cli.good("rewrite").results
+        second = place.cli.one("rewrite")
         assert (second["sql"], second["versions"]) == (first["sql"], {"t": 5})
         assert first["files_kept"] < first["files_total"]
         shown.append(
@@ -96,7 +95,7 @@ def test_an_object_without_content_is_no_empty_object(
     place = lake.workload(lake.make("t"), mixed(5))
     place.cli.good("capture")
     before = place.ranges()
-    place.cli.good("apply", f"b{batch}")
+    apply_by_deltalake(lake.delta("t"), [mixed(5)[batch]])
     lake.server.hollow(text)
     assert place.cli("maintain", "--policy", "incremental").refusal == refusal
     lake.server.hollow("")
@@ -104,9 +103,7 @@ def test_an_object_without_content_is_no_empty_object(
     assert place.cli.one("maintain")["reason_code"] == "incremental"
 
 
-def test_a_first_workload_file_is_written_from_the_tables(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_workload_file_from_the_tables(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in lake.options.items():
         monkeypatch.setenv(name.upper(), value)
     uri, file = lake.make("sales"), lake.folder / "first.yaml"
@@ -183,20 +180,20 @@ def test_batches_that_are_in_are_found_by_reading_the_log_once(lake: Lake) -> No
     lake.asked()
     lake.delta("t")
     opened = len(lake.asked())
-    ran = place.cli.good("apply", "--all")
+    results = place.cli.good("apply", "--all").results
     asked = lake.asked()
-    assert [result["version"] for result in ran.results] == [*range(1, BATCHES + 1)]
-    assert all(result["already_applied"] for result in ran.results)
+    told = [(result["version"], result["already_applied"]) for result in results]
+    assert told == [(version, True) for version in range(1, BATCHES + 1)]
     # Each entry once for what it holds; per batch a look beyond the log's end and one at its end.
     assert len(asked) <= opened + (BATCHES + 1) + 2 * BATCHES + 2, kinds(asked)
     # A checkpoint tells of batches before it: only the one that is in asks for what it stands for.
     lake.delta("t").create_checkpoint()
     more = lake.workload(lake.uri("t"), [*appends(BATCHES)[:1], *appends(BATCHES + 2)[BATCHES:]])
     lake.asked()
-    ran = more.cli.good("apply", "--all")
+    results = more.cli.good("apply", "--all").results
     known = kinds(lake.asked())
-    assert [result["already_applied"] for result in ran.results] == [True, False, False]
-    assert [result["version"] for result in ran.results] == [1, BATCHES + 1, BATCHES + 2]
+    told = [(result["version"], result["already_applied"]) for result in results]
+    assert told == [(1, True), (BATCHES + 1, False), (BATCHES + 2, False)]
     assert known["GET commit"] <= BATCHES + 2 * 6, known
 
 
@@ -276,16 +273,8 @@ def table(lake: Lake) -> TargetTable:
 def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), appends(6))
     lake.server.delay(20)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "impctl",
-        "apply",
-        str(place.cli.workload),
-        "--all",
-        "--json",
-    ]
+    words = ["-P", "-m", "impctl", "apply", str(place.cli.workload), "--all", "--json"]
+    command = [sys.executable, *words]
     runs = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(2)
@@ -306,7 +295,7 @@ def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
     source = open_source("t", lake.uri("t"), lake.options)
-    assert commit_update(prepare_update(source, INSERT)) == AppliedUpdate(1)
+    assert commit_update(prepare_batch(TargetTable(source), INSERT)) == AppliedUpdate(1)
 
 
 @pytest.mark.slow

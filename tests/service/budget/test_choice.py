@@ -71,7 +71,9 @@ from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Capsys, Cli, MonkeyPatch, Ran, spied, write_files
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
-MADE = StateChoiceBasis(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
+MADE = StateChoiceBasis(
+    budget=100, rates=tuple(RATES.items()), bytes=200, pins={}, least=200, settled=True
+)
 SEEN = ChoiceInput(budget=100, bytes=200, rates=RATES, pins={})
 
 

@@ -61,7 +61,7 @@ def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> N
         one, other = stored(folder, name), stored(folder, twin.format(name))
         assert one.versions == other.versions
         assert fragments_by_access(one) == fragments_by_access(other), name
-        assert one.state_meta["unsure"] == other.state_meta["unsure"]
+        assert one.state_meta.get("unsure") == other.state_meta.get("unsure")
 
 
 def describe(folder: Path, name: str, **said: Any) -> None:
