@@ -1,4 +1,7 @@
-"""The calls of one grouping: what to compute per row and to keep per group."""
+"""The calls of one grouping: what to compute per row and to keep per group.
+
+Calls with the same argument share state. An unsupported call is refused with its place in the SQL.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +44,10 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
 
-# The calls of one grouping: what to compute per row, what to remember per group. Law: calls with
-# the same argument share what is remembered; a call the engine does not keep is named with its
-# place.
-
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15  # Decimals whose squares add up exactly in 38 digits, over at least 10^8 rows
 _BY = {"min_by": False, "max_by": True}
-_TAKEN = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
+_FUNCTIONS = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
 
 
 class Calls(Struct, frozen=True):
@@ -156,8 +155,8 @@ def _part(
 
 
 def plain_call(call: AggregateCall) -> AggregateCall:
-    """The call as one of `_TAKEN`, or COUNT(*); BlockedError for others. DISTINCT does not change
-    an extreme. FILTER (WHERE c) counts only arguments where c is true."""
+    """The call as one of `_FUNCTIONS`, or COUNT(*); BlockedError for others. DISTINCT does not
+    change an extreme. FILTER (WHERE c) counts only arguments where c is true."""
     function, arguments, condition = call.function, call.arguments, call.condition
     if function == "count_if" and len(arguments) == 1 and not call.distinct:
         condition = arguments[0] if condition is None else And((condition, arguments[0]))
@@ -165,7 +164,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
     reason = f"the engine does not support {function.upper()}"
-    if function not in _TAKEN:
+    if function not in _FUNCTIONS:
         raise BlockedError(reason, call.span)
     if len(arguments) > 1 + (function in _BY):
         raise BlockedError(f"{reason} of several columns", call.span)
@@ -230,10 +229,10 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     squares = slots.take(Arithmetic(ArithmeticOp.MULTIPLY, factor, factor), span)
     sums = []
     for part in (count, squares):
-        own = slots.types[part.argument]
-        result = sum_type(own)
+        kind_of_sum = slots.types[part.argument]
+        result = sum_type(kind_of_sum)
         assert result is not None, "numbers have a sum"
-        sums.append(sum_of(part.argument, part.slot, own, result, integral=False))
+        sums.append(sum_of(part.argument, part.slot, kind_of_sum, result, integral=False))
     total, squared = sums
     residues = None
     if isinstance(squared, FloatSum):
@@ -250,9 +249,8 @@ def _is_integral(argument: Expr) -> bool:
     return inner is not None and (inner.is_integral or inner.kind is Kind.BOOLEAN)
 
 
-# MIN and MAX of values with bounds: the extremes of both ends, and the value between them. Law:
-# whatever the values within their bounds, their least (greatest) one lies between the least
-# (greatest) of the lower ends and that of the upper ends, NaN being the greatest of all.
+# MIN (MAX) of values with error bounds lies between the least (greatest) lower end and the least
+# (greatest) upper end; NaN is the greatest value.
 
 _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]
 
@@ -268,12 +266,11 @@ class Split(Struct, frozen=True):
         """The grouping's output, with error bounds on its extremes."""
         if not self.spans:
             return flow
-        at = builder.put(Narrowed(self.spans), flow)
-        return Flow(at, columns, flow.accesses, flow.approximate | self.spans.keys())
+        wire = builder.put(Narrowed(self.spans), flow)
+        return Flow(wire, columns, flow.accesses, flow.approximate | self.spans.keys())
 
 
 def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Split:
-    """Split each extreme of a value with error bounds into two calls."""
     name = ""
     arguments: list[tuple[AttributeId, Expr]] = []
     inside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}
@@ -291,14 +288,14 @@ def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Spl
         arguments.append((argument, call.arguments[0]))
         inside[argument] = (f"{argument}/low", f"{argument}/high")
         outside[attribute.id] = (f"{attribute.id}/low", f"{attribute.id}/high")
-        for own, end in zip(outside[attribute.id], inside[argument], strict=True):
+        for name_of_end, end in zip(outside[attribute.id], inside[argument], strict=True):
             part = replace(call, arguments=(ColumnRef(end, DOUBLE),))
-            outputs.append(AggregateOutput(Attribute(own, attribute.name, DOUBLE), part))
+            outputs.append(AggregateOutput(Attribute(name_of_end, attribute.name, DOUBLE), part))
     if not arguments:
         return Split(node, below)
     columns = (*below.columns, *((argument, DOUBLE) for argument, _ in arguments))
     flow = builder.project(below, (*below.refs(), *arguments), columns, node)
     ends = tuple((end, DOUBLE) for pair in inside.values() for end in pair)
-    at = builder.put(Spanned(inside), flow)
-    spanned = replace(flow, at=at, columns=(*below.columns, *ends), plan=None, computed=None)
+    wire = builder.put(Spanned(inside), flow)
+    spanned = replace(flow, wire=wire, columns=(*below.columns, *ends), plan=None, computed=None)
     return Split(replace(node, aggregates=tuple(outputs)), spanned, outside)

@@ -1,10 +1,8 @@
-"""The answer of a query from the rows that suffice for it: evaluated, ordered, cut, output.
+"""The answer of a query from its kept rows: evaluated, ordered, cut and output.
 
-Law: rows and their order are what the query asks for on the very values at hand, each rounded once;
-of equal rows as many as there are. Rows that tie in the order come in an order of their contents,
-the same every time. A value that is not known for all that (a function of doubles whose last digit
-nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
-Columns have the Arrow types that Spark gives.
+Values are rounded once; equal rows keep their number; ties are ordered by content, the same every
+time. NotExactError for a condition on a value that is not exact, EvaluationError where Spark fails.
+Columns have Spark's Arrow types.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ ANSWER = "answer"  # The name of the answer's rows among all that a circuit keep
 def kept_rows(ending: FinalSteps, bounded: Collection[AttributeId] = ()) -> KeptRows:
     """The operator that keeps rows, by the first column that is output unchanged."""
     columns = typed(ending.columns, None)
-    shown = [one.expr.id for one in ending.outputs if isinstance(one.expr, ColumnRef)]
+    shown = [output.expr.id for output in ending.outputs if isinstance(output.expr, ColumnRef)]
     keys = (shown or [name for name, _ in columns])[:1]
     return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
@@ -76,7 +74,7 @@ def check_ending(ending: FinalSteps, span: Span | None) -> None:
         check_condition(predicate, span)
     for expr in ending.values:
         check(expr, span)
-    typed((one.attribute for one in ending.outputs), span)
+    typed((output.attribute for output in ending.outputs), span)
 
 
 def answer_of_rows(
@@ -86,27 +84,27 @@ def answer_of_rows(
     `where`, a condition on the answer's columns, selects its rows."""
     rows = answer_rows(ending, rows)
     if where is not None and len(rows):
-        shown = {one.attribute.id: one.expr for one in ending.outputs}
-        asked = substitute(where, shown)
-        rows = rows.keep(Condition(asked).truth(rows.columns, len(rows)).sure_true())
-    types = dict(typed((one.attribute for one in ending.outputs), None))
+        shown = {output.attribute.id: output.expr for output in ending.outputs}
+        condition = substitute(where, shown)
+        rows = rows.keep(Condition(condition).truth(rows.columns, len(rows)).sure_true())
+    types = dict(typed((output.attribute for output in ending.outputs), None))
     columns = []
-    for one in ending.outputs:
-        wanted = arrow_type(types[one.attribute.id], zone)
+    for output in ending.outputs:
+        kind = arrow_type(types[output.attribute.id], zone)
         # No rows may come without columns.
-        column = Evaluator(one.expr).values(rows.columns, len(rows)) if len(rows) else None
+        column = Evaluator(output.expr).values(rows.columns, len(rows)) if len(rows) else None
         if column is None:
-            columns.append(pa.array([], wanted))
+            columns.append(pa.array([], kind))
         else:
-            columns.append(arrow_column(column, rows.weights, wanted))
-    names = [one.attribute.name for one in ending.outputs]
+            columns.append(arrow_column(column, rows.weights, kind))
+    names = [output.attribute.name for output in ending.outputs]
     return pa.Table.from_arrays(columns, names=names)
 
 
 def answer_rows(ending: FinalSteps, rows: Batch) -> Batch:
     """The answer's rows among the kept ones, by value, cut and in order; not output yet."""
     # Without bounds: each value counts as it is.
-    rows = Batch({name: exactly(one) for name, one in rows.columns.items()}, rows.weights, ())
+    rows = Batch({name: exactly(column) for name, column in rows.columns.items()}, rows.weights, ())
     for predicate in ending.predicates:
         if len(rows):
             rows = rows.keep(Condition(predicate).truth(rows.columns, len(rows)).sure_true())
@@ -126,7 +124,7 @@ def looked_up_key(ending: FinalSteps, kept: AnswerRows, where: Expr) -> int | No
     types = dict(kept.columns)
     if ending.is_cut or not kept.keys or types[kept.keys[0]].kind not in _LOOKED_UP:
         return None
-    shown = {one.attribute.id: one.expr for one in ending.outputs}
+    shown = {output.attribute.id: output.expr for output in ending.outputs}
     (key,) = kept.keys
     for part in conjuncts(substitute(where, shown)):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
@@ -146,7 +144,6 @@ def _code(value: Literal, kind: SqlType) -> int | None:
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
-    """The Arrow type of a column of an answer, in a session of this time zone."""
     if kind.kind is Kind.DECIMAL:
         return pa.decimal128(kind.precision, kind.scale)
     if kind.kind is Kind.TIMESTAMP:
@@ -158,7 +155,7 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     """The rows of an answer, computed elsewhere, for which a condition on its columns is true."""
     kinds = dict(typed(outputs, None))
     arrays = zip(outputs, table.columns, strict=True)
-    columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
+    columns = {output.id: from_arrow(array, kinds[output.id]) for output, array in arrays}
     return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
 
 
@@ -167,9 +164,9 @@ def _between(rows: Batch, start: int, end: int | None) -> Batch:
     reached = np.cumsum(rows.weights)
     low = np.maximum(reached - rows.weights, start)
     high = reached if end is None else np.minimum(reached, end)
-    left = np.maximum(high - low, 0)
-    kept = np.flatnonzero(left)
-    return Batch(rows.take(kept).columns, left[kept], ())
+    copies = np.maximum(high - low, 0)
+    indexes = np.flatnonzero(copies)
+    return Batch(rows.take(indexes).columns, copies[indexes], ())
 
 
 def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
@@ -179,15 +176,17 @@ def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
     for key in order:
         vector = exactly(Evaluator(key.expr).values(rows.columns, len(rows)))
         ranks.append(exact_ranks(vector, OrderKey("", key.descending, key.nulls_first)))
-    places = np.lexsort(ranks[::-1])
-    ties = _ties([rank[places] for rank in ranks])
+    order_of_rows = np.lexsort(ranks[::-1])
+    ties = _ties([rank[order_of_rows] for rank in ranks])
     if bool(ties.any()):
-        tied = rows.take(places[ties])
+        tied = rows.take(order_of_rows[ties])
         by_name = [tied.columns[name] for name in sorted(tied.columns)]
-        own = [exact_ranks(identity_of(one), OrderKey("", False, False)) for one in by_name]
-        known = [rank[places[ties]] for rank in ranks]
-        places[ties] = places[ties][np.lexsort([*own, *known[::-1]])]
-    return rows.take(places)
+        content_ranks = [
+            exact_ranks(identity_of(column), OrderKey("", False, False)) for column in by_name
+        ]
+        tied_ranks = [rank[order_of_rows[ties]] for rank in ranks]
+        order_of_rows[ties] = order_of_rows[ties][np.lexsort([*content_ranks, *tied_ranks[::-1]])]
+    return rows.take(order_of_rows)
 
 
 def _ties(ranks: Sequence[Ints]) -> Bools:
@@ -199,8 +198,8 @@ def _ties(ranks: Sequence[Ints]) -> Bools:
     return result
 
 
-def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array:
+def arrow_column(column: Vector, weights: Ints, target: pa.DataType) -> pa.Array:
     """The column with each row repeated by its weight."""
     if bool((weights != 1).any()):
         column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
-    return typed_arrow(column, wanted)
+    return typed_arrow(column, target)

@@ -1,9 +1,9 @@
 """Bounded buffers: which operators can have them, and where their rows come from again.
 
-Law: an operator keeps only its best values or rows where its input is one table's rows or the
-groups of a grouping, selected and projected: then the rows of a group can be read from the table,
-or from the grouping's state, once more. Over joins and set operations that would mean running the
-query, so there everything is kept, as without a bound.
+An operator keeps only its best values or rows where its input is one table's rows, or the groups of
+a grouping, selected and projected: then the rows of a group can be read again from the table or
+from the grouping's state. Over joins and set operations that would need the query, so everything is
+kept.
 """
 
 from __future__ import annotations
@@ -48,12 +48,11 @@ class Buffers(Struct, frozen=True):
 
 KEEP_ALL = Buffers()
 FEWEST = 8
-"""Rows or values that a look-up reads of a group in any case; a smaller bound is not faster, and
-where only the best is wanted 7 deletions of the very best pass before it is used up."""
+"""Rows or values of a group that a look-up reads in any case, so a smaller bound is not faster. If
+only the best one counts, it takes 8 deletions of the best to use it up."""
 USUAL = Buffers(of_all=1000)
-"""If all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest is
-read once more then. For many groups the bound depends on their sizes, which only the workload's
-author knows."""
+"""If all rows are one group, 1,000 deletions of the best rows use up the buffer. For many groups a
+good bound depends on their sizes, which only the workload's author knows."""
 
 
 class BufferChoice(Struct, frozen=True):
@@ -106,16 +105,16 @@ def prefix_of(
 ) -> Prefix | None:
     """The path to this flow from a table or a grouping; None if there is more between."""
     steps: list[Operator] = []
-    at = flow.at
-    while at >= 0:
-        operator = operators[at]
+    wire = flow.wire
+    while wire >= 0:
+        operator = operators[wire]
         if operator.can_refill:
             return Prefix(operator, tuple(reversed(steps)))
         if not operator.is_rowwise:
             return None
         steps.append(operator)
-        (at,) = inputs[at]
-    return Prefix(sources[-1 - at], tuple(reversed(steps)))
+        (wire,) = inputs[wire]
+    return Prefix(sources[-1 - wire], tuple(reversed(steps)))
 
 
 class Refilled(Struct):
@@ -135,12 +134,12 @@ class Refilled(Struct):
         source = self.prefix.origin
         if not isinstance(source, Source):
             return
-        known = [self.prefix.column_of(source, key) for key in self.keys]
+        columns = [self.prefix.column_of(source, key) for key in self.keys]
 
         def refill(keys: Sequence[Vector]) -> Batch:
-            pairs = zip(known, keys, strict=True)
-            wanted = {column: key for column, key in pairs if column is not None}
-            return self._filled(keys, _read(source, table_rows, wanted))
+            pairs = zip(columns, keys, strict=True)
+            values = {column: key for column, key in pairs if column is not None}
+            return self._filled(keys, _read(source, table_rows, values))
 
         self.operator.refill_from(refill)
 
@@ -148,12 +147,14 @@ class Refilled(Struct):
         """Refill from the state of the grouping below from now on, if the origin is one."""
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
-            self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
+            self.operator.refill_from(lambda keys: self._filled(keys, _output_of(grouping)))
 
     def whole(self, table_rows: TableRows) -> Iterator[Batch]:
         """All input rows of the operator, those of a table from `table_rows`; between steps."""
         origin = self.prefix.origin
-        batches = _read(origin, table_rows, {}) if isinstance(origin, Source) else _told(origin)
+        batches = (
+            _read(origin, table_rows, {}) if isinstance(origin, Source) else _output_of(origin)
+        )
         for batch in batches:
             passed = self.prefix.passed(batch)
             if passed is not None and len(passed):
@@ -176,7 +177,7 @@ class Refilled(Struct):
         return stacked_batches(filled) if filled else empty_batch(self.accesses)
 
 
-def _told(grouping: Operator) -> Iterator[Batch]:
+def _output_of(grouping: Operator) -> Iterator[Batch]:
     yield grouping.output()
 
 
@@ -184,4 +185,4 @@ def _read(
     source: Source, table_rows: TableRows, keys: Mapping[ColumnName, Vector]
 ) -> Iterator[Batch]:
     for rows in table_rows(source, keys):
-        yield source.came(rows)
+        yield source.inserted(rows)

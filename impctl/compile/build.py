@@ -73,14 +73,10 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 
-# Set operations, put together from the union with signs, DISTINCT and the join. Law: UNION ALL is
-# the sum; UNION its distinct rows; INTERSECT the distinct rows of the left side that are among
-# those of the right; EXCEPT those that are not, without the right side's ranges. NULL equals
-# NULL. INTERSECT ALL and EXCEPT ALL count the copies on either side and repeat.
-
-
 def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_sure: bool) -> Flow:
-    """Build the operators of UNION, INTERSECT and EXCEPT."""
+    """Set operations as signed union, DISTINCT and join. UNION ALL is the sum, UNION its distinct
+    rows; INTERSECT keeps distinct left rows that are on the right, EXCEPT those that are not,
+    without the right side's ranges. INTERSECT ALL and EXCEPT ALL count copies. NULL equals NULL."""
     sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
@@ -97,10 +93,10 @@ def _put(
 ) -> Flow:
     accesses = (*left.accesses, *right.accesses)
     if node.kind is SetKind.UNION:
-        whole = builder.union([left, right], columns, accesses)
+        both_sides = builder.union([left, right], columns, accesses)
         if node.all:
-            return whole
-        copies = replace(whole, computed=over_rows(replace(node, all=True), left, right))
+            return both_sides
+        copies = replace(both_sides, computed=over_rows(replace(node, all=True), left, right))
         return builder.distinct(copies, columns, node)
     if node.all:
         return _repeated(builder, node, left, right, columns)
@@ -126,16 +122,16 @@ def _repeated(
     is_difference = node.kind is SetKind.EXCEPT
     accesses = left.accesses if is_difference else (*left.accesses, *right.accesses)
     flows = []
-    for at, flow in enumerate((left, right)):
-        marks = [(count, Literal(int(at == place), LONG)) for place, count in enumerate(counts)]
+    for side_index, flow in enumerate((left, right)):
+        marks = [(count, Literal(int(side_index == i), LONG)) for i, count in enumerate(counts)]
         flows.append(builder.project(flow, [*flow.refs(), *marks], counted, node))
-    whole = builder.union(flows, counted, accesses)
+    both_sides = builder.union(flows, counted, accesses)
     sums = [
-        AggregateColumn(count, LONG, ExactSum(count, at, LONG), None)
-        for at, count in enumerate(counts)
+        AggregateColumn(count, LONG, ExactSum(count, side_index, LONG), None)
+        for side_index, count in enumerate(counts)
     ]
     grouped = AggregateOperator(name, columns, sums, accesses=len(accesses), is_keyed=False)
-    once = Flow(builder.put(grouped, whole), counted, accesses)
+    once = Flow(builder.put(grouped, both_sides), counted, accesses)
     repeat = linear.Repeat(*counts, is_difference=is_difference)
     return Flow(builder.put(repeat, once), columns, accesses)
 
@@ -144,10 +140,10 @@ def _common(builder: CircuitBuilder, left: Flow, right: Flow, columns: tuple[Col
     """Rows that both sides have; each side has every row once."""
     name = builder.name("join")
     ids = tuple(column for column, _ in columns)
-    mine = Side(columns, ids, len(left.accesses))
-    theirs = Side(columns, ids, len(right.accesses))
-    at = builder.put(JoinOperator(name, mine, theirs, [True] * len(ids)), left, right)
-    return Flow(at, columns, (*left.accesses, *right.accesses))
+    left_side = Side(columns, ids, len(left.accesses))
+    right_side = Side(columns, ids, len(right.accesses))
+    wire = builder.put(JoinOperator(name, left_side, right_side, [True] * len(ids)), left, right)
+    return Flow(wire, columns, (*left.accesses, *right.accesses))
 
 
 def _renamed(
@@ -169,18 +165,16 @@ def _renamed(
     return builder.project(below, outputs, columns, node)
 
 
-# What a circuit and a query's template are called, so that state is taken up by its own kind.
-# Law: a name changes whenever the engine would read older state differently, or another release
-# would read the query otherwise. The names inside state (of counters, runs and their columns)
-# belong to the format: one that changes makes a new format, and state of the old one is
-# `state_corrupt`.
+# Names of circuits and query templates. A circuit's name changes whenever the engine would read
+# older state differently, a template's whenever another release reads the query differently.
+# Names of counters, runs and their columns belong to the format: if one changes, so must the
+# format, else older state is `state_corrupt`.
 
 ENGINE_FORMAT = 6  # Increased whenever the engine would read older state differently
 _SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summed with residues
 
 
 def circuit_id(core: Plan) -> str:
-    """Name the circuit that a plan compiles to, under this engine."""
     calls = (
         output.call.function
         for node in nodes_of(core)
@@ -192,7 +186,6 @@ def circuit_id(core: Plan) -> str:
 
 
 def with_answer(circuit: str) -> str:
-    """Name a plan's circuit that keeps the rows too."""
     return f"{circuit}:answer"
 
 
@@ -202,14 +195,12 @@ def template_id(root: Plan) -> str:
     return stamped(template(for_all(root)))
 
 
-# Operators for plan nodes, from the leaves up. Law: each node becomes operators whose output is
-# the node's bag of rows, with the tags of the provenance rules (Niu et al., PVLDB 2021). Joins,
-# set operations, top-k and windows have files of their own, which build what is below them
-# through the same builder. `must_be_sure` travels down: below a grouping, a row kept because its
-# condition was too close to call could make a sketch too small.
-
-
 class PlanBuilder(CircuitBuilder):
+    """Builds operators for plan nodes, from the leaves up: the output is the node's bag of rows,
+    tagged by the provenance rules (Niu et al., PVLDB 2021). `must_be_sure` is passed down: below a
+    grouping, a row kept because its condition is too close to call could make a sketch too small.
+    """
+
     def __init__(
         self,
         sketched: Mapping[AccessId, RangePartition],
@@ -225,12 +216,11 @@ class PlanBuilder(CircuitBuilder):
         keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
         absorbs: Absorbs | None = None,
     ) -> None:
-        """`keyed` has, by identity (`id`), the Aggregates whose groups have one range, and the
-        grouping column that gives it; `keyed_rows` the columns of the fixpoints that are KEYED.
-        `last_top` is the LIMIT with only columns above, if any; `barriers` are those of others
-        whose rows all count; the rows of an `answer` are kept; those that it does not evaluate
-        again must be sure. `blocks` are the plan's, if trees are to serve them; `absorbs` says that
-        fixpoints are kept by absorption; for the rest see `CircuitBuilder`."""
+        """`keyed` maps Aggregates whose groups have one range, by identity (`id`), to the grouping
+        column that gives it; `keyed_rows` has the columns of KEYED fixpoints. `last_top` is the
+        LIMIT with only columns above. The rows of an `answer` are kept; those that it does not
+        evaluate again must be sure. `blocks` are those that trees serve; `absorbs` keeps fixpoints
+        by absorption; for the rest see `CircuitBuilder`."""
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
@@ -244,7 +234,6 @@ class PlanBuilder(CircuitBuilder):
         self._decided = id(None if answer is None else answer.decided)
         self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
-
         self._absorbs = absorbs
         self.absorbed: list[AbsorbedRows] = []
 
@@ -263,11 +252,11 @@ class PlanBuilder(CircuitBuilder):
         else:
             flow = self.build(plan, must_be_sure=False)
         self._node_of |= trace_back(self, flow)
-        wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        accesses = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
-            return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
-        is_read = not set(wanted).isdisjoint(flow.accesses) or self.kept is not None
-        return self.union([flow, *self.barriers] if is_read else self.barriers, (), wanted)
+            return flow if flow.accesses == accesses else self.union([flow], flow.columns, accesses)
+        is_read = not set(accesses).isdisjoint(flow.accesses) or self.kept is not None
+        return self.union([flow, *self.barriers] if is_read else self.barriers, (), accesses)
 
     def circuit(self) -> Circuit:
         """The circuit of what is built, without what no sketch depends on."""
@@ -277,18 +266,18 @@ class PlanBuilder(CircuitBuilder):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and the ranges that trees give."""
-        whole = rows_from_tree(self, self._blocks)
-        if whole is not None:
-            self.kept, flow = whole
+        tree_rows = rows_from_tree(self, self._blocks)
+        if tree_rows is not None:
+            self.kept, flow = tree_rows
             return flow
-        told = plant_blocks(self, self._blocks)
+        ranges = plant_blocks(self, self._blocks)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
-        flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
-        if not told:
+        flow = replace(flow, wire=self.put(kept, flow), plan=None, computed=None)
+        if not ranges:
             return flow
-        flows = [flow, *told]
-        return self.union(flows, (), tuple(a for one in flows for a in one.accesses))
+        flows = [flow, *ranges]
+        return self.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
     def owners(self) -> dict[str, Plan]:
         """The plan node that each piece of state serves, by the state's name."""
@@ -300,7 +289,6 @@ class PlanBuilder(CircuitBuilder):
         }
 
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
-        """Build the operators of a node and everything below it."""
         start = len(self.operators)
         must_be_sure = must_be_sure or id(plan) == self._decided
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
@@ -403,7 +391,6 @@ class PlanBuilder(CircuitBuilder):
         return replace(result, carried=below.carried)
 
     def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        """Build the operators of a grouping over rows that are built already."""
         columns = typed(attributes_of(node), node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
@@ -418,25 +405,27 @@ class PlanBuilder(CircuitBuilder):
             check(expr, node.span)
             if not columns_of(expr) <= below.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
-        own = typed(attributes_of(node), node.span)
+        output_columns = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
-            at = self._grouped(node, below, calls, every, key)
+            wire = self._grouped(node, below, calls, every, key)
             rows = below.rows if self.groupings[-1][1].readers else None
             computed = None if rows is None else replace(node, child=rows)
-            flow = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), computed)
+            flow = Flow(
+                wire, output_columns, below.accesses, calls.inexact, None, calls.whole, (), computed
+            )
             return split.whole(self, flow, columns)
         flows = []
         for chosen in node.grouping_sets:
-            at = self._grouped(node, below, calls, chosen, key)
+            wire = self._grouped(node, below, calls, chosen, key)
             absent = {node.keys[i].attribute.id for i in range(len(keys)) if i not in chosen}
             outputs: list[tuple[AttributeId, Expr]] = [
                 (name, Literal(None, kind) if name in absent else ColumnRef(name, kind))
-                for name, kind in own
+                for name, kind in output_columns
             ]
-            set_flow = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
-            flows.append(self.project(set_flow, outputs, own, node))
-        return split.whole(self, self.union(flows, own, below.accesses), columns)
+            set_flow = Flow(wire, output_columns, below.accesses, calls.inexact, whole=calls.whole)
+            flows.append(self.project(set_flow, outputs, output_columns, node))
+        return split.whole(self, self.union(flows, output_columns, below.accesses), columns)
 
     def _grouped(
         self,
@@ -447,13 +436,13 @@ class PlanBuilder(CircuitBuilder):
         key: AttributeId | None,
     ) -> int:
         """One grouping by the chosen keys, of which `key` may give the range; its position."""
-        used = [node.keys[place] for place in chosen]
+        used = [node.keys[position] for position in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
         outputs = (*inputs, *calls.arguments)
         columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
         prepared = self.project(below, outputs, columns, node)
 
-        def made(calls: Calls) -> AggregateOperator:
+        def create(calls: Calls) -> AggregateOperator:
             return AggregateOperator(
                 name,
                 columns[: len(inputs)],
@@ -471,10 +460,10 @@ class PlanBuilder(CircuitBuilder):
         if any(isinstance(column.accumulator, Extreme) for column in calls.columns):
             buffer = self.buffered(prepared, name, is_grouped=bool(node.keys))
             self.keeps_all |= buffer is None
-        operator = made(read_calls(node, buffer, below.approximate))
-        at, _ = self.put_groups(prepared, operator, lambda: made(calls))
-        if operator.is_bounded and self.operators[at] is operator:
+        operator = create(read_calls(node, buffer, below.approximate))
+        wire, _ = self.put_groups(prepared, operator, lambda: create(calls))
+        if operator.is_bounded and self.operators[wire] is operator:
             self.refill(operator, prepared, [name for name, _ in operator.keys])
         if self.first_grouping is None:
             self.first_grouping = FirstGrouping(operator, node, dict(outputs))
-        return at
+        return wire

@@ -17,7 +17,6 @@ from impctl.compile.buffers import (
     OVER_MORE,
     BufferChoice,
     Buffers,
-    Prefix,
     Refilled,
     prefix_of,
 )
@@ -96,12 +95,6 @@ if TYPE_CHECKING:
 LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 
 
-# The plumbing of a circuit under construction: operators, wires, names, and the usual pieces.
-# Law: an operator is put after those it reads, under a name no other has; what a piece gives is a
-# flow that tells its columns and accesses. What is no operator of its own is put together from
-# others: DISTINCT is a grouping without functions.
-
-
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
     """The name of the bound's column for each column that has bounds."""
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
@@ -120,7 +113,7 @@ class TracedFixpoint(Struct, frozen=True):
 
 
 class CircuitBuilder(ABC):
-    """Collects operators; each after those it reads."""
+    """Collects operators under unique names, each after those it reads."""
 
     def __init__(
         self,
@@ -132,8 +125,8 @@ class CircuitBuilder(ABC):
     ) -> None:
         """`barriers` are identities (`id`) of top-k whose rows all count (default: of every one).
         `chooser` decides which sides of joins are kept (default: all); `buffers` bound what MIN,
-        MAX and top-k keep, if they can be refilled. Without `has_doubts` first rows that may turn
-        out to be unsure are refused in advance."""
+        MAX and top-k keep, if they can be refilled. Without `has_doubts`, first rows that may be
+        unsure are refused."""
         self.chooser: Chooser = StoredChoices() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
@@ -175,7 +168,7 @@ class CircuitBuilder(ABC):
     def put(self, operator: Operator, *inputs: Flow) -> int:
         """Append an operator; its position."""
         self.operators.append(operator)
-        self.inputs.append(tuple(flow.at for flow in inputs))
+        self.inputs.append(tuple(flow.wire for flow in inputs))
         return len(self.operators) - 1
 
     def name(self, kind: str) -> str:
@@ -187,9 +180,10 @@ class CircuitBuilder(ABC):
     def buffered(
         self, flow: Flow, name: str, *, is_grouped: bool, wanted: int | None = None
     ) -> int | None:
-        """How much an operator of this name over this flow keeps, of each group or of all; None is
-        all. So many first rows are `wanted`, or values without."""
-        prefix, size, pinned = self._prefix(flow), None, OVER_MORE
+        """How many rows (`wanted` first rows) or values an operator of this name over this flow
+        keeps, per group or in all; None is all of them."""
+        prefix = prefix_of(self.operators, self.inputs, self.sources, flow)
+        size, pinned = None, OVER_MORE
         if prefix is not None:
             size = self.buffers.size_of(name, is_grouped=is_grouped)
             pinned = "" if is_grouped else ONE_GROUP
@@ -202,14 +196,11 @@ class CircuitBuilder(ABC):
 
     def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:
         """Note that the operator, over this flow, can run out of rows."""
-        prefix = self._prefix(flow)
+        prefix = prefix_of(self.operators, self.inputs, self.sources, flow)
         assert prefix is not None, "only what can be refilled is bounded"
         result = Refilled(operator, prefix, tuple(keys), len(flow.accesses))
         result.read_from_groups()
         self.refills.append(result)
-
-    def _prefix(self, flow: Flow) -> Prefix | None:
-        return prefix_of(self.operators, self.inputs, self.sources, flow)
 
     def is_barrier(self, node: TopK) -> bool:
         """Whether all first rows belong to the sketch, used above or not."""
@@ -219,16 +210,16 @@ class CircuitBuilder(ABC):
         """Remove operators and sources that the last operator does not depend on. Above the last
         barrier of every access, nothing can change a sketch."""
         read = {len(self.operators) - 1}
-        for at in reversed(range(len(self.operators))):
-            if at in read:
-                read.update(self.inputs[at])
-        kept = [at for at in range(len(self.operators)) if at in read]
-        sources = [at for at in range(len(self.sources)) if -1 - at in read]
-        moved = {old: new for new, old in enumerate(kept)}
+        for wire in reversed(range(len(self.operators))):
+            if wire in read:
+                read.update(self.inputs[wire])
+        wires = [index for index in range(len(self.operators)) if index in read]
+        sources = [index for index in range(len(self.sources)) if -1 - index in read]
+        moved = {old: new for new, old in enumerate(wires)}
         moved |= {-1 - old: -1 - new for new, old in enumerate(sources)}
-        self.operators = [self.operators[at] for at in kept]
-        self.inputs = [tuple(moved[wire] for wire in self.inputs[at]) for at in kept]
-        self.sources = [self.sources[at] for at in sources]
+        self.operators = [self.operators[wire] for wire in wires]
+        self.inputs = [tuple(moved[wire] for wire in self.inputs[wire]) for wire in wires]
+        self.sources = [self.sources[source] for source in sources]
         names = {keeper.name for op in self.operators for keeper in op.arrangements()}
         # The rows of a distant side are no state, and its filter has a separate name.
         names |= {side.name for op in self.operators for side in op.reads}
@@ -238,18 +229,18 @@ class CircuitBuilder(ABC):
         self.groupings = [grouping for grouping in self.groupings if id(grouping[0]) in kept_ids]
         self.refills = [refill for refill in self.refills if id(refill.operator) in kept_ids]
         names = {name.partition(".")[0] for name in names}
-        self.buffered_pieces = {n: one for n, one in self.buffered_pieces.items() if n in names}
+        self.buffered_pieces = {n: piece for n, piece in self.buffered_pieces.items() if n in names}
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
             raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
-        at = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
+        wire = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
             None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
         )
-        return replace(flow, at=at, plan=plan, computed=computed)
+        return replace(flow, wire=wire, plan=plan, computed=computed)
 
     def project(
         self,
@@ -259,7 +250,7 @@ class CircuitBuilder(ABC):
         node: Plan,
     ) -> Flow:
         """Computed columns; BlockedError if one is of a column that is not available here."""
-        inexact, whole = set(), set()
+        inexact, integral = set(), set()
         for name, expr in outputs:
             if not columns_of(expr) <= flow.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
@@ -270,24 +261,24 @@ class CircuitBuilder(ABC):
             # Doubles rounded at a tie have a bound, too.
             may_round = any(isinstance(part, Call) for part in walk(expr))
             if unsure and unsure <= flow.whole and not may_round:
-                whole.add(name)
-        at = self.put(linear.ProjectOperator(outputs), flow)
+                integral.add(name)
+        wire = self.put(linear.ProjectOperator(outputs), flow)
         plan, computed = (
             None if rows is None else _projected(rows, outputs, columns)
             for rows in (flow.plan, flow.computed)
         )
-        bounds = (frozenset(inexact), plan, frozenset(whole))
-        return Flow(at, columns, flow.accesses, *bounds, computed=computed)
+        bounds = (frozenset(inexact), plan, frozenset(integral))
+        return Flow(wire, columns, flow.accesses, *bounds, computed=computed)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
         """The flow with these columns (default: all) exact, checked at every step."""
-        wanted = flow.approximate & flow.ids
-        wanted = wanted if names is None else wanted & frozenset(names)
-        if not wanted:
+        names_to_check = flow.approximate & flow.ids
+        names_to_check = names_to_check if names is None else names_to_check & frozenset(names)
+        if not names_to_check:
             return flow
-        left = flow.approximate - wanted
-        at = self.put(Sure(wanted), flow)
-        return Flow(at, flow.columns, flow.accesses, left, whole=flow.whole - wanted)
+        left = flow.approximate - names_to_check
+        wire = self.put(Sure(names_to_check), flow)
+        return Flow(wire, flow.columns, flow.accesses, left, whole=flow.whole - names_to_check)
 
     def parted(self, flow: Flow) -> tuple[Flow, dict[AttributeId, AttributeId]]:
         """The flow with error bounds as columns, which state can hold, and their names."""
@@ -308,14 +299,14 @@ class CircuitBuilder(ABC):
             return flow
         gone = set(bounds.values())
         columns = tuple(column for column in flow.columns if column[0] not in gone)
-        at = self.put(Rejoined(bounds), flow)
-        return Flow(at, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
+        wire = self.put(Rejoined(bounds), flow)
+        return Flow(wire, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
 
     def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
         """Each row once, with the ranges of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
-        made = partial(
+        create = partial(
             AggregateOperator,
             self.name("distinct"),
             columns,
@@ -324,23 +315,23 @@ class CircuitBuilder(ABC):
             is_keyed=False,
             is_distinct=True,
         )
-        at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
+        wire, rows = self.put_groups(replace(flow, columns=columns), create(), create)
         # What the rows below have beside these columns is computed of them.
         computed = None if rows is None else Distinct(rows)
-        return Flow(at, columns, flow.accesses, computed=computed)
+        return Flow(wire, columns, flow.accesses, computed=computed)
 
     def put_groups(
-        self, flow: Flow, kept: AggregateOperator, made: Callable[[], AggregateOperator]
+        self, flow: Flow, grouping: AggregateOperator, create: Callable[[], AggregateOperator]
     ) -> tuple[int, Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
-        below if its groups can be read. `made` builds it again with all values of its extremes."""
-        pinned = _pinned(flow, kept)
+        below if its groups can be read. `create` builds it with all values of its extremes."""
+        pinned = _pinned(flow, grouping)
         readers = () if pinned else (Strategy.FILES,)
-        is_whole = flow.rows is not None and not is_narrowed(flow.rows, kept.group_keys)
+        is_whole = flow.rows is not None and not is_narrowed(flow.rows, grouping.group_keys)
         facts = SideFacts(
-            kept.piece,
+            grouping.piece,
             tables_of(flow.rows),
-            row_bytes(kept.keys, kept.accesses),
+            row_bytes(grouping.keys, grouping.accesses),
             readers,
             is_grouping=True,
             pinned=pinned,
@@ -348,10 +339,10 @@ class CircuitBuilder(ABC):
             is_whole=is_whole,
         )
         choice = replace(self.chooser.choose(facts), readers=readers, is_whole=is_whole)
-        operator: Operator = kept
+        operator: Operator = grouping
         if choice.strategy is Strategy.FILES:
-            operator = GroupsRead(flow.columns, made)
-            below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
+            operator = GroupsRead(flow.columns, create)
+            below = read_by_engine(flow, grouping.piece, flow.columns, grouping.group_keys)
             self.distant.append(DistantJoin(operator, None, (below,)))
         self.groupings.append((operator, choice))
         return self.put(operator, flow), flow.rows if readers else None
@@ -370,12 +361,12 @@ class CircuitBuilder(ABC):
         branches = []
         passed = tuple((name, name) for name, _ in columns)
         for flow, sign in zip(flows, signs or [1] * len(flows), strict=True):
-            place = {access: at for at, access in enumerate(flow.accesses)}
-            branches.append(UnionBranch(passed, tuple(map(place.get, accesses)), sign))
+            indexes = {access: index for index, access in enumerate(flow.accesses)}
+            branches.append(UnionBranch(passed, tuple(map(indexes.get, accesses)), sign))
         inexact = frozenset().union(*(flow.approximate for flow in flows))
-        whole = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
-        at = self.put(Union(branches), *flows)
-        return Flow(at, columns, accesses, inexact, whole=whole)
+        integral = inexact.difference(*(flow.approximate - flow.whole for flow in flows))
+        wire = self.put(Union(branches), *flows)
+        return Flow(wire, columns, accesses, inexact, whole=integral)
 
 
 def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
@@ -384,13 +375,13 @@ def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = No
         raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
 
 
-def _pinned(flow: Flow, kept: AggregateOperator) -> str:
+def _pinned(flow: Flow, grouping: AggregateOperator) -> str:
     """Why the groups must be kept; empty if they need not be."""
     if flow.rows is None:
         return COMPUTED
-    if not kept.group_keys:
+    if not grouping.group_keys:
         return "it has one group, which every change needs"
-    if not kept.is_deterministic:
+    if not grouping.is_deterministic:
         return "sums of doubles and ties between them depend on earlier changes, not only on rows"
     return ""
 
@@ -403,11 +394,10 @@ def _projected(
     return Project(plan, tuple(named))
 
 
-# A pass of partial aggregates, which Spark computes and a circuit takes in. Law: the pass is
-# itself a plan: the query below its first grouping, grouped by the keys and, unless the sketch is
-# keyed, by the range. Sums of doubles are collected as if all values were finite; should a group
-# turn out otherwise (`needs_specials`), the pass is repeated with NaN and infinities counted
-# apart.
+# A pass of partial aggregates, which Spark computes and a circuit absorbs: the query below its
+# first grouping, grouped by the keys and, unless the sketch is keyed, by the range. The pass first
+# sums doubles as if all were finite; if some are not (`needs_specials`), it is repeated with NaN
+# and infinities counted separately.
 
 _Call = tuple[PartialColumn, SqlType, AggregateCall]
 
@@ -440,7 +430,6 @@ class Partials(Struct, frozen=True):
         }
 
     def range_ids_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
-        """The range id of every row of the pass's result."""
         if self.key is None:
             column = table.column(len(self.key_types))
             ranges: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
@@ -458,7 +447,7 @@ class Partials(Struct, frozen=True):
         )
         return any(not bool(np.isfinite(size.values).all()) for size in sizes)
 
-    def rows_told_by(self, table: pa.Table, partition: RangePartition) -> Ints | None:
+    def rows_per_range(self, table: pa.Table, partition: RangePartition) -> Ints | None:
         """Rows of the table per range, shape (size,), from the pass's result. None if a node below
         its grouping selects rows."""
         assert isinstance(self.plan, AggregateNode)
@@ -546,9 +535,9 @@ def _float_calls(expr: Expr, slot: int, counts_specials: bool) -> list[_Call]:
             calls.append((PartialColumn(meaning, slot), LONG, AggregateCall("sum", (marked,))))
         nothing = Literal(0.0, type_of(expr) or DOUBLE)
         expr = Case(((Or(tuple(tests.values())), nothing),), expr)
-    size = Call("abs", (expr,), type_of(expr))
+    magnitude = Call("abs", (expr,), type_of(expr))
     calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, AggregateCall("sum", (expr,))))
-    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, AggregateCall("sum", (size,))))
+    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, AggregateCall("sum", (magnitude,))))
     return calls
 
 

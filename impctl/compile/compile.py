@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -44,19 +44,13 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
 
 
-# Which way a query's sketch can be maintained, and why. Law: the best of exact, touch and
-# recapture that is sound for the plan; the reason names the operator or function that stands in
-# the way of a better one, with its place in the SQL. Touch needs a plan keyed on its one sketched
-# access: then a change can only concern the ranges of the changed rows themselves.
-
-
 class MaintenancePlan(Struct, frozen=True):
-    """The mode, its reason, the place of what blocks a better one, and the circuit if exact.
-    `accesses` are all of the query's with their tables, even those that the circuit does not read;
-    `core` is the plan that maintains the sketches, if not the query's own. `answer` is how the
-    query's answer is made of the kept rows, if requested and kept; `no_answer` says why not.
-    `trees` is whether its joins were to be trees, if that was left open. `no_provenance` is why
-    recursion is not kept by absorption, if requested."""
+    """The best sound mode (exact, touch, recapture), the reason why no better one is possible with
+    its place in the SQL, and the circuit if exact. `accesses` are all of the query's with their
+    tables, also those that the circuit does not read; `core` is the plan that maintains the
+    sketches, if not the query's own. `answer` computes the query's answer from the kept rows;
+    `no_answer` says why there is none, if requested. `trees` is the choice of trees, if it was
+    open. `no_provenance` says why recursion is not kept by absorption, if requested."""
 
     mode: MaintenanceMode
     reason: str
@@ -82,7 +76,7 @@ class MaintenancePlan(Struct, frozen=True):
         return () if self.compiled is None else self.compiled.shapes
 
     @property
-    def lying_answer(self) -> AnswerPlan | None:
+    def stored_answer(self) -> AnswerPlan | None:
         """The answer, if the state holds its rows one by one."""
         kept = None if self.compiled is None else self.compiled.kept
         return None if kept is None or kept.are_told else self.answer
@@ -93,8 +87,16 @@ class MaintenancePlan(Struct, frozen=True):
         return any(isinstance(shape, TreeShape) for shape in self.shapes)
 
     def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
-        """The join sides with this strategy."""
         return () if self.compiled is None else self.compiled.sides_by(strategy)
+
+
+class CompileOptions(TypedDict, total=False):
+    """Keyword arguments of `compile_plan` that say what is kept, and how."""
+
+    buffers: Buffers
+    trees: Mapping[TableName, int] | None
+    blocks: Sequence[PlannedBlock]
+    absorbs: Absorbs | None
 
 
 def plan_maintenance_of_answer(
@@ -102,14 +104,10 @@ def plan_maintenance_of_answer(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
-    *,
-    buffers: Buffers = KEEP_ALL,
-    trees: Mapping[TableName, int] | None = None,
-    absorbs: Absorbs | None = None,
+    **options: Unpack[CompileOptions],
 ) -> MaintenancePlan:
     """How sketches are maintained beside the rows of an answer; BlockedError if not exactly.
-    `verdict` is that on `answer.kept`; `trees` asks for joins without joining, `absorbs` for
-    fixpoints by absorption."""
+    `verdict` is that on `answer.kept`; for the rest see `compile_plan`."""
     verdict = verdict.required()
     compiled = compile_plan(
         answer.kept,
@@ -117,10 +115,8 @@ def plan_maintenance_of_answer(
         verdict.key_columns,
         chooser,
         barriers=verdict.barrier_positions,
-        buffers=buffers,
         answer=answer,
-        trees=trees,
-        absorbs=absorbs,
+        **options,
     )
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 
@@ -131,17 +127,11 @@ def plan_maintenance(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     chooser: Chooser | None = None,
-    *,
-    buffers: Buffers = KEEP_ALL,
-    trees: Mapping[TableName, int] | None = None,
-    blocks: Sequence[PlannedBlock] = (),
-    absorbs: Absorbs | None = None,
+    **options: Unpack[CompileOptions],
 ) -> MaintenancePlan:
     """Choose how the sketches of `partitions` (by access) are maintained for a safe plan. `core` is
     the plan without its output columns and `verdict` its verdict; `whole` is the verdict on the
-    whole plan, which touch mode uses. `chooser` decides which sides of joins are kept, `buffers`
-    bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by `blocks` if these
-    are known, `absorbs` for fixpoints by absorption (see `compile_plan`). InvariantError if either
+    whole plan, which touch mode uses. For the rest see `compile_plan`. InvariantError if either
     verdict is unsafe."""
     whole, verdict = whole.required(), verdict.required()
     try:
@@ -151,14 +141,14 @@ def plan_maintenance(
             verdict.key_columns,
             chooser,
             barriers=verdict.barrier_positions,
-            buffers=buffers,
-            trees=trees,
-            blocks=blocks,
-            absorbs=absorbs,
+            **options,
         )
     except BlockedError as blocked:
-        # Touch also needs that no other table changes, so there must not be one.
-        return _without_circuit(blocked, whole, is_alone=len(scans_of(core)) == 1)
+        # Touch mode also needs that no other table changes, so there must be none.
+        if not whole.root_keyed or len(scans_of(core)) != 1:
+            return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
+        touch = "each group lies in one range, so the ranges of changed rows are added"
+        return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)
     return _exact(compiled)
 
 
@@ -168,17 +158,9 @@ def _exact(compiled: Dataflow) -> MaintenancePlan:
     return MaintenancePlan(MaintenanceMode.EXACT, reason, None, compiled)
 
 
-def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> MaintenancePlan:
-    if verdict.root_keyed and is_alone:
-        what = "each group lies in one range, so the ranges of changed rows are added"
-        return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {what}", blocked.span)
-    return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
-
-
-# A plan turned into a circuit, or the reason why it cannot be maintained exactly. Law: a plan
-# that compiles is maintained exactly (the sketch equals a recapture's unless a sum of doubles lay
-# too close to call, which widens it); what the engine cannot compute as Spark does is named with
-# its place, never approximated. Compile after `rules` split AVG into SUM and COUNT.
+# A plan that compiles is maintained exactly: the sketch equals a recapture's, unless a sum of
+# doubles is too close to call, which widens it. A computation that the engine cannot do as Spark
+# does is refused with its place in the SQL, never approximated. Compile after `rules` split AVG.
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
@@ -188,8 +170,8 @@ _TURNED_OUT = "it turned out small enough to keep"
 
 class Dataflow(Struct, frozen=True, kw_only=True):
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
-    `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
-    kept, and groupings whose groups are not, in circuit order."""
+    `sides` are the choices for the sides of all joins; `distant` are the joins and groupings with
+    rows that are not kept, in circuit order."""
 
     sources: tuple[Source, ...]
     accesses: tuple[AccessId, ...]
@@ -213,12 +195,11 @@ class Dataflow(Struct, frozen=True, kw_only=True):
     @property
     def writes_joins(self) -> bool:
         """Whether rows of some join are written, perhaps more than those read."""
-        are_told = (isinstance(s, TreeShape) and s.joined is not None for s in self.shapes)
-        return bool(self.sides) or any(are_told)
+        enumerated = (isinstance(s, TreeShape) and s.joined is not None for s in self.shapes)
+        return bool(self.sides) or any(enumerated)
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """The tables of all sources, each once."""
         return tuple(dict.fromkeys(source.table for source in self.sources))
 
     def read_side(self, name: str) -> Readable:
@@ -240,8 +221,10 @@ class Dataflow(Struct, frozen=True, kw_only=True):
         if not names:
             return self
         sides = tuple(
-            replace(one, strategy=Strategy.INDEX, reason=_TURNED_OUT) if one.side in names else one
-            for one in self.sides
+            replace(side, strategy=Strategy.INDEX, reason=_TURNED_OUT)
+            if side.side in names
+            else side
+            for side in self.sides
         )
         left = [
             replace(join, sides=tuple(side for side in join.sides if side.name not in names))
@@ -250,8 +233,8 @@ class Dataflow(Struct, frozen=True, kw_only=True):
         return replace(self, sides=sides, distant=tuple(join for join in left if join.sides))
 
     def turns(self) -> tuple[frozenset[int], ...]:
-        """The positions of its sources in filling order: those that need not wait for each other
-        together (`Operator.first_inputs`)."""
+        """The positions of its sources in filling order; those that need not wait for each other
+        are together (`Operator.first_inputs`)."""
         turn = [0] * len(self.sources)
         below: list[frozenset[int]] = []
         waits: list[tuple[frozenset[int], frozenset[int]]] = []
@@ -262,15 +245,15 @@ class Dataflow(Struct, frozen=True, kw_only=True):
 
         for operator, wires in zip(self.circuit, self.circuit.wires, strict=True):
             below.append(sources_of(wires))
-            first = sources_of(wires[at] for at in operator.first_inputs)
+            first = sources_of(wires[input_] for input_ in operator.first_inputs)
             waits += [(first, below[-1] - first)] if first else []
         # As often as one may wait for another; no source waits for itself.
         for _ in self.sources:
             for first, others in waits:
-                for at in others:
-                    turn[at] = max(turn[at], 1 + max(turn[one] for one in first))
+                for other in others:
+                    turn[other] = max(turn[other], 1 + max(turn[input_] for input_ in first))
         result = (
-            frozenset(at for at, own in enumerate(turn) if own == number)
+            frozenset(index for index, position in enumerate(turn) if position == number)
             for number in range(max(turn, default=-1) + 1)
         )
         return tuple(filter(None, result))
@@ -286,8 +269,8 @@ class Dataflow(Struct, frozen=True, kw_only=True):
         """The columns of a table that some source, or one of the given ones, reads."""
         names = [
             name
-            for at, source in enumerate(self.sources)
-            if source.table == table and (sources is None or at in sources)
+            for index, source in enumerate(self.sources)
+            if source.table == table and (sources is None or index in sources)
             for name in source.scan.table_columns
         ]
         return tuple(dict.fromkeys(names))
@@ -306,18 +289,17 @@ def compile_plan(
     blocks: Sequence[PlannedBlock] = (),
     absorbs: Absorbs | None = None,
 ) -> Dataflow:
-    """Compile a plan; with an `answer`, whose rows it has, these are kept too. With `trees`, the
-    changed rows per table that choose these, join trees serve the blocks that have one; the same
-    numbers give the same circuit. `blocks` are what these numbers lead to, if known
-    (`planned_blocks`). `key_columns` gives for the i-th node of `nodes_of(root)` the column, of a
-    grouping or a fixpoint, that equals each access's partition attribute, `barriers` the positions
-    of barriers (default: every top-k that is not the last step); both are the verdict's. `chooser`
+    """Compile a plan; BlockedError if it cannot be maintained exactly. The plan's rows are kept for
+    an `answer`. With `trees`, the changed rows per table, join trees serve the blocks that have
+    one; the same numbers give the same circuit. `blocks` are `planned_blocks` for these numbers, if
+    known. `key_columns` gives for the i-th node of `nodes_of(root)` the column, of a grouping or a
+    fixpoint, that equals each access's partition attribute; `barriers` are the positions of
+    barriers (default: every top-k that is not the last step); both are the verdict's. `chooser`
     decides which sides of joins are kept (default: all), `buffers` how many rows or values MIN, MAX
-    and top-k keep, if they can be refilled; `absorbs` keeps fixpoints by absorption. Raises
-    BlockedError."""
+    and top-k keep if they can be refilled; `absorbs` keeps fixpoints by absorption."""
     nodes = tuple(nodes_of(root))
     result = None if barriers is None else [nodes[position] for position in barriers]
-    made = partial(
+    compile_root = partial(
         _compiled,
         sketched=sketched,
         chooser=chooser,
@@ -327,26 +309,24 @@ def compile_plan(
         absorbs=absorbs,
     )
     # The barrier above all sketched accesses.
-    covering = (
-        node for node in result or () if sketched.keys() <= {s.access for s in scans_of(node)}
-    )
-    whole = next(covering, None)
+    covering = (n for n in result or () if sketched.keys() <= {s.access for s in scans_of(n)})
+    barrier = next(covering, None)
 
     def plain() -> Dataflow:
-        if whole is None or answer is not None:
-            return made(root, key_columns, answer=answer)
+        if barrier is None or answer is not None:
+            return compile_root(root, key_columns, answer=answer)
         try:
-            return made(root, key_columns, has_doubts=False)
+            return compile_root(root, key_columns, has_doubts=False)
         except BlockedError:
             # The rows of this barrier all count: nodes above it cannot change a sketch.
-            return made(whole, {})
+            return compile_root(barrier, {})
 
     if trees is None:
         return plain()
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
-    has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
-    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain()
-    return replace(compiled, shapes=tuple(one.shape for one in blocks))
+    has_tree = any(isinstance(block.shape, TreeShape) for block in blocks)
+    compiled = compile_root(root, {}, answer=answer, blocks=blocks) if has_tree else plain()
+    return replace(compiled, shapes=tuple(block.shape for block in blocks))
 
 
 def _compiled(
@@ -420,8 +400,8 @@ def _passed(
     assert isinstance(scan, Scan)
     key = None
     if first is not None and id(first.node) in keyed:
-        wanted = _key_of(root, first.node, scan.access, key_columns)
-        key = [attribute.id for attribute in attributes_of(first.node)].index(wanted or "")
+        column = _key_of(root, first.node, scan.access, key_columns)
+        key = [attribute.id for attribute in attributes_of(first.node)].index(column or "")
     return Chain(scan, chain[-1], circuit, first, key)
 
 
@@ -447,12 +427,12 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
 
 def _note(builder: PlanBuilder) -> str:
     size = builder.buffers.of_group
-    if size is None or not (builder.refills or builder.keeps_all):
+    if size is None:
         return ""
     parts = []
     if builder.refills:
-        what = "MIN, MAX and top-k over one table's rows or over groups"
-        parts.append(f"{what} keep the best {size}")
+        subject = "MIN, MAX and top-k over one table's rows or over groups"
+        parts.append(f"{subject} keep the best {size}")
     if builder.keeps_all:
         parts.append("those over joins keep everything, because only the query could refill them")
     return "; ".join(parts)
@@ -462,8 +442,8 @@ def _last_and_barriers(
     root: Plan, barriers: Collection[Plan] | None, answer: AnswerPlan | None
 ) -> tuple[TopK | None, list[int] | None]:
     """The top-k that is the query's last step, and the identities of those whose rows all count. If
-    its rows are the answer as they are, or a row's rank is, ties are broken; the sketch has them
-    all, by a barrier."""
+    an answer needs its exact rows or ranks, ties are broken, and a barrier adds them to the
+    sketch."""
     last = last_top(root)
     chosen = None if barriers is None else [id(node) for node in barriers]
     if last is None or answer is None or (answer.ending.cuts and last.rank is None):
@@ -474,7 +454,7 @@ def _last_and_barriers(
 def _key_of(
     root: Plan, node: Plan, access: AccessId, key_columns: KeyColumns
 ) -> AttributeId | None:
-    position = next(at for at, other in enumerate(nodes_of(root)) if other is node)
+    position = next(index for index, other in enumerate(nodes_of(root)) if other is node)
     return key_columns.get(position, {}).get(access)
 
 

@@ -23,7 +23,7 @@ from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import Flow, Readable, Source
+    from impctl.compile.flows import Flow, Readable
     from impctl.data.pages import StoredTable
     from impctl.data.vector import Ints
     from impctl.engine.aggregate import AggregateOperator
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
-# A circuit over one table that its first grouping, or its root, can be filled at from outside.
-# Law: what partial aggregates of some rows put in leaves the circuit as if stepped with those
-# rows. That is so for plans of simple nodes over one table, where the state of the first
-# grouping, or the counts at the root, say all about the rows below. Everything here gives the
-# change of the circuit's output; whoever has the sketches counts it in.
-
-
 class Chain(Struct, frozen=True):
-    """The plan from `scan` up to its `top`, the circuit, and the first grouping, if any. `key` is
-    the position of the grouping column that equals the partition attribute, if that gives each
-    group one range."""
+    """A circuit over one table that can be filled with partial aggregates, at the first grouping or
+    else at the root, as if stepped with their rows. That needs simple nodes from the `scan` up to
+    the `top`, so that the state there determines everything above. `key` is the position of the
+    grouping column that equals the partition attribute, if that gives each group one range. The
+    methods return the change of the circuit's output, for the caller to count in the sketches."""
 
     scan: Scan
     top: Plan
@@ -58,12 +53,10 @@ class Chain(Struct, frozen=True):
 
     @property
     def has_few_partials(self) -> bool:
-        """Whether a pass gives a row per group, or per range without a grouping. The alternative is
-        one per group and range."""
+        """Whether a pass gives a row per group or per range, rather than per group and range."""
         return self.first is None or self.is_keyed
 
     def partials(self, *, counts_specials: bool = False) -> Partials:
-        """The pass that fills the circuit."""
         if self.first is None:
             return row_counts(self.top, self.scan)
         return grouped_pass(self.first, self.scan, self.key, counts_specials=counts_specials)
@@ -84,18 +77,16 @@ class Chain(Struct, frozen=True):
         output = operator.absorb(pass_.keys_of(table), values, tags, sign)
         return self.circuit.resume(output, operator)
 
-    def adopt(
-        self, held: Chain, renumbering: Renumbering, batches: Iterable[Batch]
-    ) -> Batch | None:
+    def adopt(self, old: Chain, renumbering: Renumbering, batches: Iterable[Batch]) -> Batch | None:
         """Fill the started circuit from the same one under the old ranges. Only with a grouping.
         `batches` are the rows of split ranges, which come again."""
         assert self.first is not None
-        assert held.first is not None
+        assert old.first is not None
         operator = self.first.operator
-        place, range_ids_of = self.key, renumbering.new.range_ids_of
-        key_tags = None if place is None else lambda keys: RowTags(range_ids_of(keys[place]))
+        key, range_ids_of = self.key, renumbering.new.range_ids_of
+        key_tags = None if key is None else lambda keys: RowTags(range_ids_of(keys[key]))
         below = self._arriving(batches, operator)
-        output = operator.adopt(held.first.operator, renumbering.targets, below, key_tags)
+        output = operator.adopt(old.first.operator, renumbering.targets, below, key_tags)
         return self.circuit.resume(output, operator)
 
     def _arriving(self, batches: Iterable[Batch], operator: AggregateOperator) -> Iterator[Batch]:
@@ -118,33 +109,28 @@ def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
     return tuple(reversed(nodes))
 
 
-# Rows per range of every partition that a query's sketches are over. Law: a count is exactly the
-# number of the table's rows in the range, whatever the query makes of them: it is fed every row
-# of a change, before any selection. Only rows of files that a capture had no need to read may be
-# estimated; they are kept apart, and a count is never below zero. Counting reuses the ranges that
-# the scan found, so it costs the change. The counts tell when ranges no longer hold about as many
-# rows as each other (drift); no sketch rests on them.
-
-
 def counts_name(partition: RangePartition) -> str:
     """The prefix of the arrangement names of a partition's counts."""
     return f"rows.{partition.table}.{partition.attribute}"
 
 
 class RangeRows:
-    """One count per range, and for NULL, for each of the partitions; equal ones are one."""
+    """Rows of the table per range, and for NULL, for each distinct partition; they show drift, and
+    no sketch depends on them. Every row of a change is counted, before any selection, with the
+    ranges that the scan computed. Counts are exact except for rows of files that the capture
+    skipped: these are estimated and kept separately. No count is below zero."""
 
     def __init__(self, partitions: Iterable[RangePartition]) -> None:
         self.partitions = tuple(dict.fromkeys(partitions))
-        taken: Counter[str] = Counter()
+        used: Counter[str] = Counter()
         self._kept: list[DenseCounts] = []
         self._about: list[DenseCounts] = []
         for part in self.partitions:
             name = counts_name(part)
-            own, what = f"{name}.{taken[name]}", f"rows of table `{part.table}`"
-            self._kept.append(DenseCounts(own, part.size, what))
-            self._about.append(DenseCounts(f"{own}.about", part.size, what))
-            taken[name] += 1
+            full_name, subject = f"{name}.{used[name]}", f"rows of table `{part.table}`"
+            self._kept.append(DenseCounts(full_name, part.size, subject))
+            self._about.append(DenseCounts(f"{full_name}.about", part.size, subject))
+            used[name] += 1
 
     def slot(self, partition: RangePartition) -> int:
         """The position of a partition's counts; ValueError for one that is not counted."""
@@ -175,7 +161,6 @@ class RangeRows:
         return counts
 
     def load(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Restore the counts of a checkpoint."""
         for kept, about in zip(self._kept, self._about, strict=True):
             for counts in (kept, about):
                 with loading():
@@ -187,35 +172,30 @@ class RangeRows:
         return tuple(counts.arrangement for counts in (*self._kept, *self._about))
 
 
-# Rows of a side computed by the engine for one step, and forgotten. Law: what `rows` gives for
-# rows of the tables is what the flow has that the side belongs to, for these rows: columns,
-# weights and tags alike. It is the circuit that the side's plan compiles to, under names of its
-# own, so that no column of the plan is taken for one of its own.
-
-_NAMES = "read/"
-
-
 class Transient:
-    """The rows of a side, from rows of its tables; for one use."""
+    """The rows of a side computed from rows of its tables, for one use: the same columns, weights
+    and tags as in the side's flow."""
 
-    def __init__(self, wanted: Readable, partitions: Mapping[AccessId, RangePartition]) -> None:
-        sketched = {access: partitions[access] for access in wanted.accesses}
+    def __init__(self, side: Readable, partitions: Mapping[AccessId, RangePartition]) -> None:
+        sketched = {access: partitions[access] for access in side.accesses}
         builder = PlanBuilder(sketched)
-        builder.prefix = _NAMES
-        self._flow: Flow = builder.root(wanted.rows)
-        self._wanted = wanted
+        builder.prefix = "read/"  # No name of the circuit is that of a column in the plan
+        self._flow: Flow = builder.root(side.rows)
+        self._side = side
         self._circuit = Circuit(builder.operators, builder.inputs)
-        self.sources: Mapping[AccessId, Source] = {one.access: one for one in builder.sources}
+        self.sources = {source.access: source for source in builder.sources}
 
     def rows(self, tables: Mapping[AccessId, pa.Table]) -> Batch:
         """The rows of the side for these rows of each access."""
-        batches = [self.sources[access].came(tables[access]) for access in self.sources]
-        result = batches[-1 - self._flow.at] if self._flow.at < 0 else self._circuit.step(*batches)
+        batches = [self.sources[access].inserted(tables[access]) for access in self.sources]
+        result = (
+            batches[-1 - self._flow.wire] if self._flow.wire < 0 else self._circuit.step(*batches)
+        )
         if result is None or not len(result):
-            return empty_batch(len(self._wanted.accesses))
-        columns = {name: result.columns[name] for name, _ in self._wanted.columns}
-        place = {access: at for at, access in enumerate(self._flow.accesses)}
-        tags = tuple(result.tags[place[access]] for access in self._wanted.accesses)
+            return empty_batch(len(self._side.accesses))
+        columns = {name: result.columns[name] for name, _ in self._side.columns}
+        positions = {access: index for index, access in enumerate(self._flow.accesses)}
+        tags = tuple(result.tags[positions[access]] for access in self._side.accesses)
         rows = Batch(columns, result.weights.astype(np.int64, copy=False), tags)
-        # Of joins that take rows away again only what is left may be given out in parts.
+        # Rows that joins take back must not be returned separately.
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows

@@ -50,17 +50,14 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
-# Fixpoints: the operators of a step in a circuit of their own, and the barrier of the lineage.
-# Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a
-# query is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the
-# rank of a row derived is the greatest of them. Of UNION ALL, where every row is derived from
-# one, it is the level of that row. All rows of a fixpoint count, used above or not: the ranges of
-# whatever takes part in deriving them (or in one derivation of each, where that is asked for) go
-# to the root on a branch of their own, and above the fixpoint rows carry none of these any more.
-# Not so where it is keyed on a column: then rows carry the range of their own value, for every
-# access below. Each place that reads an entry has a fixpoint of its own. Where the answer's
-# lineage alone is asked for, rows carry numbers, and so do the leaves of the step: a row derived
-# tells those of its bodies.
+# Fixpoints: the step is a circuit of its own. Parts of it that do not read the fixpoint are built
+# beside it, once. In the step, rows carry ranks as columns, one per leaf; a derived row's rank is
+# the greatest of them (with UNION ALL, the level of the one row it is derived from). All rows of a
+# fixpoint count, used above or not: the ranges of all their derivations (or of one each, if
+# requested) go to the root on a separate branch, and rows above carry none of them. A fixpoint
+# keyed on a column has no branch: its rows carry the range of their own value, for every access
+# below. For the lineage of the answer alone, rows carry numbers, and derived rows those of their
+# bodies. Each reference to a WITH entry has its own fixpoint.
 
 _RANK = "rank"
 _NUMBER = "number"
@@ -84,22 +81,22 @@ def build_fixpoint(
     is_numbered: bool = False,
 ) -> Flow:
     """Build the operators of a fixpoint; `inner` builds those of its step; KEYED if it has a `key`.
-    If it `is_numbered`, which only rows of a set are, rows carry their numbers."""
+    If it `is_numbered`, which needs a set, rows carry their numbers."""
     if not node.is_set and not is_derived_from_one_row(node):
-        what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
-        raise BlockedError(what, node.span)
+        reason = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
+        raise BlockedError(reason, node.span)
     columns = typed(node.attributes, node.span)
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
     base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
     ranking = _Ranking(node.id, is_numbered, [], [])
     ranked = ranking.ranked(node.step)
-    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in ranking.beside]
+    apart = [builder.sure(builder.build(plan, must_be_sure=True)) for plan in ranking.beside]
     if key is not None:
         base, *apart = (untagged(builder, flow) for flow in (base, *apart))
     numbering = None
     if is_numbered:
-        bodies = tuple(f"{name}/body{at}" for at in range(len(ranked[1].numbers)))
+        bodies = tuple(f"{name}/body{index}" for index in range(len(ranked[1].numbers)))
         numbering = NumberColumns(f"{name}/{_NUMBER}", bodies)
     named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
     inner.prefix = f"{name}."
@@ -140,7 +137,7 @@ def rows_of(
     rows = Flow(builder.put(operator, *inputs), columns, ())
     if key is not None:
         tags = KeyTags(key.column, key.partition, len(key.accesses))
-        return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
+        return replace(rows, wire=builder.put(tags, rows), accesses=key.accesses)
     if accesses:
         builder.barriers.append(Flow(builder.put(LineageOperator(operator), rows), (), accesses))
     return rows
@@ -149,7 +146,7 @@ def rows_of(
 def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
     names = [name for name, _ in columns]
     return Grouped(
-        tuple(names[place] for place in best.keys),
+        tuple(names[position] for position in best.keys),
         tuple((names[value.place], value.greatest) for value in best.values),
         best.keeps_null,
     )
@@ -171,7 +168,9 @@ class Keyed(Struct, frozen=True):
     ) -> Keyed | None:
         """The key column of a fixpoint; None for one that is a barrier. BlockedError if accesses
         have different ranges: then no sketch covers all of them."""
-        column = next((one.id for one in node.attributes if one.id in keyed), None)
+        column = next(
+            (attribute.id for attribute in node.attributes if attribute.id in keyed), None
+        )
         if column is None:
             return None
         partitions = {sketched[access].id: sketched[access] for access in keyed[column]}
@@ -227,23 +226,23 @@ def _step(
     """The operators of the step. Input rows have a rank, output rows the greatest rank of their
     inputs; with numbers, input rows have these and output rows those of all inputs. `named` are
     these columns."""
-    plan, taken = ranked
+    plan, carried = ranked
     rank, *numbers = named
-    own = typed(node.attributes, node.span)
-    given = {node.id: Flow(-1, (*own, *number_columns((rank, *numbers[:1]))), ())}
-    for at, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
-        own = typed(leaf.attributes, node.span)
-        if not {name for name, _ in own} <= flow.ids:
+    columns = typed(node.attributes, node.span)
+    given = {node.id: Flow(-1, (*columns, *number_columns((rank, *numbers[:1]))), ())}
+    for index, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
+        columns = typed(leaf.attributes, node.span)
+        if not {name for name, _ in columns} <= flow.ids:
             reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
             raise BlockedError(reason, node.span)
-        given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+        given[leaf.fixpoint] = Flow(-2 - index, columns, flow.accesses)
     inner.given = given
     flow = inner.build(plan, must_be_sure=True)
-    bodies = ((name, body.ref()) for name, body in zip(numbers[1:], taken.numbers, strict=True))
-    return as_rows(inner, flow, plan, node, (rank, _greatest(taken.ranks)), *bodies)
+    bodies = ((name, body.ref()) for name, body in zip(numbers[1:], carried.numbers, strict=True))
+    return as_rows(inner, flow, plan, node, (rank, _greatest(carried.ranks)), *bodies)
 
 
-class _Own(Struct, frozen=True):
+class _Carried(Struct, frozen=True):
     """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
 
     ranks: tuple[Attribute, ...] = ()
@@ -251,10 +250,10 @@ class _Own(Struct, frozen=True):
 
     @property
     def passed(self) -> tuple[ComputedColumn, ...]:
-        return tuple(ComputedColumn(one, one.ref()) for one in (*self.ranks, *self.numbers))
+        return ComputedColumn.unchanged((*self.ranks, *self.numbers))
 
 
-_Ranked = tuple[Plan, _Own]
+_Ranked = tuple[Plan, _Carried]
 
 
 class _Ranking(Struct, frozen=True):
@@ -268,21 +267,21 @@ class _Ranking(Struct, frozen=True):
     def ranked(self, plan: Plan) -> _Ranked:
         """The plan with ranks among its columns, and which these are."""
         if not reads_fixpoint(plan, self.fixpoint):
-            return self._put_beside(plan), _Own()
+            return self._put_beside(plan), _Carried()
         match plan:
             case Recursive():
                 first = plan.attributes[0].id
                 rank = Attribute(f"{first}/{_RANK}", _RANK, LONG, nullable=False)
                 number = Attribute(f"{first}/{_NUMBER}", _NUMBER, LONG, nullable=False)
-                own = _Own((rank,), (number,) if self.is_numbered else ())
-                more = (*own.ranks, *own.numbers)
-                return replace(plan, attributes=(*plan.attributes, *more)), own
+                carried = _Carried((rank,), (number,) if self.is_numbered else ())
+                more = (*carried.ranks, *carried.numbers)
+                return replace(plan, attributes=(*plan.attributes, *more)), carried
             case Select() | Sort():
-                below, own = self.ranked(plan.child)
-                return replace(plan, child=below), own
+                below, carried = self.ranked(plan.child)
+                return replace(plan, child=below), carried
             case Project():
-                below, own = self.ranked(plan.child)
-                return replace(plan, child=below, outputs=(*plan.outputs, *own.passed)), own
+                below, carried = self.ranked(plan.child)
+                return replace(plan, child=below, outputs=(*plan.outputs, *carried.passed)), carried
             case Join():
                 return self._joined(plan)
             case SetOperation(kind=SetKind.UNION, all=True):
@@ -300,11 +299,14 @@ class _Ranking(Struct, frozen=True):
         sides = (plan.left, plan.right)
         for side, may_read in zip(sides, _PRESERVED[plan.kind], strict=True):
             if not may_read and reads_fixpoint(side, self.fixpoint):
-                what = f"the optional side of a {plan.kind} join"
-                raise BlockedError(f"{what} that is a self-referencing WITH entry", plan.span)
-        (left, one), (right, other) = map(self.ranked, sides)
-        own = _Own((*one.ranks, *other.ranks), (*one.numbers, *other.numbers))
-        return replace(plan, left=left, right=right), own
+                side_text = f"the optional side of a {plan.kind} join"
+                raise BlockedError(f"{side_text} that is a self-referencing WITH entry", plan.span)
+        (left, left_columns), (right, right_columns) = map(self.ranked, sides)
+        both_columns = _Carried(
+            (*left_columns.ranks, *right_columns.ranks),
+            (*left_columns.numbers, *right_columns.numbers),
+        )
+        return replace(plan, left=left, right=right), both_columns
 
     def _either(self, plan: SetOperation) -> _Ranked:
         """Both sides with one rank as their last column before equally many numbers."""
@@ -313,23 +315,21 @@ class _Ranking(Struct, frozen=True):
         first = plan.attributes[0].id
 
         def columns(of: str) -> list[Attribute]:
-            numbers = (f"{_NUMBER}{at}" for at in range(count))
+            numbers = (f"{_NUMBER}{index}" for index in range(count))
             return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
 
         sides: list[Plan] = []
-        for at, (side, (result, own)) in enumerate(
-            zip((plan.left, plan.right), ranked, strict=True)
-        ):
-            nobody = Literal(NOTHING, LONG)
-            numbers = [one.ref() for one in own.numbers] + [nobody] * (count - len(own.numbers))
-            exprs = (_greatest(own.ranks), *numbers)
-            more = map(ComputedColumn, columns(f"{at}"), exprs)
-            outputs = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
-            sides.append(Project(result, (*outputs, *more)))
-        made = columns("")
+        for index, side in enumerate((plan.left, plan.right)):
+            below, carried = ranked[index]
+            numbers: list[Expr] = [number.ref() for number in carried.numbers]
+            numbers += [Literal(NOTHING, LONG)] * (count - len(numbers))
+            exprs = (_greatest(carried.ranks), *numbers)
+            more = map(ComputedColumn, columns(f"{index}"), exprs)
+            sides.append(Project(below, (*ComputedColumn.unchanged(attributes_of(side)), *more)))
+        new_columns = columns("")
         left, right = sides
-        whole = replace(plan, left=left, right=right, attributes=(*plan.attributes, *made))
-        return whole, _Own((made[0],), tuple(made[1:]))
+        union = replace(plan, left=left, right=right, attributes=(*plan.attributes, *new_columns))
+        return union, _Carried((new_columns[0],), tuple(new_columns[1:]))
 
 
 def _greatest(ranks: Sequence[Attribute]) -> Expr:
@@ -339,12 +339,10 @@ def _greatest(ranks: Sequence[Attribute]) -> Expr:
     return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)
 
 
-# Fixpoints that are sketched for the answer alone: their rows followed up, and back down again.
-# Law: rows of such a fixpoint carry their numbers as if these were ranges of one more access.
-# What of it arrives at the root, or at a barrier, are the rows that the answer stems from; from
-# these the fixpoint's derivations are followed back to all rows that take part in them, and the
-# ranges of these derivations go to the root on a branch of their own. The outer ones come first:
-# what they use of an inner one is among what arrives.
+# Fixpoints sketched for the answer alone: their rows carry numbers as if these were ranges of one
+# more access. The numbers that arrive at the root or a barrier are the rows that the answer stems
+# from. Their derivations are followed back, and the ranges of these go to the root on a separate
+# branch. Outer fixpoints come first, since they may use rows of inner ones.
 
 
 def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
@@ -356,19 +354,20 @@ def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, Plan]:
     operator identity (`id`) the fixpoint that each added operator serves."""
     served: dict[int, Plan] = {}
     while builder.opened:
-        one = builder.opened.pop()
-        arriving = [flow for flow in (root, *builder.barriers) if one.numbers in flow.accesses]
+        traced = builder.opened.pop()
+        arriving = [flow for flow in (root, *builder.barriers) if traced.numbers in flow.accesses]
         if not arriving:
             continue
-        used = UsedRows(f"{one.name}.used")
-        met = builder.union(arriving, (), (one.numbers,))
-        answer = Flow(builder.put(used, met), ((ROW, LONG),), ())
+        used = UsedRows(f"{traced.name}.used")
+        arrived = builder.union(arriving, (), (traced.numbers,))
+        answer = Flow(builder.put(used, arrived), ((ROW, LONG),), ())
         columns = number_columns((HEAD, BODY))
-        told = Flow(builder.put(LineageOperator(one.operator), one.rows), columns, one.accesses)
-        backward = Backward(f"{one.name}.back", len(one.accesses))
-        rows = Flow(builder.put(backward, answer, told), ((ROW, LONG),), ())
-        builder.barriers.append(
-            Flow(builder.put(LineageOperator(backward), rows), (), one.accesses)
+        derivations = Flow(
+            builder.put(LineageOperator(traced.operator), traced.rows), columns, traced.accesses
         )
-        served |= {id(used): one.node, id(backward): one.node}
+        backward = Backward(f"{traced.name}.back", len(traced.accesses))
+        rows = Flow(builder.put(backward, answer, derivations), ((ROW, LONG),), ())
+        lineage = builder.put(LineageOperator(backward), rows)
+        builder.barriers.append(Flow(lineage, (), traced.accesses))
+        served |= {id(used): traced.node, id(backward): traced.node}
     return served

@@ -1,11 +1,9 @@
 """Flows between operators of a circuit, and where a join finds partners of a changed row.
 
-Groupings whose groups may be read instead of kept. Law: the groups of a grouping can be left out
-where the rows below it can be read again, and where what it puts out is a function of these rows
-alone (`Aggregate.is_deterministic`): what a change takes back then is what was put out before,
-whether it came of groups that were kept or of rows that were read. Of a circuit over one table
-partial aggregates go into kept groups alone, so that one whose groups are read has no chain: it is
-stepped by rows. Source: shared rule of state that is left out (docs/decisions/0101).
+A grouping's groups may be read instead of kept where the rows below can be read again and determine
+the output alone (`Aggregate.is_deterministic`): then a change retracts exactly what was output
+before. Partial aggregates need kept groups, so a circuit whose groups are read has no chain and is
+stepped by rows. Source: docs/decisions/0101.
 """
 
 from __future__ import annotations
@@ -46,10 +44,6 @@ if TYPE_CHECKING:
     from impctl.engine.linear import TableScan as ScanOperator
     from impctl.engine.operator import Operator
 
-# What flows between the operators of a circuit under construction, and what cannot. Law: a flow
-# names every column of its batches with its type, and the accesses its tags stand for, in the
-# tags' order; `approximate` are the columns that carry an error bound.
-
 Column = tuple[AttributeId, SqlType]
 
 _LONGEST = 60  # Characters of an expression shown in a message
@@ -73,19 +67,20 @@ class Source(Struct, frozen=True):
     scan: ScanOperator
     conditions: tuple[Expr, ...] = ()
 
-    def came(self, rows: pa.Table) -> Batch:
+    def inserted(self, rows: pa.Table) -> Batch:
         """The rows of the table as an insertion."""
         return self.scan.read(rows, np.ones(len(rows), dtype=np.int64))
 
 
 class Flow(Struct, frozen=True):
-    """The output of the operator (below zero: source) at position `at`. `whole` are the approximate
-    columns whose bounds are zero unless magnitudes add up to 2^53. `plan` yields the same rows from
-    the tables if there are only selections, projections and inner joins; `computed` does so in the
-    engine only, with other joins, set operations or readable groupings. `carried` are columns that
-    no plan node knows and that pass through everything above a join tree."""
+    """The output of an operator, or of source s as wire -1 - s: its columns, and its accesses in
+    the order of their tags. `approximate` columns have an error bound, which for
+    `whole` ones is zero unless magnitudes add up to 2^53. `plan` yields the same rows from the
+    tables if there are only selections, projections and inner joins; `computed` does so in the
+    engine only, with other joins, set operations or readable groupings. `carried` columns pass
+    through everything above a join tree; no plan node knows them."""
 
-    at: int
+    wire: int
     columns: tuple[Column, ...]
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
@@ -106,6 +101,10 @@ class Flow(Struct, frozen=True):
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
 
 
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
 def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
     """The node over the plans of its two inputs; None if one of them has no plan."""
     if left.rows is None or right.rows is None:
@@ -113,10 +112,10 @@ def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None
     return replace(node, left=left.rows, right=right.rows)
 
 
-def known_type(sql_type: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
+def known_type(sql_type: SqlType | None, span: Span | None, subject: str = "a value") -> SqlType:
     """Return the type of `what`; BlockedError if the engine does not support it."""
     if sql_type is None or sql_type.kind is Kind.OTHER:
-        raise BlockedError(f"{what} has a type that the engine does not support", span)
+        raise BlockedError(f"{subject} has a type that the engine does not support", span)
     return sql_type
 
 
@@ -126,7 +125,10 @@ def known_type_of(expr: Expr, span: Span | None) -> SqlType:
 
 
 def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
-    return tuple((one.id, known_type(one.type, span, f"`{one.name}`")) for one in attributes)
+    return tuple(
+        (attribute.id, known_type(attribute.type, span, f"`{attribute.name}`"))
+        for attribute in attributes
+    )
 
 
 def _shown(expr: Expr) -> str:
@@ -149,16 +151,11 @@ def _raise(blocker: Blocker | None, span: Span | None) -> None:
         raise BlockedError(reason, blocker.part.span or span)
 
 
-def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
+def refuse_approximate(flow: Flow, use: str, span: Span | None) -> None:
     """BlockedError if a column of the flow is not exact."""
     if flow.approximate & flow.ids:
-        raise BlockedError(f"the engine does not support {what} a sum of doubles", span)
+        raise BlockedError(f"the engine does not support {use} a sum of doubles", span)
 
-
-# Rows on the way through a circuit as a plan over the tables, so that others can read them too.
-# Law: the plan's rows are those that the flow it was made for has seen in all, with the range of
-# every sketched access beside them. Only selections, projections and inner joins have such a plan
-# with ranges; above a grouping, another join or a set operation the rows are the engine's own.
 
 RANGE_COLUMN: ColumnName = "__impctl_fragment"
 """The column of a table's rows that holds their range id."""
@@ -178,7 +175,6 @@ class Readable(Struct, frozen=True):
     accesses: tuple[AccessId, ...]
 
     def reads(self, access: AccessId) -> bool:
-        """Whether it reads an access of a table."""
         return any(scan.access == access for scan in scans_of(self.rows))
 
 
@@ -192,7 +188,6 @@ class DistantJoin(Struct, frozen=True):
 
 
 def range_attribute(access: AccessId) -> Attribute:
-    """The range id of an access's rows, as a column."""
     return Attribute(f"impctl/fragment/{access}", RANGE_COLUMN, INTEGER, nullable=False)
 
 
@@ -240,7 +235,7 @@ def readable(
     """The rows of `plan` with exactly these columns."""
     attributes = [Attribute(key, key, kind) for key, kind in columns]
     attributes += map(range_attribute, accesses)
-    outputs = tuple(ComputedColumn(one, one.ref()) for one in attributes)
+    outputs = ComputedColumn.unchanged(attributes)
     chosen = Project(with_range_ids(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 
@@ -250,14 +245,12 @@ def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
     return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
 
 
-# Where a join finds the partners of a changed row: in an index of its own, or in the tables. Law:
-# a choice changes what a change costs and what is remembered, never a sketch. It is made once, at
-# capture, and stored with the state, because a circuit is made for its state. `index` keeps the
-# side's rows and answers in memory; `files` and `spark` keep no more than a filter of its keys
-# and have the partners of keys that may be there read from the tables: by the engine from their
-# files, or by Spark. A side is read from files where it can be read again from the tables, by
-# Spark where the other side of the join can be, too, since Spark joins them at capture. A
-# grouping keeps its groups (`index`), or has the rows of those that change read from files.
+# Where a join finds the partners of a changed row. A choice changes costs and state, never a
+# sketch; it is made at capture and stored with the state, which fits only that circuit. `index`
+# keeps the side's rows. `files` and `spark` keep at most a filter of its keys, and partners are
+# read from table files by the engine, or by Spark. Files need a side that can be read again from
+# the tables; Spark needs that of both sides, since it joins them at capture. A grouping keeps its
+# groups (`index`), or the rows of changed groups are read from files.
 
 LARGEST_INDEX = 4 << 30  # Bytes of one side that is kept by default: what a small machine can map
 
@@ -324,8 +317,6 @@ class SideChoice(Struct, frozen=True):
 
 
 class Chooser(Protocol):
-    """Chooses for every side of every join, and for every grouping."""
-
     @property
     def has_filter(self) -> bool: ...
 
@@ -357,8 +348,8 @@ class StoredChoices(Struct, frozen=True):
 
 
 class ChooseBySize(Struct, frozen=True):
-    """As the workload asks; where it leaves that open, a side is kept while it is small enough. A
-    side of unknown size is kept, too."""
+    """The strategy that the workload requests; by default a side is kept if it is small enough, or
+    if its size is unknown."""
 
     asked: Strategy | None
     rows_of: Callable[[TableName], int | None]
@@ -372,7 +363,7 @@ class ChooseBySize(Struct, frozen=True):
     no key narrows are read whole."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """A side over several tables is taken to be as long as its longest table."""
+        """A side over several tables is assumed to have as many rows as the largest one."""
         counts = [self.rows_of(table) for table in facts.tables]
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from impctl.compile.flows import (
     Strategy,
     check,
     check_condition,
+    ids_of,
     known_type_of,
     over_rows,
     read_by_engine,
@@ -73,10 +74,8 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
 
-# The part of a plan whose rows are counted: what stands above it loses none of them. Law: a row
-# of DISTINCT, of a grouping and of UNION stems from all rows that went into it, so above the last
-# condition, join or LIMIT the ranges are those of the rows below. There no value decides
-# anything: neither how groups are told apart nor what they sum up to.
+# Above the last condition, join or LIMIT no row is lost: a row of DISTINCT, a grouping or UNION
+# stems from all its input rows, so the ranges are those of the rows below, whatever the values.
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
@@ -114,11 +113,10 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
     return ()
 
 
-# In which order the relations of inner joins are joined, and what their conditions imply of each.
-# Law: the order and the implied conditions change no row of the result, and they follow from the
-# plan alone: a circuit that depended on sizes would not fit the state it once wrote. Relations
-# with an equality to a constant come first, then other conditions, then none; a relation follows
-# only where an equality connects it, so that nothing is multiplied without need.
+# Join order and implied conditions of inner joins. Neither changes a row of the result. Both
+# follow from the plan alone: a circuit that depended on sizes would not fit its stored state.
+# Relations with an equality to a constant come first, then those with other conditions; next
+# comes a relation that an equality connects, which avoids products.
 
 
 class JoinInput(Struct, frozen=True):
@@ -144,9 +142,8 @@ def chain_of(node: Join) -> Joined:
     conditions: list[Expr] = []
     _collect(node, plans, conditions)
     relations = [_relation(plan, conditions) for plan in plans]
-    return Joined(
-        tuple(_ordered(relations, conditions)), tuple(conditions), _plain_classes(conditions)
-    )
+    ordered = tuple(_ordered(relations, conditions))
+    return Joined(ordered, tuple(conditions), _plain_classes(conditions))
 
 
 def implied_equalities(
@@ -161,13 +158,13 @@ def implied_equalities(
     pairs = [columns_of(part) for part in stated if _is_plain(part)]
     result: list[Expr] = []
     for members in equal:
-        ids = {one.id for one in members}
+        ids = {member.id for member in members}
         if any(pair <= ids and pair & joined and pair & other for pair in pairs):
             continue
-        mine = next((one for one in members if one.id in joined), None)
-        theirs = next((one for one in members if one.id in other), None)
-        if mine is not None and theirs is not None:
-            result.append(Compare(CompareOp.EQUAL, mine, theirs))
+        left = next((member for member in members if member.id in joined), None)
+        right = next((member for member in members if member.id in other), None)
+        if left is not None and right is not None:
+            result.append(Compare(CompareOp.EQUAL, left, right))
     return result
 
 
@@ -185,9 +182,9 @@ def _is_plain(part: Expr) -> bool:
     """Whether it makes two columns of one type equal, which is transitive."""
     if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
         return False
-    one, other = part.left, part.right
-    is_pair = isinstance(one, ColumnRef) and isinstance(other, ColumnRef)
-    kinds = type_of(one), type_of(other)
+    left, right = part.left, part.right
+    is_pair = isinstance(left, ColumnRef) and isinstance(right, ColumnRef)
+    kinds = type_of(left), type_of(right)
     return is_pair and kinds[0] is not None and kinds[0] == kinds[1]
 
 
@@ -202,9 +199,9 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = _ids_of(plan)
+    ids = ids_of(plan)
     result = [_implied(condition, ids) for condition in conditions]
-    return JoinInput(plan, ids, tuple(one for one in result if one is not None))
+    return JoinInput(plan, ids, tuple(condition for condition in result if condition is not None))
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
@@ -213,8 +210,8 @@ def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
         return None
     branches = []
     for branch in condition.operands:
-        own = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
-        implied = all_of(own)
+        parts = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
+        implied = all_of(parts)
         if implied is None:
             return None
         branches.append(implied)
@@ -222,12 +219,11 @@ def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
 
 
 def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list[JoinInput]:
-    places = sorted(range(len(relations)), key=lambda at: (_rank(relations[at]), at))
-    left = [relations[place] for place in places]
+    left = sorted(relations, key=_rank)
     ordered = [left.pop(0)]
     classes = _equal_columns(conditions)
     while left:
-        best = max(left, key=lambda one: _connection(one, ordered, classes))
+        best = max(left, key=lambda relation: _connection(relation, ordered, classes))
         left.remove(best)
         ordered.append(best)
     return ordered
@@ -240,7 +236,7 @@ def _connection(
     two joined relations share the value already, a third on it is likely to multiply rows."""
     best = 0
     for result in classes:
-        holders = sum(1 for one in joined if result & one.ids)
+        holders = sum(1 for other in joined if result & other.ids)
         if result & relation.ids and holders:
             best = max(best, 2 if holders == 1 else 1)
     return best
@@ -254,9 +250,9 @@ def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
         if not (columns_of(part.left) and columns_of(part.right)):
             continue
         merged = columns_of(part.left) | columns_of(part.right)
-        for result in [one for one in classes if one & merged]:
-            classes.remove(result)
-            merged |= result
+        for other in [ids for ids in classes if ids & merged]:
+            classes.remove(other)
+            merged |= other
         classes.append(merged)
     return classes
 
@@ -292,14 +288,14 @@ def pushed_below(node: Join) -> Join | None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
         return None
-    used = columns_of(node.condition) & _ids_of(node.left)
+    used = columns_of(node.condition) & ids_of(node.left)
     return _pushed_into(node.left, node, used) if used else None
 
 
 def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= _ids_of(plan):
+        if not used <= ids_of(plan):
             continue
         if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
             below: Plan | None = _pushed_into(plan, node, used)
@@ -311,12 +307,10 @@ def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join |
     return None
 
 
-# Which relations of inner joins are selected by scalars: by columns of relations with one row.
-# Law: of a relation that is rows of one table, selected and projected, those conditions that
-# compare it with scalars alone are asked of each of its rows as it comes, and again of the
-# table's rows when a scalar changes (`engine.join`). So none of its rows have to be kept, and
-# what is joined further is those that pass. The scalars themselves are joined where their columns
-# are read elsewhere, or carry ranges.
+# Selection by scalars, the columns of relations with one row. Conditions that compare rows of one
+# table with scalars only are evaluated on each changed row, and on the table's rows when a scalar
+# changes (`engine.join`), so no rows are kept. Scalars are joined only if their columns are read
+# elsewhere or carry ranges.
 
 
 class ScalarSelection(Struct, frozen=True):
@@ -329,19 +323,21 @@ class ScalarSelection(Struct, frozen=True):
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
     """The relations selected by scalars; one that all conditions join with scalars alone."""
-    scalars = [one for one in chain.relations if is_scalar(one.plan)]
-    known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
+    scalars = [relation for relation in chain.relations if is_scalar(relation.plan)]
+    scalar_columns = frozenset[AttributeId]().union(*(scalar.ids for scalar in scalars))
     is_alone = len(scalars) == len(chain.relations) - 1
     for relation in chain.relations:
         if not _is_of_one_table(relation.plan):
             continue
-        own = chain.conditions
+        conditions = chain.conditions
         if not is_alone:
-            own = tuple(part for part in own if _is_on_both(part, relation.ids, known))
-        read = frozenset[AttributeId]().union(*map(columns_of, own))
-        used = tuple(one for one in scalars if one.ids & read)
+            conditions = tuple(
+                part for part in conditions if _is_on_both(part, relation.ids, scalar_columns)
+            )
+        read = frozenset[AttributeId]().union(*map(columns_of, conditions))
+        used = tuple(scalar for scalar in scalars if scalar.ids & read)
         if used:
-            yield ScalarSelection(relation, used, own)
+            yield ScalarSelection(relation, used, conditions)
 
 
 def selected_chain(select: Select) -> Joined | None:
@@ -351,7 +347,7 @@ def selected_chain(select: Select) -> Joined | None:
     if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
         return None
     chain = chain_of(select.child)
-    scalars = [one for one in chain.relations if is_scalar(one.plan)]
+    scalars = [relation for relation in chain.relations if is_scalar(relation.plan)]
     if len(scalars) != len(chain.relations) - 1:
         return None
     return replace(chain, conditions=(*chain.conditions, *conjuncts(select.predicate)))
@@ -365,11 +361,11 @@ def is_scalar(plan: Plan) -> bool:
     return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
-def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
+def is_read_elsewhere(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
     """Whether a scalar's column is read elsewhere than in these conditions, or is an output
     column."""
     return root is None or not scalar.ids.isdisjoint(
-        {*_ids_of(root), *_read(root, scalar.plan, conditions)}
+        {*ids_of(root), *_read(root, scalar.plan, conditions)}
     )
 
 
@@ -384,19 +380,13 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
                 yield from columns_of(part)
     for below in inputs_of(plan):
         if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
-            yield from _ids_of(below)
+            yield from ids_of(below)
         yield from _read(below, without, conditions)
 
 
-def _ids_of(plan: Plan) -> frozenset[AttributeId]:
-    return frozenset(attribute.id for attribute in attributes_of(plan))
-
-
-def _is_on_both(
-    condition: Expr, own: frozenset[AttributeId], known: frozenset[AttributeId]
-) -> bool:
+def _is_on_both(condition: Expr, left: Set[AttributeId], right: Set[AttributeId]) -> bool:
     read = columns_of(condition)
-    return read <= known | own and not read.isdisjoint(known) and not read.isdisjoint(own)
+    return read <= left | right and bool(read & left) and bool(read & right)
 
 
 def _is_of_one_table(plan: Plan) -> bool:
@@ -405,12 +395,11 @@ def _is_of_one_table(plan: Plan) -> bool:
     return isinstance(plan, Scan)
 
 
-# Joins of every kind, put together from the inner join, DISTINCT and the union with signs. Law,
-# with k the join keys and d the distinct rows: R semi S = R join d(k of S); R anti S = R minus (R
-# semi S), whose rows carry no range of S; R left outer S = R join S plus (R anti S) padded with
-# NULL; full outer adds the other side. A condition that mixes both sides beyond equal keys
-# decides per row of R, so there the semi join is R join d(rows of R with a partner). NOT IN: a
-# NULL on the right leaves nothing, a NULL on the left stays only while the right side is empty.
+# Joins as inner join, DISTINCT and signed union. With k the join keys and d the distinct rows:
+# R semi S = R join d(k of S); R anti S = R minus (R semi S), without ranges of S; R left outer S
+# = R join S plus (R anti S) padded with NULL; full outer adds the other side. With a condition on
+# both sides beyond equal keys, R semi S = R join d(rows of R with a partner). NOT IN: a NULL on
+# the right leaves nothing; a NULL on the left stays only while the right side is empty.
 
 
 class _Key(Struct, frozen=True):
@@ -430,13 +419,12 @@ class _Condition(Struct, frozen=True):
         return _Condition(keys, self.right, self.left, self.mixed)
 
 
-_NOTHING_ASKED = _Condition((), (), (), ())
+_NO_CONDITION = _Condition((), (), (), ())
 _Selected = tuple[ScalarSelection, SideChoice]
 """A relation that is selected by scalars, and what is recorded of its rows."""
 
 
 def build_join(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
-    """Build the operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)
@@ -475,8 +463,8 @@ def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow |
     if not chosen:
         return None
     pairs = _chained(parts, chain, chosen)
-    own = {attribute.id for attribute in attributes_of(node.left)}
-    return replace(pairs, columns=tuple(one for one in pairs.columns if one[0] in own))
+    kept = {attribute.id for attribute in attributes_of(node.left)}
+    return replace(pairs, columns=tuple(c for c in pairs.columns if c[0] in kept))
 
 
 def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
@@ -484,7 +472,7 @@ def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
     if node.kind is JoinKind.ANTI and node.null_aware:
         used = frozenset() if node.condition is None else columns_of(node.condition)
         return parts.not_in(builder.sure(left, used), builder.sure(right, used))
-    condition = _taken_apart(node.condition, left, right)
+    condition = _split_condition(node.condition, left, right)
     left, right = parts.sure_keys(left, right, condition)
     match node.kind:
         case JoinKind.SEMI:
@@ -505,14 +493,14 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
     """Join the relations in turn; each condition as soon as possible, those on scalars before any
     join."""
     builder = parts.builder
-    asked = [part for one, _ in chosen for part in one.conditions]
-    waiting = [part for part in chain.conditions if part not in asked]
-    scalars = {id(one): one for selection, _ in chosen for one in selection.scalars}
+    scalar_conditions = [part for scalar, _ in chosen for part in scalar.conditions]
+    waiting = [part for part in chain.conditions if part not in scalar_conditions]
+    scalars = {id(scalar): scalar for selection, _ in chosen for scalar in selection.scalars}
     unread = {
-        at: one
-        for at, one in scalars.items()
-        if not any(one.ids & columns_of(part) for part in waiting)
-        and not is_read_beside(builder.plan, one, asked)
+        identity: scalar
+        for identity, scalar in scalars.items()
+        if not any(scalar.ids & columns_of(part) for part in waiting)
+        and not is_read_elsewhere(builder.plan, scalar, scalar_conditions)
     }
     flows: dict[int, Flow] = {}
 
@@ -528,8 +516,8 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
         flow = parts.filtered(flow_of(relation), relation.implied)
         for selection, choice in chosen:
             if selection.relation is relation:
-                beside = [flow_of(one) for one in selection.scalars]
-                flow = parts.by_scalars(flow, beside, selection, choice)
+                scalar_flows = [flow_of(scalar) for scalar in selection.scalars]
+                flow = parts.by_scalars(flow, scalar_flows, selection, choice)
         if result is None:
             result = flow
             continue
@@ -537,14 +525,14 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
         waiting = [part for part in waiting if part not in ready]
         ready += implied_equalities(chain.equal, result.ids, flow.ids, ready)
         condition = None if not ready else And(tuple(ready))
-        apart = _taken_apart(condition, result, flow)
+        apart = _split_condition(condition, result, flow)
         result, flow = parts.sure_keys(result, flow, apart)
         result = parts.inner(result, flow, apart)
     assert result is not None
     # Of scalars that are not read above, only the ranges of their rows are joined.
     for flow in map(flow_of, unread.values()):
         if flow.accesses:
-            result = parts.inner(result, flow, _NOTHING_ASKED)
+            result = parts.inner(result, flow, _NO_CONDITION)
     return parts.filtered(result, waiting)
 
 
@@ -555,17 +543,17 @@ class _JoinParts(Struct, frozen=True):
 
     def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
         """Both sides, with their join keys exact."""
-        mine = [columns_of(key.left) for key in condition.keys]
-        theirs = [columns_of(key.right) for key in condition.keys]
-        left = self.builder.sure(left, frozenset().union(*mine))
-        return left, self.builder.sure(right, frozenset().union(*theirs))
+        left_columns = [columns_of(key.left) for key in condition.keys]
+        right_columns = [columns_of(key.right) for key in condition.keys]
+        left = self.builder.sure(left, frozenset().union(*left_columns))
+        return left, self.builder.sure(right, frozenset().union(*right_columns))
 
     def chosen(self, chain: Joined) -> list[_Selected]:
         """The relations of a chain that are chosen to be selected by scalars, and why."""
         result = []
-        for one in scalar_selections(chain):
-            columns = typed(attributes_of(one.relation.plan), self.node.span)
-            (scan,) = scans_of(one.relation.plan)
+        for selection in scalar_selections(chain):
+            columns = typed(attributes_of(selection.relation.plan), self.node.span)
+            (scan,) = scans_of(selection.relation.plan)
             facts = SideFacts(
                 f"{self.builder.name('scalars')}.rows",
                 (scan.table,),
@@ -575,47 +563,47 @@ class _JoinParts(Struct, frozen=True):
             )
             choice = self.builder.chooser.choose(facts)
             if choice.strategy is Strategy.FILES:
-                result.append((one, choice))
+                result.append((selection, choice))
         return result
 
     def by_scalars(
         self, rows: Flow, scalars: Sequence[Flow], selection: ScalarSelection, choice: SideChoice
     ) -> Flow:
-        beside = scalars[0]
+        scalar = scalars[0]
         for other in scalars[1:]:
-            beside = self.inner(beside, other, _NOTHING_ASKED)
+            scalar = self.inner(scalar, other, _NO_CONDITION)
         predicate = And(selection.conditions)
         check_condition(predicate, self.node.span)
         read = columns_of(predicate)
         if rows.plan is None or read & rows.approximate:
             raise BlockedError("what a scalar selects cannot be read again", self.node.span)
-        beside, bounds = self.builder.parted(beside)
+        scalar, bounds = self.builder.parted(scalar)
         bounds = {name: bound for name, bound in bounds.items() if name in read}
-        held = {*read, *bounds.values()}
+        stored_columns = {*read, *bounds.values()}
         operator = SelectByScalars(
             choice.side.removesuffix(".rows"),
             predicate,
             rows.columns,
-            [column for column in beside.columns if column[0] in held],
+            [column for column in scalar.columns if column[0] in stored_columns],
             bounds,
             len(rows.accesses),
             must_be_sure=self.must_be_sure,
         )
-        at = self.builder.put(operator, rows, beside)
+        wire = self.builder.put(operator, rows, scalar)
         self.builder.sides.append(choice)
-        wanted = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
-        self.builder.distant.append(DistantJoin(operator, None, (wanted,)))
-        return replace(rows, at=at, plan=None)
+        side = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
+        self.builder.distant.append(DistantJoin(operator, None, (side,)))
+        return replace(rows, wire=wire, plan=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         left = self.filtered(left, condition.left)
         right = self.filtered(right, condition.right)
         whole = left.whole | right.whole
-        left, mine = self.builder.parted(left)
-        right, theirs = self.builder.parted(right)
+        left, left_bounds = self.builder.parted(left)
+        right, right_bounds = self.builder.parted(right)
         columns = (*left.columns, *right.columns)
         result = self._matched(left, right, condition.keys, columns)
-        result = self.builder.rejoined(result, {**mine, **theirs}, whole)
+        result = self.builder.rejoined(result, {**left_bounds, **right_bounds}, whole)
         return self.filtered(result, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
@@ -644,8 +632,8 @@ class _JoinParts(Struct, frozen=True):
         named = self.builder.project(pairs, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         keys = tuple(
-            _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
-            for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
+            _Key(ColumnRef(name, kind), ColumnRef(other, kind), null_safe=True)
+            for (name, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
         return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
 
@@ -666,9 +654,9 @@ class _JoinParts(Struct, frozen=True):
         columns = (*left.columns, *right.columns)
         return self.builder.union(flows, columns, (*left.accesses, *right.accesses))
 
-    def _padded(self, flow: Flow, own: tuple[Column, ...], other: tuple[Column, ...]) -> Flow:
-        padding = [(name, Literal(None, kind)) for name, kind in other]
-        return self.builder.project(flow, [*flow.refs(), *padding], (*own, *other), self.node)
+    def _padded(self, flow: Flow, columns: tuple[Column, ...], padded: tuple[Column, ...]) -> Flow:
+        padding = [(name, Literal(None, kind)) for name, kind in padded]
+        return self.builder.project(flow, [*flow.refs(), *padding], (*columns, *padded), self.node)
 
     def not_in(self, left: Flow, right: Flow) -> Flow:
         """The null-aware anti join on one pair of values."""
@@ -678,11 +666,11 @@ class _JoinParts(Struct, frozen=True):
         if key is None or key.null_safe:
             reason = "the engine supports NOT IN only with a single equality"
             raise BlockedError(reason, self.node.span)
-        known = self.filtered(left, (Not(IsNull(key.left)),))
-        result = self.anti(known, right, _Condition((key,), (), (), ()))
-        flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
+        not_null = self.filtered(left, (Not(IsNull(key.left)),))
+        result = self.anti(not_null, right, _Condition((key,), (), (), ()))
+        flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NO_CONDITION)]
         unknown = self.filtered(left, (IsNull(key.left),))
-        flows.append(self.anti(unknown, right, _NOTHING_ASKED))
+        flows.append(self.anti(unknown, right, _NO_CONDITION))
         return self.builder.union(flows, left.columns, left.accesses)
 
     def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
@@ -697,21 +685,21 @@ class _JoinParts(Struct, frozen=True):
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
-        whole = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
+        joined = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
         is_joined = left_flow.plan is not None and right_flow.plan is not None
-        plan, computed = (whole, None) if is_joined else (None, whole)
+        plan, computed = (joined, None) if is_joined else (None, joined)
         left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
         right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
-        at = builder.put(operator, left_flow, right_flow)
+        wire = builder.put(operator, left_flow, right_flow)
         accesses = (*left.accesses, *right.accesses)
-        result = Flow(at, columns, accesses, plan=plan, computed=computed)
+        result = Flow(wire, columns, accesses, plan=plan, computed=computed)
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
-                read_by_engine(flow, f"{name}.{at}", side.columns, side.keys)
-                for flow, side, at in both
+                read_by_engine(flow, f"{name}.{label}", side.columns, side.keys)
+                for flow, side, label in both
                 if side.is_distant
             )
             out = None
@@ -779,19 +767,19 @@ def _joined_plan(
     """The join as a plan over the tables; None if a side has none."""
     if left.rows is None or right.rows is None:
         return None
-    mine, theirs = dict(left.columns), dict(right.columns)
+    left_types, right_types = dict(left.columns), dict(right.columns)
     parts: list[Expr] = [
         Compare(
             CompareOp.NULL_SAFE_EQUAL if key.null_safe else CompareOp.EQUAL,
-            ColumnRef(one, mine[one]),
-            ColumnRef(other, theirs[other]),
+            ColumnRef(left_key, left_types[left_key]),
+            ColumnRef(right_key, right_types[right_key]),
         )
-        for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
+        for left_key, right_key, key in zip(left_side.keys, right_side.keys, keys, strict=True)
     ]
     return Join(JoinKind.INNER, left.rows, right.rows, all_of(parts))
 
 
-def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
+def _split_condition(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
     keys, lefts, rights, mixed = [], [], [], []
     for part in () if condition is None else conjuncts(condition):
         used = columns_of(part)
@@ -810,21 +798,21 @@ def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
 def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
     if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
-    one, other = part.left, part.right
-    if columns_of(one) <= right.ids and columns_of(other) <= left.ids:
-        one, other = other, one
-    mine, theirs = columns_of(one), columns_of(other)
-    if not (mine and theirs and mine <= left.ids and theirs <= right.ids):
+    left_expr, right_expr = part.left, part.right
+    if columns_of(left_expr) <= right.ids and columns_of(right_expr) <= left.ids:
+        left_expr, right_expr = right_expr, left_expr
+    left_ids, right_ids = columns_of(left_expr), columns_of(right_expr)
+    if not (left_ids and right_ids and left_ids <= left.ids and right_ids <= right.ids):
         return None
-    if mine & left.approximate - left.whole or theirs & right.approximate - right.whole:
+    if left_ids & left.approximate - left.whole or right_ids & right.approximate - right.whole:
         # What is equal only within a bound cannot be looked up.
         return None
-    kind, their_kind = type_of(one), type_of(other)
+    kind, their_kind = type_of(left_expr), type_of(right_expr)
     if kind is None or their_kind is None:
         return None
     common = common_type(kind, their_kind)
     if common is None:
         return None
-    one = one if kind == common else Cast(one, common)
-    other = other if their_kind == common else Cast(other, common)
-    return _Key(one, other, part.op is CompareOp.NULL_SAFE_EQUAL)
+    left_expr = left_expr if kind == common else Cast(left_expr, common)
+    right_expr = right_expr if their_kind == common else Cast(right_expr, common)
+    return _Key(left_expr, right_expr, part.op is CompareOp.NULL_SAFE_EQUAL)

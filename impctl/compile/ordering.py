@@ -48,18 +48,16 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Top-k: the first rows of an order or of each group, and the barrier below other operators. Law:
-# where a top-k is not the query's last step, the ranges of all its rows, ties at the border
-# included, belong to the sketch whether the rows are used above or not. So they are counted at
-# the root on a branch of their own, and above the barrier rows carry none of these ranges any
-# more: whatever is left of a row there, its ranges are counted already. The last step needs no
-# barrier: its rows, ties included, are what is counted. A witness node is no barrier: its rows go
-# on with their ranges, each as often as it is first by some order.
+# A top-k below other operators is a barrier: the ranges of all its rows, ties at the border
+# included, belong to the sketch, used above or not. They go to the root on a separate branch, and
+# rows above carry none of them. The last step needs no barrier: its rows, ties included, are what
+# is counted. A witness node is no barrier: its rows keep their ranges, each as often as it is
+# first by some order.
 
 
 def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
-    """Build a top-k; `is_last` if nothing above it decides which rows there are. `must_be_sure`: an
-    operator above depends on which rows there are."""
+    """Build a top-k; `is_last` if no operator above selects rows. `must_be_sure`: an operator above
+    depends on which rows there are."""
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
@@ -69,32 +67,33 @@ def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sur
     # The rows that OFFSET skips are kept; only counting of ranges may receive them.
     is_counted = is_last or (is_free and not node.offset)
     must_be_sure = must_be_sure or not is_counted
-    is_told = bool(below.carried) and not is_last and builder.is_barrier(node)
-    if used and is_told:
+    has_tree = bool(below.carried) and not is_last and builder.is_barrier(node)
+    if used and has_tree:
         reason = "the engine does not support LIMIT ordered by a sum of doubles above a join tree"
         raise BlockedError(reason, node.span)
     is_dense = node.rank is not None and node.rank.function == "dense_rank"
     has_ties_to_break = len(node.order) > 1 or is_dense
     if used and not (used <= below.whole and (must_be_sure or has_ties_to_break)):
-        is_asked = is_last and builder.has_answer
-        return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)
-    whole = below.whole
+        keeps_bounds = is_last and builder.has_answer
+        return build_likely(
+            builder, node, below, must_be_sure=must_be_sure, keeps_bounds=keeps_bounds
+        )
+    integral = below.whole
     below, bounds = builder.parted(builder.sure(below, used))
-    flow = _exactly_first(builder, node, below, is_last=is_last, is_told=is_told)
-    return builder.rejoined(flow, bounds, whole)
+    flow = _exactly_first(builder, node, below, is_last=is_last, has_tree=has_tree)
+    return builder.rejoined(flow, bounds, integral)
 
 
 def _exactly_first(
-    builder: CircuitBuilder, node: TopK, below: Flow, *, is_last: bool, is_told: bool
+    builder: CircuitBuilder, node: TopK, below: Flow, *, is_last: bool, has_tree: bool
 ) -> Flow:
-    """The operators of a top-k by exact values. All groups of a join tree that tie (`is_told`) take
-    part."""
+    """The operators of a top-k by exact values; with `has_tree`, all tied groups take part."""
     top = _TopParts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
     buffer = top.buffer(sorted_)
     if is_last:
         return top.first(sorted_, top.name, top.tied, buffer)
-    if is_told:
+    if has_tree:
         first = builder.taking_part[id(node)] = top.first(sorted_, top.name, top.tied, buffer)
         if top.tied == top.exact:
             return first
@@ -140,31 +139,31 @@ class _TopParts:
     def with_keys(self, flow: Flow) -> Flow:
         """The node's input columns, and what it sorts and partitions by."""
         node, name = self.node, self.name
-        computed = [(f"{name}/order{at}", key.expr) for at, key in enumerate(node.order)]
-        computed += [(f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)]
+        computed = [(f"{name}/order{index}", key.expr) for index, key in enumerate(node.order)]
+        computed += [(f"{name}/part{index}", expr) for index, expr in enumerate(node.partition_by)]
         for _, expr in computed:
             check(expr, node.span)
         types = tuple((key, known_type_of(expr, node.span)) for key, expr in computed)
         columns = (*self._columns, *types)
-        own = {name for name, _ in self._columns}
-        passed = [(name, ref) for name, ref in flow.refs() if name in own]
-        at = self.builder.put(Project((*passed, *computed)), flow)
-        return Flow(at, columns, flow.accesses)
+        names = {name for name, _ in self._columns}
+        passed = [(name, ref) for name, ref in flow.refs() if name in names]
+        wire = self.builder.put(Project((*passed, *computed)), flow)
+        return Flow(wire, columns, flow.accesses)
 
     def buffer(self, sorted_: Flow) -> int | None:
         """How many of the first rows of a flow with the keys are kept; None is all."""
         is_grouped = bool(self.node.partition_by)
-        wanted = self.exact.size
-        result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
+        first_rows = self.exact.size
+        result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=first_rows)
         self.builder.keeps_all |= result is None
         return result
 
     def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
         order = [
-            OrderKey(f"{self.name}/order{at}", key.descending, key.nulls_first)
-            for at, key in enumerate(self.node.order)
+            OrderKey(f"{self.name}/order{index}", key.descending, key.nulls_first)
+            for index, key in enumerate(self.node.order)
         ]
-        partition = [f"{self.name}/part{at}" for at in range(len(self.node.partition_by))]
+        partition = [f"{self.name}/part{index}" for index in range(len(self.node.partition_by))]
         rank = None if self.node.rank is None else self.node.rank.attribute
         operator = Top(
             name,
@@ -184,13 +183,11 @@ class _TopParts:
         return Flow(self.builder.put(operator, flow), columns, flow.accesses)
 
 
-# Top-k by a sum of doubles: the rows that may be first, or those that surely are. Law: whatever
-# Spark's own summation gives within the bounds, its first rows are among these. Where too many of
-# them do no harm all are kept, and the ranges of all of them are counted: the top-k is the
-# query's last step, or the barrier of all that is sketched, or nothing above it groups, counts or
-# cuts rows. Elsewhere they must be no more than are asked for, and then they are the first rows
-# for sure; a step in which they are more fails with `not_exact`, and so does one in which the
-# rows that OFFSET skips are. Only the first sort key is looked at; ties on it are kept whole.
+# Top-k by a sum of doubles keeps all rows that may be first: whatever Spark's summation gives
+# within the bounds, its first rows are among them. Extra rows are harmless, and their ranges are
+# counted, if the top-k is the last step or the barrier of all sketched accesses, or if nothing
+# above groups, counts or cuts rows. Elsewhere a step with extra rows, or extra rows that OFFSET
+# skips, fails with `not_exact`. Only the first sort key is compared; ties on it are all kept.
 
 
 def build_likely(
@@ -201,9 +198,8 @@ def build_likely(
     must_be_sure: bool,
     keeps_bounds: bool = False,
 ) -> Flow:
-    """Build first rows that may be unsure; the rank is not among the output columns.
-    `must_be_sure`: rows that may be first are not enough. Else columns with bounds pass only if
-    `keeps_bounds`, and so do the rows that OFFSET skips."""
+    """Build first rows that may be unsure, without their rank. `must_be_sure` allows no extra rows.
+    Otherwise columns with bounds, and the rows that OFFSET skips, pass only if `keeps_bounds`."""
     keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
         reason = "the engine does not support ordering by a sum of doubles below another grouping"
@@ -230,7 +226,7 @@ def build_likely(
     first = likely(name, sorted_, node.offset + node.count)
     if not keeps_bounds:
         exact = tuple(column for column in below.columns if column[0] not in below.approximate)
-        return Flow(first.at, exact, below.accesses)
+        return Flow(first.wire, exact, below.accesses)
     if must_be_sure and below.accesses and builder.is_barrier(node):
         builder.barriers.append(first)
         first = builder.union([first], first.columns, ())
@@ -238,9 +234,9 @@ def build_likely(
         # As many rows as are skipped are no others than these, so what is left is the answer.
         skipped = likely(f"{name}/skipped", first, node.offset)
         first = builder.union([first, skipped], first.columns, first.accesses, signs=(1, -1))
-    own = {key.column, bound, *parts}
-    columns = tuple(column for column in sorted_.columns if column[0] not in own)
-    first = Flow(first.at, columns, first.accesses)
+    added = {key.column, bound, *parts}
+    columns = tuple(column for column in sorted_.columns if column[0] not in added)
+    first = Flow(first.wire, columns, first.accesses)
     return builder.rejoined(first, bounds_of(below), below.whole)
 
 
@@ -250,7 +246,7 @@ def _with_keys(
     """The rows with their sort and partition columns; the column of the bound, if there is one."""
     key = node.order[0]
     parts: list[tuple[AttributeId, Expr]] = [
-        (f"{name}/part{at}", expr) for at, expr in enumerate(node.partition_by)
+        (f"{name}/part{index}", expr) for index, expr in enumerate(node.partition_by)
     ]
     for expr in (key.expr, *node.partition_by):
         check(expr, node.span)
@@ -259,64 +255,73 @@ def _with_keys(
         raise BlockedError(reason, node.span)
     order, bound = f"{name}/order", f"{name}/bound"
     has_bound = bool(columns_of(key.expr) & below.approximate)
-    kept = [
+    passed_columns = [
         column for column in below.columns if keeps_bounds or column[0] not in below.approximate
     ]
-    own = [(of, known_type_of(expr, node.span)) for of, expr in ((order, key.expr), *parts)]
-    ids = {of for of, _ in kept}
-    passed = [(of, ref) for of, ref in below.refs() if of in ids]
-    at = builder.put(Project((*passed, (order, key.expr), *parts)), below)
+    added = [
+        (column_id, known_type_of(expr, node.span))
+        for column_id, expr in ((order, key.expr), *parts)
+    ]
+    ids = {column_id for column_id, _ in passed_columns}
+    passed = [(column_id, ref) for column_id, ref in below.refs() if column_id in ids]
+    wire = builder.put(Project((*passed, (order, key.expr), *parts)), below)
     bounds = {order: bound} if has_bound else {}
     if keeps_bounds:
         bounds |= bounds_of(below)
-    columns = (*kept, *own, *((of, DOUBLE) for of in bounds.values()))
-    flow = Flow(at, columns, below.accesses)
+    columns = (*passed_columns, *added, *((column_id, DOUBLE) for column_id in bounds.values()))
+    flow = Flow(wire, columns, below.accesses)
     if bounds:
         flow = Flow(builder.put(Parted(bounds), flow), columns, below.accesses)
     sort = OrderKey(order, key.descending, key.nulls_first)
-    return flow, sort, bound if has_bound else None, [of for of, _ in parts]
+    return flow, sort, bound if has_bound else None, [column_id for column_id, _ in parts]
 
 
-# Ranks without a limit, LAG and LEAD: rows with values by their place in their partition. Law:
-# what places a row, and what it takes from others, is exact, which is found at every step, as is
-# that no two rows tie where that matters. Offsets are literals, as Spark wants them.
+# Ranks without a limit, LAG and LEAD. Every step checks that sort keys and shifted values are
+# exact, and that no rows tie where ties matter. Offsets are literals, as in Spark.
 
-_MOVED = frozenset({"lag", "lead"})
+_SHIFTED = frozenset({"lag", "lead"})
 
 
 def check_placed(call: WindowCall, span: Span | None) -> None:
     """BlockedError for a call that the engine does not compute by place."""
     reason, span = f"the engine does not support {call.function.upper()}", call.span or span
-    if call.function not in RANKS | _MOVED:
+    if call.function not in RANKS | _SHIFTED:
         raise BlockedError(reason, span)
     if call.frame is not None or not call.order:
         raise BlockedError(f"{reason} without ORDER BY or with a frame", span)
-    if call.function in _MOVED:
+    if call.function in _SHIFTED:
         _ahead(call, span)
-        _taken(call, span)
+        _shifted_values(call, span)
 
 
-def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
+def _shifted_values(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
     """The value that others take of a row, and its default if there is one, of one type. A number
     that loses nothing by it has the value's type, whatever type Spark makes of both."""
     value, *default = call.arguments[::2]
     kind = known_type_of(value, span)
     if not default or type_of(default[0]) == kind:
         return (value, *default)
-    own = type_of(default[0])
+    default_kind = type_of(default[0])
     is_constant = isinstance(default[0], Literal)
-    if is_constant and own is not None and _fits(narrowed(default[0], own, kind), kind):
+    if (
+        is_constant
+        and default_kind is not None
+        and _fits(narrowed(default[0], default_kind, kind), kind)
+    ):
         return (value, Cast(default[0], kind))
     name = call.function.upper()
     raise BlockedError(f"the default of {name} has a different type than its value", span)
 
 
-def _fits(own: SqlType, kind: SqlType) -> bool:
+def _fits(source: SqlType, target: SqlType) -> bool:
     """Whether every number of one type is one of the other: whole numbers and decimals."""
-    if not all(each.is_integral or each.kind is Kind.DECIMAL for each in (own, kind)):
+    if not all(type_.is_integral or type_.kind is Kind.DECIMAL for type_ in (source, target)):
         return False
-    own, kind = as_decimal(own), as_decimal(kind)
-    return own.scale <= kind.scale and own.precision - own.scale <= kind.precision - kind.scale
+    source, target = as_decimal(source), as_decimal(target)
+    return (
+        source.scale <= target.scale
+        and source.precision - source.scale <= target.precision - target.scale
+    )
 
 
 def _ahead(call: WindowCall, span: Span | None) -> int:
@@ -346,61 +351,57 @@ def build_placed(
     computed: dict[Expr, AttributeId] = {}
     for call in calls:
         # What it sorts by, and what others take of a row.
-        taken = _taken(call, node.span) if call.function in _MOVED else ()
-        for expr in (*(key.expr for key in call.order), *taken):
+        shifted = _shifted_values(call, node.span) if call.function in _SHIFTED else ()
+        for expr in (*(key.expr for key in call.order), *shifted):
             fresh = f"{name}/{len(computed)}"
             computed.setdefault(expr, expr.id if isinstance(expr, ColumnRef) else fresh)
-    added = [(own, expr) for expr, own in computed.items() if own not in rows.ids]
-    kinds = [(own, known_type_of(expr, node.span)) for own, expr in added]
+    added = [(column, expr) for expr, column in computed.items() if column not in rows.ids]
+    kinds = [(column, known_type_of(expr, node.span)) for column, expr in added]
     if added:
         rows = builder.project(rows, (*rows.refs(), *added), (*rows.columns, *kinds), node)
     rows = builder.sure(rows, (*computed.values(), *partition))
     rows, bounds = builder.parted(rows)
     placed = [_placed(call, computed, node.span) for call in calls]
-    at = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
+    wire = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
     results = typed([call.attribute for call in calls], node.span)
-    whole = rows.whole
-    return builder.rejoined(Flow(at, (*rows.columns, *results), ()), bounds, whole)
+    integral = rows.whole
+    return builder.rejoined(Flow(wire, (*rows.columns, *results), ()), bounds, integral)
 
 
 def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:
     order = tuple(OrderKey(columns[k.expr], k.descending, k.nulls_first) for k in call.order)
     if call.function in RANKS:
         return Placed(call.attribute.id, call.function, order)
-    value, *default = [columns[taken] for taken in _taken(call, span)]
+    value, *default = [columns[expr] for expr in _shifted_values(call, span)]
     ahead = _ahead(call, call.span or span)
     otherwise = default[0] if default else None
     return Placed(call.attribute.id, call.function, order, value, ahead, otherwise)
 
 
-# Windows: rows beside the groups they are of, and values by their place in the partition. Law:
-# f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GROUP BY p) on p, NULL
-# being equal to NULL. A row has the ranges of all rows of its partition, as a capture finds them;
-# they come with the group, so the row's own, which are among them, are left out. Calls of other
-# partitions are put beside one after the other; such a row has the ranges too that rows of its
-# later partitions got by the earlier ones, which is its own where a sketch is safe. Ranks, LAG
-# and LEAD are put beside the rows before that (`engine.window`). A step costs the changed rows
-# and, where a partition's value changes, the rows of that partition; every row is kept.
+# f(x) OVER (PARTITION BY p) of R is R joined with (SELECT p, f(x) FROM R GROUP BY p) on p, with
+# NULL equal to NULL. A row has the ranges of all rows of its partition; they come with the group,
+# so its own are dropped. Calls with other partitions are joined one after the other; a row then
+# also gets ranges that rows of its later partitions got from earlier ones, which are its own where
+# a sketch is safe. Ranks, LAG and LEAD are added before (`engine.window`). A step costs the changed
+# rows and the rows of partitions whose value changes; every row is kept.
 
 
 def build_window(builder: CircuitBuilder, node: Window) -> Flow:
-    """Build a window; BlockedError for functions that are left to Spark."""
     for call in node.calls:
         if call.function not in AGGREGATES:
             check_placed(call, node.span)
         elif not is_whole(call):
-            reason = f"the engine does not support {call.function.upper()}"
-            raise BlockedError(
-                f"{reason} over part of a window's partition", call.span or node.span
-            )
+            name = call.function.upper()
+            reason = f"the engine does not support {name} over part of a window's partition"
+            raise BlockedError(reason, call.span or node.span)
     rows = builder.build(node.child, must_be_sure=True)
     for partition_by in dict.fromkeys(call.partition_by for call in node.calls):
         calls = [call for call in node.calls if call.partition_by == partition_by]
-        whole = [call for call in calls if call.function in AGGREGATES]
-        grouping = _grouping(builder, node, partition_by, whole)
+        aggregates = [call for call in calls if call.function in AGGREGATES]
+        grouping = _grouping(builder, node, partition_by, aggregates)
         placed = [call for call in calls if call.function not in AGGREGATES]
         result = _beside(builder, node, rows, grouping, placed)
-        results = (call.attribute for call in (*whole, *placed))
+        results = (call.attribute for call in (*aggregates, *placed))
         columns = (*rows.columns, *typed(results, node.span))
         outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
         rows = builder.project(result, outputs, columns, node)
@@ -415,8 +416,8 @@ def _grouping(
 ) -> Aggregate:
     name = builder.name("window")
     keys = tuple(
-        ComputedColumn(Attribute(f"{name}/key{place}", f"key{place}", type_of(expr)), expr)
-        for place, expr in enumerate(partition_by)
+        ComputedColumn(Attribute(f"{name}/key{position}", f"key{position}", type_of(expr)), expr)
+        for position, expr in enumerate(partition_by)
     )
     results = tuple(
         AggregateOutput(
@@ -440,8 +441,10 @@ def _beside(
     name = builder.name("window")
     keys = grouping.keys
     ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
-    computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
-    types = [(own, known_type_of(expr, node.span)) for own, expr in computed]
+    computed = [
+        (column, key.expr) for column, key in zip(ids, keys, strict=True) if column not in rows.ids
+    ]
+    types = [(column, known_type_of(expr, node.span)) for column, expr in computed]
     alone = builder.union([rows], rows.columns, ())
     if computed:
         alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)
@@ -450,16 +453,16 @@ def _beside(
         if not rows.accesses and not grouping.aggregates:
             return alone
     groups = _groups(builder, grouping, rows)
-    whole = rows.whole | groups.whole
-    alone, mine = builder.parted(alone)
-    groups, theirs = builder.parted(groups)
+    integral = rows.whole | groups.whole
+    alone, row_bounds = builder.parted(alone)
+    groups, group_bounds = builder.parted(groups)
     sides = (
         Side(alone.columns, tuple(ids), 0),
         Side(groups.columns, tuple(key.attribute.id for key in keys), len(groups.accesses)),
     )
-    at = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
-    flow = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
-    return builder.rejoined(flow, {**mine, **theirs}, whole)
+    wire = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
+    flow = Flow(wire, (*alone.columns, *groups.columns), groups.accesses)
+    return builder.rejoined(flow, {**row_bounds, **group_bounds}, integral)
 
 
 def _groups(builder: CircuitBuilder, grouping: Aggregate, rows: Flow) -> Flow:

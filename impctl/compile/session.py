@@ -39,12 +39,9 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
 
 
-# What a commit writes of the state: new runs, dropped runs, counters. Law: what `checkpoint_of`
-# hands out is all that changed since the last one was saved.
-
-
 class Checkpoint(Struct, frozen=True):
-    """State to write: runs to put, as (arrangement, sequence, table), and to drop; counters."""
+    """All changes of state since the last saved checkpoint: runs to put, as (arrangement, sequence,
+    table), runs to drop, and counters."""
 
     put: tuple[tuple[str, int, pa.Table], ...]
     drop: tuple[tuple[str, int], ...]
@@ -60,17 +57,16 @@ def checkpoint_of(keepers: Iterable[Keeper], counters: Mapping[str, int]) -> Che
     return Checkpoint(tuple(put), tuple(drop), counters)
 
 
-# The rows that enter or leave a query because constants in its conditions moved. Law: to a
-# circuit they are one more batch behind the selections above a scan. With O and N the old and new
-# conditions, D a table's change and T the table after it, what is behind the selections changes
-# by O(D) + N(T) - O(T), since it was O(T - D) and becomes N(T). All rows of a step are one batch,
-# so that a buffer that is refilled from the table finds itself where the table is.
+# Rows that enter or leave a query because constants in its conditions moved. With O and N the old
+# and new conditions, D a table's change and T the table after it, the output of the selections
+# changes by O(D) + N(T) - O(T): it was O(T - D) and becomes N(T). All rows of a step are one
+# batch, so that a buffer refilled from the table is in step with it.
 
 Moves = Mapping[AccessId, MovedConditions]
 Moving = tuple[Source, MovedConditions]  # A source with the moving parts of the conditions above it
 MovedRows = Callable[[Sequence[Moving]], Iterable[pa.Table]]
-"""All rows of the one table that these sources read, after the change, for which what moved for any
-of them changes the outcome; it may return more. Columns come in any order."""
+"""Rows of the one table that these sources read, after the change: at least those for which some
+source's moved conditions change the outcome. Columns come in any order."""
 
 
 def moved_batches(
@@ -84,63 +80,61 @@ def moved_batches(
             by_table.setdefault(source.table, []).append((source, moves[source.access]))
     result: dict[AccessId, list[Batch]] = {access: [] for access in moves}
     count = 0
-    for asked in by_table.values():
-        for table in rows(asked):
+    for movings in by_table.values():
+        for table in rows(movings):
             moves_for_any = np.zeros(len(table), dtype=np.bool_)
-            for source, moved in asked:
-                batch, at = differing_rows(source, moved, table)
-                moves_for_any[at] = True
+            for source, moved in movings:
+                batch, positions = differing_rows(source, moved, table)
+                moves_for_any[positions] = True
                 result[source.access].append(batch)
             count += int(moves_for_any.sum())
     return result, count
 
 
 def moved_batch(
-    moved: MovedConditions, change: Batch | None, came_or_went: Sequence[Batch]
+    moved: MovedConditions, change: Batch | None, moved_rows: Sequence[Batch]
 ) -> Batch | None:
     """The change behind the selections of a source; None for no change."""
     parts = [] if change is None else [change.keep(passing(moved.before, change))]
-    kept = [part for part in (*parts, *came_or_went) if len(part)]
-    return stacked_batches(kept) if kept else None
+    nonempty = [part for part in (*parts, *moved_rows) if len(part)]
+    return stacked_batches(nonempty) if nonempty else None
 
 
 def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
     """The inserted (+1) and deleted (-1) rows of these, and their positions."""
-    batch = source.came(table)
+    batch = source.inserted(table)
     sign = passing(moved.after, batch).astype(np.int64)
     sign -= passing(moved.before, batch).astype(np.int64)
-    result = np.flatnonzero(sign)
-    taken = batch.take(result)
-    return Batch(taken.columns, sign[result], taken.tags), result
+    positions = np.flatnonzero(sign)
+    changed = batch.take(positions)
+    return Batch(changed.columns, sign[positions], changed.tags), positions
 
 
 def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
     """Which rows of a batch pass selections, the lowest first; each sees what those below left.
     NotExactError if that is too close to call."""
-    left = np.arange(len(batch), dtype=np.int64)
+    positions = np.arange(len(batch), dtype=np.int64)
     for predicate in predicates:
-        rows = batch if len(left) == len(batch) else batch.take(left)
+        rows = batch if len(positions) == len(batch) else batch.take(positions)
         if len(rows):
-            left = left[Condition(predicate).truth(rows.columns, len(rows)).sure_true()]
+            positions = positions[Condition(predicate).truth(rows.columns, len(rows)).sure_true()]
     mask = np.zeros(len(batch), dtype=np.bool_)
-    mask[left] = True
+    mask[positions] = True
     return mask
 
 
-# The rows that pass or are otherwise because constants moved above what a circuit keeps. Law:
-# with A all rows below an operator without state before a step, d the change of these in it, O
-# and N the operator with the old and the new constants, what it puts out changes by N(A + d) -
-# O(A) = N(d) + N(A) - O(A). The first part is the step of the new circuit; the rest is put out
-# beside it (`turned`). A is told by the state of the grouping or join below, as it is before the
-# step, through whatever stands between, with the old constants. Cost: the rows of A, and of what
-# changed, on.
+# Constants that moved above stored state. With A the input of a stateless operator before a step,
+# d its change, and O and N the operator with the old and new constants, its output changes by
+# N(A + d) - O(A) = N(d) + N(A) - O(A). The new circuit's step gives N(d); `turned` gives the rest.
+# A comes from the state of the grouping or join below, before the step, through the operators
+# between with the old constants. Cost: the rows of A, and what depends on the changed output.
 
 
 class MovedAbove(Struct, frozen=True):
     """The positions of operators whose constants moved, and the circuit with the old ones."""
 
     before: Circuit
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
 
 
 def moved_above(before: Dataflow, after: Dataflow, moves: Moves) -> MovedAbove | None:
@@ -148,22 +142,26 @@ def moved_above(before: Dataflow, after: Dataflow, moves: Moves) -> MovedAbove |
     the one circuit is not that of the other."""
     if not _are_alike(before, after):
         return None
-    read = {
+    selections = {
         after.circuit.place_of(operator)
-        for at, source in enumerate(after.sources)
+        for index, source in enumerate(after.sources)
         if source.access in moves
-        for operator in after.circuit.selections_above(at, len(moves[source.access].after))
+        for operator in after.circuit.selections_above(index, len(moves[source.access].after))
     }
     pairs = enumerate(zip(before.circuit, after.circuit, strict=True))
-    places = [at for at, (was, now) in pairs if at not in read and not now.says_like(was)]
-    return MovedAbove(before.circuit, tuple(places))
+    positions = [
+        position
+        for position, (old, new) in pairs
+        if position not in selections and not new.says_like(old)
+    ]
+    return MovedAbove(before.circuit, tuple(positions))
 
 
 def why_not_computable(circuit: Circuit, above: MovedAbove) -> str | None:
     """Why the rows below one of these operators cannot be computed from the state, if so."""
     operators = tuple(circuit)
-    for place in above.places:
-        wire = circuit.wires[place][0]
+    for position in above.positions:
+        wire = circuit.wires[position][0]
         while wire >= 0 and not circuit.can_tell(wire):
             lower = [below for below in circuit.wires[wire] if not circuit.can_tell(below)]
             if not operators[wire].is_linear:
@@ -175,18 +173,18 @@ def why_not_computable(circuit: Circuit, above: MovedAbove) -> str | None:
 
 
 def rows_of_moved_constants(
-    circuit: Circuit, before: Circuit, places: tuple[int, ...]
+    circuit: Circuit, before: Circuit, positions: tuple[int, ...]
 ) -> Mapping[int, Batch]:
     """The output of these operators beside the next step's own; call it before the step."""
-    was = tuple(before)
+    old = tuple(before)
     result = {}
-    for at, operator in enumerate(circuit):
-        if at in places:
-            (wire,) = circuit.wires[at]
+    for index, operator in enumerate(circuit):
+        if index in positions:
+            (wire,) = circuit.wires[index]
             rows = circuit.told(wire, before)
-            batch = operator.turned(rows, was[at]) if len(rows) else rows
+            batch = operator.turned(rows, old[index]) if len(rows) else rows
             if len(batch):
-                result[at] = batch
+                result[index] = batch
     return result
 
 
@@ -195,21 +193,16 @@ def _are_alike(before: Dataflow, after: Dataflow) -> bool:
     in constants alone get other operators only if these merge conditions or arguments, or change
     the join order."""
     sources = [
-        [(source.access, source.scan.columns, source.scan.partitions) for source in one.sources]
-        for one in (before, after)
+        [(source.access, source.scan.columns, source.scan.partitions) for source in flow.sources]
+        for flow in (before, after)
     ]
-    mine, theirs = tuple(before.circuit), tuple(after.circuit)
+    old, new = tuple(before.circuit), tuple(after.circuit)
     return (
         sources[0] == sources[1]
         and before.circuit.wires == after.circuit.wires
-        and len(mine) == len(theirs)
-        and all(one.keeps_like(other) for one, other in zip(mine, theirs, strict=True))
+        and len(old) == len(new)
+        and all(operator.keeps_like(other) for operator, other in zip(old, new, strict=True))
     )
-
-
-# One query's circuit at a version: step it with changes, checkpoint it, take it up again. Law:
-# sketch and state move together; what `checkpoint` hands out is all that a later `restore` needs
-# to go on as if never stopped. Nothing here touches a disk.
 
 
 class TableChange(Struct, frozen=True):
@@ -230,19 +223,19 @@ class GroupedRows(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """The rows of a table for one turn of filling a circuit, and the source positions they are
-    for."""
+    """One turn of filling a circuit: a table and the positions of the sources that read it."""
 
     table: TableName
     sources: frozenset[int]
 
 
-def _came(rows: pa.Table) -> TableChange:
+def _inserted(rows: pa.Table) -> TableChange:
     return TableChange(rows, np.ones(len(rows), dtype=np.int64))
 
 
 class MaintainedQuery:
-    """A compiled query with its state: the circuit, and on top of it the merge."""
+    """A compiled query at a version: the circuit and the merge on top of it. Sketch and state move
+    together; a session restored from `checkpoint` goes on as if it had never stopped."""
 
     def __init__(self, compiled: Dataflow) -> None:
         self.compiled = compiled
@@ -252,9 +245,9 @@ class MaintainedQuery:
         )
         # Source, tag and slot: accesses of one partition all see the same rows, so one counts.
         self._counted: dict[int, tuple[int, int]] = {}
-        for at, source in enumerate(compiled.sources):
+        for index, source in enumerate(compiled.sources):
             for tag, partition in enumerate(source.scan.partitions):
-                self._counted.setdefault(self.range_rows.slot(partition), (at, tag))
+                self._counted.setdefault(self.range_rows.slot(partition), (index, tag))
 
     @property
     def circuit(self) -> Circuit:
@@ -289,9 +282,8 @@ class MaintainedQuery:
     def step(
         self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
     ) -> Mapping[AccessId, SketchDelta]:
-        """Maintain: table changes in, the change of each sketch out. All accesses of a table see
-        its change; a table that is not named did not change. `table_rows` reads the tables after
-        the change, for a bounded buffer that is used up."""
+        """Maintain: table changes in, the change of each sketch out. Tables not named did not
+        change. `table_rows` reads the tables after the change, to refill bounded buffers."""
         if table_rows is not None:
             for refilled in self.compiled.refills:
                 refilled.read_from(table_rows)
@@ -314,28 +306,26 @@ class MaintainedQuery:
         above: MovedAbove | None = None,
     ) -> tuple[Mapping[AccessId, SketchDelta], int]:
         """Maintain as `step` does while conditions become those of this circuit's plan. The state
-        is that of the conditions before, and of the constants before in operators that moved
-        `above`. Also returns how many rows were inserted or deleted: of tables, each row once
-        however often its table is read, and of what is kept."""
+        is that of the old conditions, and of the old constants in operators that moved `above`.
+        Also returns how many rows moved in or out: of tables (each row counts once), and of
+        state."""
         for refilled in self.compiled.refills:
             refilled.read_from(table_rows)
         batches = self._read(changes)
         self._count_rows(batches)
         past: dict[Operator, Batch] = {}
-        turned = (
-            {}
-            if above is None
-            else rows_of_moved_constants(self.circuit, above.before, above.places)
-        )
-        came_or_went, count = moved_batches(self.compiled.sources, moves, moved_rows)
+        turned: Mapping[int, Batch] = {}
+        if above is not None:
+            turned = rows_of_moved_constants(self.circuit, above.before, above.positions)
+        batches_by_access, count = moved_batches(self.compiled.sources, moves, moved_rows)
         count += sum(map(len, turned.values()))
-        for at, source in enumerate(self.compiled.sources):
+        for index, source in enumerate(self.compiled.sources):
             moved = moves.get(source.access)
             if moved is None:
                 continue
-            *_, top = self.circuit.selections_above(at, len(moved.after))
-            result = moved_batch(moved, batches[at], came_or_went[source.access])
-            batches[at] = None
+            *_, top = self.circuit.selections_above(index, len(moved.after))
+            result = moved_batch(moved, batches[index], batches_by_access[source.access])
+            batches[index] = None
             if result is not None:
                 past[top] = result
         deltas = self.count(self.circuit.step_past(batches, past, turned))
@@ -345,9 +335,9 @@ class MaintainedQuery:
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
     ) -> list[Batch | None]:
         batches: list[Batch | None] = []
-        for at, source in enumerate(self.compiled.sources):
+        for index, source in enumerate(self.compiled.sources):
             change = changes.get(source.table)
-            if change is None or (sources is not None and at not in sources):
+            if change is None or (sources is not None and index not in sources):
                 batches.append(None)
             else:
                 batches.append(source.scan.read(change.rows, change.weights, change.shared))
@@ -368,19 +358,23 @@ class MaintainedQuery:
         return self.compiled.chain
 
     def absorb(
-        self, pass_: Partials, came: GroupedRows, went: GroupedRows, partition: RangePartition
+        self,
+        pass_: Partials,
+        inserted: GroupedRows,
+        deleted: GroupedRows,
+        partition: RangePartition,
     ) -> None:
         """Maintain by a change that was grouped elsewhere, for a circuit that has a chain. Inserted
-        rows go first: deleted ones were there before, or came with them."""
-        for sign, part in ((1, came), (-1, went)):
+        rows go first, since deleted rows may be among them."""
+        for sign, part in ((1, inserted), (-1, deleted)):
             self.count(self._chain.absorb(pass_, part.groups, partition, sign))
             ranges = np.arange(len(part.range_rows), dtype=np.int64)
             slot = self.range_rows.slot(partition)
             self.range_rows.count(slot, ranges, part.range_rows * sign)
 
     def _count_rows(self, batches: Sequence[Batch | None]) -> None:
-        for slot, (at, tag) in self._counted.items():
-            batch = batches[at]
+        for slot, (index, tag) in self._counted.items():
+            batch = batches[index]
             if batch is not None:
                 # A scan's rows have one range each, so there is a pair per row.
                 pairs = batch.tags[tag].expand(batch.weights, batch.weights)
@@ -396,11 +390,11 @@ class MaintainedQuery:
         batches: Iterable[tuple[TableName, pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
     ) -> None:
-        """Fill a fresh circuit with these rows, those of whole tables. `pairs` gives the rows of a
-        join with a side that Spark reads, and is needed for such."""
+        """Fill a fresh circuit with all rows of its tables. `pairs` gives the rows of a join with a
+        side that Spark reads."""
         self._begin()
         for table, rows in batches:
-            self.step({table: _came(rows)})
+            self.step({table: _inserted(rows)})
         self._end(pairs)
 
     def load_in_turn(
@@ -409,34 +403,33 @@ class MaintainedQuery:
         rows_of: Callable[[Turn], Iterable[pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
     ) -> None:
-        """Fill a circuit by the rows of each turn, requested after those before it are processed.
-        Sides that are not kept are dropped once nothing needs them, unless they fit and are kept
-        after all."""
+        """Fill a circuit turn by turn. Sides that are not kept are dropped once nothing needs them,
+        unless they fit and are kept after all."""
         self._begin()
         waiting = set(range(len(self.compiled.sources)))
         for turn in turns:
-            self.circuit.ended([at not in waiting for at in range(len(self.compiled.sources))])
+            self.circuit.ended([i not in waiting for i in range(len(self.compiled.sources))])
             for rows in rows_of(turn):
-                self._step({turn.table: _came(rows)}, turn.sources)
+                self._step({turn.table: _inserted(rows)}, turn.sources)
             waiting -= turn.sources
         self._end(pairs)
 
     def turns(self, rows: Callable[[TableName], float]) -> list[Turn]:
-        """The order of filling: scalars before what they select, and smaller tables, by `rows`,
+        """The order of filling: scalars before what they select, then smaller tables (by `rows`)
         first, as later rows look them up."""
         turns = []
         for sources in self.compiled.turns():
-            tables = dict.fromkeys(self.compiled.sources[at].table for at in sorted(sources))
-            for table in sorted(tables, key=rows):
-                own = (at for at in sources if self.compiled.sources[at].table == table)
-                turns.append(Turn(table, frozenset(own)))
+            names = dict.fromkeys(self.compiled.sources[i].table for i in sorted(sources))
+            for table in sorted(names, key=rows):
+                indexes = (i for i in sources if self.compiled.sources[i].table == table)
+                turns.append(Turn(table, frozenset(indexes)))
         return turns
 
-    def counted_at(self, partition: RangePartition) -> int:
+    def counting_source(self, partition: RangePartition) -> int:
         return self._counted[self.range_rows.slot(partition)][0]
 
     def give_up(self) -> None:
-        """Forget all state of a circuit that failed: it is of no use, and plans refer to it."""
+        """Drop all state of a circuit that failed, since plans still refer to the circuit."""
         for keeper in self.circuit.arrangements():
             keeper.clear()
 
@@ -459,10 +452,9 @@ class MaintainedQuery:
             keeper.compact()
 
     def ranges(self) -> Mapping[AccessId, RangeSet]:
-        """The sketch of every access."""
         return {
-            access: RangeSet.from_mask(self.merge.members(at))
-            for at, access in enumerate(self.compiled.accesses)
+            access: RangeSet.from_mask(self.merge.members(index))
+            for index, access in enumerate(self.compiled.accesses)
         }
 
     def unsure_rows(self) -> int:
@@ -472,28 +464,32 @@ class MaintainedQuery:
     def refilled(self) -> tuple[int, int]:
         """Groups whose buffer was refilled so far, and the rows read for that."""
         refills = self.compiled.refills
-        return sum(one.groups for one in refills), sum(one.rows for one in refills)
+        return sum(refill.groups for refill in refills), sum(refill.rows for refill in refills)
 
     def refills(self) -> Mapping[str, tuple[int, int, float]]:
         """Groups refilled, rows read for that, and milliseconds, per piece bounded by choice or
         wish."""
-        pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
+        pieces = {buffer.piece for buffer in self.compiled.buffers if not buffer.pinned}
         return {
-            one.operator.piece: (one.groups, one.rows, one.ms)
-            for one in self.compiled.refills
-            if one.operator.piece in pieces
+            refill.operator.piece: (refill.groups, refill.rows, refill.ms)
+            for refill in self.compiled.refills
+            if refill.operator.piece in pieces
         }
 
     def recomputations(self) -> int:
-        """How often a recursion was computed again so far, since most of its rows were deleted."""
-        return sum(one.recomputations for one in self.circuit if isinstance(one, FixpointOperator))
+        """How often a recursion was recomputed so far because most of its rows were deleted."""
+        return sum(
+            operator.recomputations
+            for operator in self.circuit
+            if isinstance(operator, FixpointOperator)
+        )
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all join trees so far."""
         result = self.circuit.counters() if self.compiled.shapes else {}
         touched, flips, pairs = (
-            sum(number for name, number in result.items() if name.endswith(f".{what}"))
-            for what in ("touched", "flips", "pairs")
+            sum(number for name, number in result.items() if name.endswith(f".{suffix}"))
+            for suffix in ("touched", "flips", "pairs")
         )
         return touched, flips, pairs
 
@@ -502,22 +498,18 @@ class MaintainedQuery:
         return checkpoint_of(self.keepers(), self.circuit.counters())
 
     def saved(self) -> None:
-        """The last checkpoint is committed."""
         for keeper in self.keepers():
             keeper.saved()
 
     def state_bytes(self) -> int:
-        """Bytes of keyed state held."""
         return sum(keeper.bytes_held for keeper in self.keepers())
 
 
-# A circuit's state under new ranges, derived from its state under the old ones. Law: after
-# `rederived` the circuit is as if it had been filled under the new ranges. That is possible where
-# the state of the first grouping, or the counts at the root, say all about the rows below: plans
-# of one table without joins, set operations, extremes or DISTINCT inside aggregates. Ranges that
-# live on whole in a new range are renumbered, those of one new range added up; the rows of ranges
-# that were split are needed again, and nothing else of the table, since only they tell the parts
-# apart. A grouping by the attribute itself needs no rows at all.
+# Conversion of state to new ranges: the circuit is then as if filled under the new ranges. This is
+# possible where the first grouping's state, or the counts at the root, determine everything above:
+# plans of one table without joins, set operations, extremes or DISTINCT inside aggregates. Ranges
+# merged whole into a new range are renumbered and summed. Only the rows of split ranges are read
+# again; a grouping by the partition attribute needs none.
 
 
 def can_rederive(compiled: Dataflow) -> bool:
@@ -533,40 +525,39 @@ def needs_rows(compiled: Dataflow, renumbering: Renumbering) -> bool:
 
 
 def converted_session(
-    held: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: Iterable[pa.Table]
+    session: MaintainedQuery, compiled: Dataflow, renumbering: Renumbering, rows: Iterable[pa.Table]
 ) -> MaintainedQuery:
     """A session on `compiled`, the circuit of the same plan under the new ranges. `rows` are those
     of the split ranges, with the columns the circuit reads; none unless `needs_rows`. The caller
-    fills the rows per range."""
-    chain, before = compiled.chain, held.compiled.chain
+    sets the row counts per range."""
+    chain, before = compiled.chain, session.compiled.chain
     assert chain is not None
     assert before is not None
-    session = MaintainedQuery(compiled)
-    session.count(chain.start())
+    result = MaintainedQuery(compiled)
+    result.count(chain.start())
     (source,) = compiled.sources
-    batches = map(source.came, rows)
+    batches = map(source.inserted, rows)
     if chain.first is not None:
-        session.count(chain.adopt(before, renumbering, batches))
-        return session
-    session.count(_renumbered(held, renumbering))
+        result.count(chain.adopt(before, renumbering, batches))
+        return result
+    result.count(_renumbered(session, renumbering))
     for batch in batches:
-        session.count(compiled.circuit.step(batch))
-    return session
+        result.count(compiled.circuit.step(batch))
+    return result
 
 
-def _renumbered(held: MaintainedQuery, renumbering: Renumbering) -> Batch:
+def _renumbered(session: MaintainedQuery, renumbering: Renumbering) -> Batch:
     """Without a grouping a result row has one range, so the root's counts add up."""
-    (counts,) = held.merge.counts
-    kept = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
-    return Batch({}, counts[kept], (RowTags(renumbering.targets[kept].astype(np.int32)),))
+    (counts,) = session.merge.counts
+    indexes = np.flatnonzero((renumbering.targets >= 0) & (counts > 0))
+    return Batch({}, counts[indexes], (RowTags(renumbering.targets[indexes].astype(np.int32)),))
 
 
-# In which order the tables of a side are read for some keys, and by which values each. Law: a row
-# that is left out is in no row of the side that has one of the keys. Of a relation whose column
-# is the key the rows with these keys are enough; of one that is joined to relations read before,
-# those with values that these have (`rules.pushdown`: the side yields the same without the
-# others). First comes what the keys narrow, then what is tied to it; where nothing is found of
-# what the side is nothing without (`plan.properties`), the rest is not read at all.
+# Reading the tables of a side for some keys. A skipped row contributes to no row of the side with
+# one of the keys. A relation is narrowed by the keys that are its columns, and by the values of
+# columns it is joined to in relations read before (`rules.pushdown`). Narrowed relations are read
+# first. If a relation that the side needs (`plan.properties`) yields no rows, nothing else is
+# read.
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
 """Rows of a source's table with one of each list's values in each of these columns; it may return
@@ -577,7 +568,7 @@ _MOST_VALUES = 2_000_000
 
 
 def read_in_turn(
-    wanted: Readable,
+    side: Readable,
     sources: Mapping[AccessId, Source],
     keys: Sequence[Vector],
     sizes: Mapping[AccessId, int],
@@ -586,70 +577,69 @@ def read_in_turn(
     """Rows of every access of the side for these keys; without keys, all. None if a required access
     yields none. `sizes` are approximate rows per access: of those that can be narrowed equally the
     smallest is read first."""
-    by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
+    by_keys, vital = _values_of_keys(side, keys), indispensable(side.rows)
     ties = [
         tied
-        for tied in tied_columns(wanted.rows)
+        for tied in tied_columns(side.rows)
         if tied.column.attribute.type == tied.to.attribute.type
     ]
     result: dict[AccessId, pa.Table] = {}
     batches: dict[AccessId, Batch] = {}
     while len(result) < len(sources):
-        asked = {
-            access: _asked(access, by_keys, ties, batches)
+        values_by_access = {
+            access: _values_to_read(access, by_keys, ties, batches)
             for access in sources
             if access not in result
         }
         # What something narrows before what nothing does, then the smaller one.
-        access = min(asked, key=lambda one: (not asked[one], sizes[one]))
+        access = min(
+            values_by_access,
+            key=lambda candidate: (not values_by_access[candidate], sizes[candidate]),
+        )
         source = sources[access]
-        rows = read(source, asked[access])
-        batch = source.came(rows)
-        kept = passing(tuple(reversed(source.conditions)), batch)
-        if access in vital and not bool(kept.any()):
+        rows = read(source, values_by_access[access])
+        batch = source.inserted(rows)
+        passed = passing(tuple(reversed(source.conditions)), batch)
+        if access in vital and not bool(passed.any()):
             return None
-        result[access] = rows.filter(pa.array(kept))
-        batches[access] = batch.keep(kept)
+        result[access] = rows.filter(pa.array(passed))
+        batches[access] = batch.keep(passed)
     return result
 
 
-def _behind_keys(
-    wanted: Readable, keys: Sequence[Vector]
+def _values_of_keys(
+    side: Readable, keys: Sequence[Vector]
 ) -> Mapping[AccessId, Mapping[ColumnName, Vector]]:
     """Per access the values of the keys that are its own columns."""
     result: dict[AccessId, dict[ColumnName, Vector]] = {}
-    for key, values in zip(wanted.keys, keys, strict=bool(keys)):
-        column = column_behind(wanted.rows, key)
+    for key, values in zip(side.keys, keys, strict=bool(keys)):
+        column = column_behind(side.rows, key)
         if column is not None and column.attribute.type == values.type:
             result.setdefault(column.access, {})[column.attribute.name] = values
     return result
 
 
-def _asked(
+def _values_to_read(
     access: AccessId,
     by_keys: Mapping[AccessId, Mapping[ColumnName, Vector]],
     ties: Sequence[ColumnTie],
     batches: Mapping[AccessId, Batch],
 ) -> Mapping[ColumnName, Sequence[Vector]]:
-    asked: dict[ColumnName, list[Vector]] = {
-        name: [values] for name, values in by_keys.get(access, {}).items()
-    }
+    result = {name: [values] for name, values in by_keys.get(access, {}).items()}
     for tied in ties:
         if tied.column.access == access and tied.to.access in batches:
             values = batches[tied.to.access].columns[tied.to.attribute.id]
             if len(values) <= _MOST_VALUES:
-                asked.setdefault(tied.column.attribute.name, []).append(values)
-    return asked
+                result.setdefault(tied.column.attribute.name, []).append(values)
+    return result
 
 
-# State handed over to a circuit of the same plan that keeps other sides of its joins, or groups,
-# or other buffers. Law (of replaced state): a side holds the rows of its flow as they are at the
-# versions the state stands at, so it can be left out for a filter of their keys, and made again
-# of rows that are read at these versions; groups are made of the rows below them in the same way.
-# Of first rows and values of MIN and MAX the best are told by all, and all by the rows that fill
-# buffers again. What both circuits keep is not touched; sketches and counts are the same bit for
-# bit. Source: shared rule of state that is left out (docs/decisions/0099), after D. Tang et al.,
-# "Intermittent query processing" (PVLDB 2019), section 4.
+# State transfer to a circuit of the same plan that keeps other join sides, groups or buffers. A
+# side holds the rows of its flow at the state's versions, so it can be replaced by a filter of
+# their keys, and rebuilt from rows read at these versions; so can groups. Bounded buffers are cut
+# from unbounded ones, and filled from the rows below. State that both circuits keep is not
+# touched; sketches and counts stay the same bit for bit. Source: docs/decisions/0099, after D.
+# Tang et al., "Intermittent query processing" (PVLDB 2019), section 4.
 
 ReadWhole = Callable[[str], Iterable[Batch]]
 """All rows of a side, or below a grouping, by its name, at the versions of the state; in parts."""
@@ -658,64 +648,62 @@ ReadWhole = Callable[[str], Iterable[Batch]]
 def transfer_state(
     before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole, table_rows: TableRows
 ) -> None:
-    """Give `after`, which restored what both keep, what it alone keeps or reads. Both readers give
-    rows at the versions of the state, and so do those of groups that `before` reads, in case a
-    buffer is above them."""
-    held = sides_of(before)
+    """Give `after`, which has restored the common state, the state that it alone keeps. All readers
+    give rows at the versions of the state, also those of groups that `before` reads."""
+    sides = sides_of(before)
     for join in after.circuit:
-        for at, side in enumerate(join.indexes):
-            known = held[side.name]
-            if isinstance(side, DistantRows) and isinstance(known, RowIndex):
-                side.know(known.codes())
-            elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
+        for index, side in enumerate(join.indexes):
+            old_side = sides[side.name]
+            if isinstance(side, DistantRows) and isinstance(old_side, RowIndex):
+                side.know(old_side.codes())
+            elif isinstance(side, RowIndex) and isinstance(old_side, DistantRows):
                 for rows in read(side.name):
-                    join.keep_again(at, rows)
-    for was, now in zip(before.circuit, after.circuit, strict=True):
-        if now.group_keys and now.reads and not was.reads:
-            now.know(was.group_codes())
-        elif now.group_keys and was.reads and not now.reads:
-            for rows in read(now.piece):
-                now.keep_again(0, rows)
-        elif now.is_bounded and not was.is_bounded:
-            now.shed()
-        elif was.is_bounded and not now.is_bounded and not now.reads:
-            refilled = next(one for one in before.compiled.refills if one.operator is was)
-            now.keep_all(refilled.whole(table_rows))
+                    join.keep_again(index, rows)
+    for old, new in zip(before.circuit, after.circuit, strict=True):
+        if new.group_keys and new.reads and not old.reads:
+            new.know(old.group_codes())
+        elif new.group_keys and old.reads and not new.reads:
+            for rows in read(new.piece):
+                new.keep_again(0, rows)
+        elif new.is_bounded and not old.is_bounded:
+            new.shed()
+        elif old.is_bounded and not new.is_bounded and not new.reads:
+            refilled = next(refill for refill in before.compiled.refills if refill.operator is old)
+            new.keep_all(refilled.whole(table_rows))
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
     """Rows of each side and groups of each grouping that is not kept, counted during the fill."""
-    return {one.name: one.filled_rows for one in session.circuit.reads}
+    return {read.name: read.filled_rows for read in session.circuit.reads}
 
 
 def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
     """Bytes of the groups of each grouping that keeps none, counted during the fill."""
-    readers = (one for one in session.circuit if one.group_keys and one.reads)
-    return {one.piece: one.group_bytes() for one in readers}
+    readers = (operator for operator in session.circuit if operator.group_keys and operator.reads)
+    return {reader.piece: reader.group_bytes() for reader in readers}
 
 
 def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
     """Groups with first rows of each piece that could be bounded."""
     # The grouping itself reports values, even for all rows among grouping sets.
-    choices = (one for one in session.compiled.buffers if not one.is_values)
-    names = {one.piece for one in choices if not one.pinned}
-    return {one.piece: one.buffer_groups() for one in session.circuit if one.piece in names}
+    choices = (buffer for buffer in session.compiled.buffers if not buffer.is_values)
+    names = {choice.piece for choice in choices if not choice.pinned}
+    return {
+        operator.piece: operator.buffer_groups()
+        for operator in session.circuit
+        if operator.piece in names
+    }
 
 
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
-    """The sides of a circuit's joins, by name."""
     return {side.name: side for operator in session.circuit for side in operator.indexes}
 
 
-# A query whose sketch only grows: the ranges of all changed rows are added. Law: sound for a plan
-# keyed on its one sketched access, for any aggregate, because a change then concerns the ranges
-# of the changed rows only. So it does where conditions on rows moved with the clock: rows that
-# meet those before or those after, not both, are what changed above them. No state but the rows
-# per range, which show drift.
-
-
 class TouchedQuery:
-    """A query in touch mode: the sketch on `partition`."""
+    """A query in touch mode, whose sketch on `partition` only grows by the ranges of changed rows.
+    This is sound for a plan keyed on its one sketched access, whatever its aggregates: a change
+    then concerns the ranges of the changed rows only. The same holds for rows that pass only the
+    old or only the new conditions when the clock moves. The state is the rows per range."""
 
     def __init__(self, partition: RangePartition, ranges: RangeSet) -> None:
         self.partition = partition
@@ -723,7 +711,6 @@ class TouchedQuery:
         self.range_rows = RangeRows([partition])
 
     def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
-        """Restore the counts of a checkpoint."""
         self.range_rows.load(runs)
 
     def step(self, change: TableChange) -> RangeSet:
@@ -750,30 +737,26 @@ class TouchedQuery:
         return self.ranges
 
     def checkpoint(self) -> Checkpoint:
-        """The changes since the last `saved`."""
         return checkpoint_of(self.range_rows.arrangements(), {})
 
     def saved(self) -> None:
-        """The last checkpoint is committed."""
         for arrangement in self.range_rows.arrangements():
             arrangement.saved()
 
     def state_bytes(self) -> int:
-        """Bytes of keyed state held."""
         return sum(arrangement.bytes_held for arrangement in self.range_rows.arrangements())
 
 
 def judged_alone(moved: MovedConditions) -> MovedConditions | None:
-    """The conditions without those that only Spark can evaluate; None if one of these moved. A row
-    that meets all old and not all new conditions does so for the remaining ones."""
+    """The conditions without those that only Spark can evaluate; None if one of these moved."""
     before, after = (
         tuple(part for predicate in predicates for part in conjuncts(predicate))
         for predicates in (moved.before, moved.after)
     )
-    left_out = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
-    if any((part in before) != (part in after) for part in left_out):
+    blocked = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
+    if any((part in before) != (part in after) for part in blocked):
         return None
-    sides = (tuple(p for p in parts if p not in left_out) for parts in (before, after))
+    sides = (tuple(p for p in parts if p not in blocked) for parts in (before, after))
     return MovedConditions(*sides)
 
 

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Operator
 
 
-# What work on state takes before anything was measured, and where each number is from. Measured
-# (M) with 14 queries of TPC-H at scale 1 on 2 cores; a range is taken at its dearer end where it
-# is what a piece costs that is not kept, in the middle else, so that what is not kept has to earn
-# it. Law: nanoseconds per row or key, milliseconds per piece; used only until a query's own lines
-# are known. Off by 2 to 3 times in the median, up to 30 at worst (M).
+# Prior times of work on state: nanoseconds per row or key, milliseconds per piece, used until a
+# query's own lines are known. Measured (M) with 14 queries of TPC-H at scale 1 on 2 cores. Of a
+# range, work of pieces that are not kept is taken at the dearer end, other work in the middle. Off
+# by 2 to 3 times in the median, up to 30 at worst (M).
 
 
 class Priors(Struct, frozen=True, kw_only=True):
@@ -52,18 +51,15 @@ class Priors(Struct, frozen=True, kw_only=True):
 
 PRIORS = Priors()
 
-# A circuit as the choice of its state sees it: operators with pieces, and what each costs. Law: a
-# graph is a frozen value; its nodes stand after their inputs and the last one is the root. Costs
+# A circuit as operators with pieces of state. Nodes stand after their inputs, the root last. Costs
 # are milliseconds per run for each kind of change, sizes are bytes. A node that no kind of change
-# reaches costs nothing unless more than its changes is asked of it.
+# reaches costs nothing unless more than its changes is demanded.
 
 PerKind = tuple[float, ...]
 """Milliseconds (or a chance) for each kind of change, in the graph's order."""
 
 
 class PieceMode(StrEnum):
-    """How a piece of state is kept."""
-
     KEPT = "kept"
     READ = "read"  # Its rows with the requested keys are read when needed
     REBUILT = "rebuilt"  # Nothing is kept; all its rows are computed for a step and forgotten
@@ -96,7 +92,7 @@ class KindOfChange(Struct, frozen=True):
 
 class Piece(Struct, frozen=True, kw_only=True):
     """One operator's state under one name, and its cost per run in each mode. An empty tuple of
-    costs is zero. What is only done in some runs is multiplied with `hit`."""
+    costs is zero. Work that only some runs do is multiplied by `hit`."""
 
     name: str
     sizes: Mapping[PieceMode, int]  # Bytes in each allowed mode
@@ -105,8 +101,8 @@ class Piece(Struct, frozen=True, kw_only=True):
     upkeep: PerKind = ()  # Kept or bounded: the change of its input applied
     probe: PerKind = ()  # Of a side, kept or rebuilt: the other input's change looked up
     noted: PerKind = ()
-    """Read: the filter of its keys opened, filled and probed, in runs that reach its operator; and
-    of a grouping, the rows of the changed groups grouped."""
+    """Read: the filter of its keys opened, filled and probed in runs that reach its operator; for a
+    grouping, the rows of the changed groups grouped."""
     read: PerKind = ()  # Read: the rows of the requested keys
     hit: PerKind = ()
     """Read: the chance that a requested key existed before the step; empty is certain."""
@@ -123,7 +119,6 @@ class Piece(Struct, frozen=True, kw_only=True):
 
     @property
     def modes(self) -> tuple[PieceMode, ...]:
-        """The allowed modes."""
         return tuple(self.sizes)
 
     def word(self, mode: PieceMode) -> str:
@@ -147,7 +142,7 @@ class CostNode(Struct, frozen=True, kw_only=True):
 
 class Graph(Struct, frozen=True, dict=True):
     """The operators of a query, each after its inputs, and the expected kinds of change. `runs` are
-    how many runs of each kind its costs were learned from, empty for prior times. ValueError if
+    the runs of each kind that its costs were learned from, empty for prior times. ValueError if
     wires and pieces are no valid graph."""
 
     nodes: tuple[CostNode, ...]
@@ -155,8 +150,8 @@ class Graph(Struct, frozen=True, dict=True):
     runs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for at, node in enumerate(self.nodes):
-            _check(node, at, len(self.kinds))
+        for index, node in enumerate(self.nodes):
+            _check(node, index, len(self.kinds))
         names = [piece.name for piece in self.pieces]
         if len(self.runs) not in (0, len(self.kinds)):
             raise ValueError("`runs` is not for these kinds of change")
@@ -177,7 +172,6 @@ class Graph(Struct, frozen=True, dict=True):
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
-        """All pieces, in the order of their nodes."""
         return tuple(piece for node in self.nodes for piece in node.pieces)
 
     @property
@@ -187,7 +181,7 @@ class Graph(Struct, frozen=True, dict=True):
         for node in self.nodes:
             for wire in node.inputs:
                 count[wire] += 1
-        return tuple(at for at, number in enumerate(count) if number > 1)
+        return tuple(index for index, number in enumerate(count) if number > 1)
 
     def bytes_of(self, modes: Mapping[str, PieceMode]) -> int:
         """Bytes of all pieces in these modes, by the pieces' names."""
@@ -251,13 +245,12 @@ def _check(node: CostNode, at: int, kinds: int) -> None:
                 raise ValueError(f"node {at}: `{name}` is not for {kinds} kinds of change")
 
 
-# A query's circuit as a graph for the choice of its state. Law: node s is the circuit's source s,
-# and node n + p its operator p, where n is the number of sources; pieces have the names that the
-# operators give their state (`join0.left`, `aggregate1`, `top0`). Operators that nothing is known
-# to replace, such as trees and materialized results, have one piece that is kept. A side or
-# grouping can be read where the circuit says so (`compile.flows`), or is over selections,
-# projections and inner joins of tables; where no key narrows the read it is one of all tables
-# below. A side over a grouping, its keys keys of the groups, can be told by the grouping.
+# A query's circuit as a graph: node s is source s, and node n + p is operator p, with n sources;
+# pieces have the names of the operators' state (`join0.left`, `aggregate1`, `top0`). Operators
+# without alternatives, such as trees and materialized results, have one kept piece. A side or
+# grouping can be read where the circuit allows it (`compile.flows`), or if it is over selections,
+# projections and inner joins of tables; if no key narrows the read, it reads all tables below. A
+# side over a grouping whose keys are the side's can be looked up in the grouping.
 
 _MS = 1e-6  # Milliseconds of a nanosecond
 
@@ -274,13 +267,12 @@ class Bounded(Struct, frozen=True):
 
 
 class Numbers(Struct, frozen=True, kw_only=True):
-    """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
-    `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
-    are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were, and
-    0 of what is not stored. `fresh(side, kind)` is the share of the keys requested of a side, or of
-    the rows of a grouping, whose rows or groups are inserted in the same run, `known(side, kind)`
-    that of the others which have rows there. `bounded` has the pieces that may be bounded, by
-    name."""
+    """Facts about a circuit's flows and state; `wire` is an operator's, or -1 - source's.
+    `rows(wire)` are all rows, `changed(wire, kind)` those of the change in one run; `bytes(name)`
+    are those of a stored piece (`Keeper.name`), or of groups if they were kept, else 0.
+    `fresh(side, kind)` is the share of the keys requested of a side, or of the rows of a grouping,
+    whose rows or groups are inserted in the same run, `known(side, kind)` that of the others which
+    have rows there. `bounded` has the pieces that may be bounded, by name."""
 
     rows: Callable[[int], float]
     changed: Callable[[int, KindOfChange], float]
@@ -298,8 +290,8 @@ def graph_of(
     allowed: Collection[PieceMode] = tuple(PieceMode),
     priors: Priors = PRIORS,
 ) -> Graph:
-    """The circuit's operators with the costs of their pieces, by prior times. Every piece can be
-    kept; its other modes in `allowed` are choices."""
+    """The circuit's operators with the prior costs of their pieces. Every piece can be kept; its
+    other modes in `allowed` are choices."""
     return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), priors).graph()
 
 
@@ -325,8 +317,8 @@ class _Maker:
         """Sides and groupings that can be read from tables, even above groupings and joins."""
 
     def graph(self) -> Graph:
-        nodes = [self._scan(at) for at in range(len(self._sources))]
-        nodes += [self._operator(at) for at in range(len(self._operators))]
+        nodes = [self._scan(index) for index in range(len(self._sources))]
+        nodes += [self._operator(index) for index in range(len(self._operators))]
         return Graph(tuple(nodes), self._kinds)
 
     def _scan(self, at: int) -> CostNode:
@@ -412,8 +404,8 @@ class _Maker:
         )
 
     def _filter_bytes(self, name: str, rows: float) -> int:
-        """Bytes of the filter of a piece that is read: at most a key for each row, and the stored
-        bytes if rows have fewer keys."""
+        """Bytes of the filter of a piece that is read: a key per row, or the stored bytes if there
+        are fewer keys."""
         most = int(rows * self._priors.filter_key_bytes)
         return min(most, self._numbers.bytes(f"{name}.filter") or most)
 
@@ -570,14 +562,13 @@ class Own(Struct, frozen=True):
 
     @property
     def cost(self) -> float:
-        """Milliseconds in all."""
         return self.work + sum(read for _, read in self.reads)
 
 
 def own(
     node: CostNode, active: Sequence[bool], modes: Sequence[PieceMode], kind: int, demand: Demand
 ) -> Own:
-    """What the node costs in a run of this kind of change. `active` says of each input whether it
+    """The node's cost in a run of this kind of change. `active` says of each input whether it
     changes in such a run (of a scan: of itself, once); `modes` are those of the node's pieces."""
     match node.work:
         case Work.SCAN:
@@ -594,7 +585,7 @@ def own(
 def chance_of_hit(asked: float, fresh: float, known: float) -> float:
     """The chance that a step has to read a side: that a requested key existed before it. Of the
     `asked` keys, `fresh` are inserted on this side in the same step and are new; each other exists
-    with probability `known`. Numbers of keys are expected ones, so not whole."""
+    with probability `known`. Numbers of keys are expected values, so not whole."""
     old = max(0.0, asked - fresh)
     if known >= 1:
         return min(1.0, old)
@@ -602,7 +593,6 @@ def chance_of_hit(asked: float, fresh: float, known: float) -> float:
 
 
 def at_kind(costs: PerKind, kind: int) -> float:
-    """The cost for one kind of change."""
     return costs[kind] if costs else 0.0
 
 
@@ -654,7 +644,7 @@ def _join(
             ask = Demand.FULL
         asks.append(ask)
     if makes_all:
-        is_there = [mode is PieceMode.KEPT or is_built[at] for at, mode in enumerate(modes)]
+        is_there = [mode is PieceMode.KEPT or is_built[index] for index, mode in enumerate(modes)]
         work += min(
             at_kind(streamed.stream, kind) + (0 if there else at_kind(passed.build, kind))
             for streamed, passed, there in zip(
@@ -665,9 +655,8 @@ def _join(
 
 
 def _read(piece: Piece, kind: int) -> tuple[list[Read], Demand]:
-    """What a side that is read costs when the other changes: reads of tables, and its demands. A
-    read from the flow below counts as a demand whenever it may hit; that is more than is
-    expected."""
+    """The cost of a side that is read when the other changes: reads of tables, and its demands. A
+    read from the flow below counts as a demand whenever it may hit; that overestimates."""
     hit = _chance(piece, kind)
     cost = hit * at_kind(piece.read, kind)
     if not piece.reads_below:

@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from impctl.data.vector import Bools, Floats, Ints
 
 
-# What it takes to bring a piece of state to another mode, by the costs in its graph. Law:
-# milliseconds, once. A side or grouping that is to be kept is read whole and put in order; of a
-# side that is to be read the keys are put into a filter, which is taken to cost as much as
-# putting it in order, and of a grouping the keys of its groups are told, or the best of them
-# where it is to be bounded.
+# The one-time cost in milliseconds of changing a piece's mode, from the costs in its graph. To be
+# kept, a side or grouping is read whole and ordered. To be read, the keys of a side go into a
+# filter, at the assumed cost of ordering; of a grouping the group keys are listed. To be bounded,
+# the best rows are listed.
 
 
 def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
@@ -45,7 +44,7 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
         below = [[wire] for wire in node.inputs] if node.work is Work.JOIN else [node.inputs]
         for piece, wires in zip(node.pieces, below, strict=bool(node.pieces)):
             scans = set[int]().union(*(_scans(graph, wire) for wire in wires))
-            read = sum(max(graph.nodes[at].whole, default=0.0) for at in scans)
+            read = sum(max(graph.nodes[scan].whole, default=0.0) for scan in scans)
             build = max(piece.build, default=0.0)
             told = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
@@ -68,10 +67,9 @@ def _scans(graph: Graph, wire: int) -> set[int]:
     return result
 
 
-# All that one operator can do: its combinations of modes, what each costs and asks, as arrays.
-# Law: numbers are those of `demands.own`, for every combination, kind of change and demand at
-# once, so that an operator that is asked for different things is looked at with one selection. Of
-# combinations that ask the same of the inputs the dominated ones are left out.
+# All combinations of modes of one operator, with costs and demands as arrays: those of `graph.own`
+# for every combination, kind of change and demand, so that a demand is one selection. Combinations
+# dominated by one with the same demands are dropped.
 
 Asked = tuple[int, ...]  # The `Demand` on a flow for each kind of change
 
@@ -86,8 +84,6 @@ class NodeOption(Struct, frozen=True):
 
 
 class Options:
-    """What one node of a graph can do."""
-
     def __init__(self, graph: Graph, at: int, *, asks_keys: bool = True) -> None:
         """`asks_keys`: whether some operator requests the rows of keys."""
         node = graph.nodes[at]
@@ -144,9 +140,8 @@ class Options:
         return result
 
 
-# A graph with what recorded runs tell in place of prior times. Law: only times change, never
-# bytes, modes or wires; what no run tells stays as it was. Where every operator took what was
-# estimated of it, and nothing beside, the graph stays the same.
+# A graph with times from recorded runs instead of prior times. Only times change; what no run shows
+# stays. If all runs took exactly the estimated times, the graph is unchanged.
 
 _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 """What a piece costs except reads of tables, for buffers too."""
@@ -154,8 +149,8 @@ _WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
 
 class Learned(Struct, frozen=True, kw_only=True):
     """What recorded runs show, for each kind of change in the graph's order. `times` are the ratios
-    of a node's real work to prior times, reads not counted; `reads` and `hits` are milliseconds of
-    a read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
+    of a node's real work to prior times, without reads; `reads` and `hits` are milliseconds of a
+    read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
     milliseconds of a run outside all operators. `runs` is the number of recorded runs of each
     kind."""
 
@@ -168,8 +163,7 @@ class Learned(Struct, frozen=True, kw_only=True):
 
 
 def priced(graph: Graph, learned: Learned) -> Graph:
-    """The graph with learned costs."""
-    nodes = [_node(node, at, learned) for at, node in enumerate(graph.nodes)]
+    nodes = [_node(node, index, learned) for index, node in enumerate(graph.nodes)]
     if learned.beside and nodes[-1].work is not Work.SCAN:
         own = nodes[-1].delta or (0.0,) * len(graph.kinds)
         both = tuple(one + more for one, more in zip(own, learned.beside, strict=True))
@@ -206,10 +200,9 @@ def _times(costs: PerKind, times: PerKind) -> PerKind:
     return tuple(cost * factor for cost, factor in zip(costs, times, strict=True))
 
 
-# Undominated points of bytes and cost, each knowing the modes it stands for. Law: of two points
-# the one with more bytes is cheaper; every point that was left out has one beside it with no more
-# bytes and no more cost, or, where points are thinned by a share, at most that share more. Points
-# do not hold their modes but the points that they were put together from: sums and unions of
+# Undominated points of bytes and cost: of two points the one with more bytes is cheaper. For every
+# dropped point there is one with no more bytes and no more cost, or at most the thinning share
+# more. Points refer to the points they were combined from instead of modes, so sums and unions of
 # frontiers stay numbers until one point is chosen.
 
 _AT_ONCE = 1 << 20  # Pairs of points compared in one array
@@ -239,7 +232,6 @@ class Frontier(Struct, frozen=True, eq=False):
         return len(self.bytes)
 
     def modes(self, point: int) -> dict[str, PieceMode]:
-        """The mode of each piece at a point; a piece with two modes is kept if either says so."""
         result: dict[str, PieceMode] = {}
         for name, mode in self._chosen(point):
             # Copies of one flow may differ where its choice was not made once: kept wins.
@@ -280,35 +272,39 @@ def of_choices(choices: Sequence[tuple[Mapping[str, PieceMode], int, float]]) ->
     return _undominated(size, cost, part, part, part, parts, 0.0)
 
 
-def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
+def added(first: Frontier, second: Frontier, thin: float) -> Frontier:
     """Every point of the one combined with every point of the other."""
-    if len(other) == 1 and not other.bytes[0] and not other.cost[0] and _is_bare(other):
-        return one
-    if len(one) == 1 and not one.bytes[0] and not one.cost[0] and _is_bare(one):
-        return other
-    parts = (Part((), one, other),)
-    if min(len(one), len(other)) == 1:
+    if len(second) == 1 and not second.bytes[0] and not second.cost[0] and _is_bare(second):
+        return first
+    if len(first) == 1 and not first.bytes[0] and not first.cost[0] and _is_bare(first):
+        return second
+    parts = (Part((), first, second),)
+    if min(len(first), len(second)) == 1:
         # What every point gains leaves none dominated.
-        many = max(len(one), len(other))
+        many = max(len(first), len(second))
         every, none = np.arange(many, dtype=np.int64), np.zeros(many, dtype=np.int64)
-        left, right = (every, none) if len(other) == 1 else (none, every)
-        return Frontier(one.bytes + other.bytes, one.cost + other.cost, none, left, right, parts)
-    lot = max(1, _AT_ONCE // len(other))
-    result = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
+        left, right = (every, none) if len(second) == 1 else (none, every)
+        return Frontier(
+            first.bytes + second.bytes, first.cost + second.cost, none, left, right, parts
+        )
+    lot = max(1, _AT_ONCE // len(second))
+    result = [
+        _beside(first, second, start, start + lot, parts) for start in range(0, len(first), lot)
+    ]
     size, cost, left, right = (np.concatenate(column) for column in zip(*result, strict=True))
     none = np.zeros(len(size), dtype=np.int64)
     return _undominated(size, cost, none, left, right, parts, thin)
 
 
 def _beside(
-    one: Frontier, other: Frontier, start: int, end: int, parts: tuple[Part, ...]
+    first: Frontier, second: Frontier, start: int, end: int, parts: tuple[Part, ...]
 ) -> tuple[Ints, Floats, Ints, Ints]:
     """Some points of the one combined with all of the other: bytes, cost, the point of each."""
-    mine = np.arange(start, min(end, len(one)), dtype=np.int64)
-    size = (one.bytes[mine, None] + other.bytes).ravel()
-    cost = (one.cost[mine, None] + other.cost).ravel()
-    left = np.repeat(mine, len(other))
-    right = np.tile(np.arange(len(other), dtype=np.int64), len(mine))
+    points = np.arange(start, min(end, len(first)), dtype=np.int64)
+    size = (first.bytes[points, None] + second.bytes).ravel()
+    cost = (first.cost[points, None] + second.cost).ravel()
+    left = np.repeat(points, len(second))
+    right = np.tile(np.arange(len(second), dtype=np.int64), len(points))
     none = np.zeros(len(size), dtype=np.int64)
     result = _undominated(size, cost, none, left, right, parts, 0.0)
     return result.bytes, result.cost, result.left, result.right
@@ -323,12 +319,12 @@ def united(
         if not modes and not more and not dearer:
             return below
     sizes, costs, parts, points, owners = [], [], [], [], []
-    for at, (modes, more, dearer, below) in enumerate(options):
+    for index, (modes, more, dearer, below) in enumerate(options):
         sizes.append(below.bytes + more)
         costs.append(below.cost + dearer)
         parts.append(Part(modes, below))
         points.append(np.arange(len(below), dtype=np.int64))
-        owners.append(np.full(len(below), at, dtype=np.int64))
+        owners.append(np.full(len(below), index, dtype=np.int64))
     left = np.concatenate(points)
     part = np.concatenate(owners)
     size, cost = np.concatenate(sizes), np.concatenate(costs)
@@ -377,9 +373,9 @@ def _apart(cost: Floats, thin: float) -> Bools:
     return is_first
 
 
-# What a choice of modes costs in truth: the graph walked from its root, plainly. Law: a flow that
-# several inputs read is computed once, for all that is asked of it. Reads of the same tables in
-# one run are made once for all queries that are evaluated together: the longest of them is paid.
+# The true cost of a choice of modes, by walking the graph from its root. A flow with several
+# readers is computed once, for all their demands. Queries evaluated together share their reads of
+# the same tables in a run: the longest one is paid.
 
 Modes = Mapping[str, PieceMode]  # The mode of each piece, by its name
 
@@ -392,7 +388,6 @@ class Cost(Struct, frozen=True):
 
     @property
     def per_kind(self) -> tuple[float, ...]:
-        """Milliseconds in all, per run."""
         both = zip(self.work, self.reads, strict=True)
         return tuple(work + sum(reads.values()) for work, reads in both)
 
@@ -404,7 +399,6 @@ def evaluate(graph: Graph, modes: Modes) -> Cost:
 
 
 def per_day(graph: Graph, modes: Modes) -> float:
-    """Expected milliseconds a day."""
     return _day(graph, evaluate(graph, modes).per_kind)
 
 
@@ -413,14 +407,14 @@ def per_day_together(graphs: Sequence[Graph], modes: Sequence[Modes]) -> float:
     graphs must have the same kinds of change."""
     costs = [evaluate(graph, chosen) for graph, chosen in zip(graphs, modes, strict=True)]
     total = 0.0
-    for at, kind in enumerate(graphs[0].kinds if graphs else ()):
+    for index, kind in enumerate(graphs[0].kinds if graphs else ()):
         longest: dict[tuple[TableName, ...], float] = {}
         for cost in costs:
-            for source, read in cost.reads[at].items():
+            for source, read in cost.reads[index].items():
                 # What is read from no table is the query's own.
                 shared = max if source else add
                 longest[source] = shared(longest.get(source, 0.0), read)
-        work = sum(cost.work[at] for cost in costs)
+        work = sum(cost.work[index] for cost in costs)
         total += kind.rate * (work + sum(longest.values()))
     return total
 
@@ -429,29 +423,28 @@ def _run(
     graph: Graph, modes: Modes, kind: int
 ) -> tuple[float, Mapping[tuple[TableName, ...], float]]:
     """Work and reads of one run, without what queries share."""
-    asked = [Demand.DELTA] * len(graph.nodes)
+    demands = [Demand.DELTA] * len(graph.nodes)
     work = 0.0
     reads: dict[tuple[TableName, ...], float] = {}
-    for at in reversed(range(len(graph.nodes))):
-        node = graph.nodes[at]
-        below = node.inputs or (at,)
+    for index in reversed(range(len(graph.nodes))):
+        node = graph.nodes[index]
+        below = node.inputs or (index,)
         active = [graph.active[wire][kind] for wire in below]
         chosen = [modes[piece.name] for piece in node.pieces]
-        result = own(node, active, chosen, kind, asked[at])
+        result = own(node, active, chosen, kind, demands[index])
         work += result.work
         for source, read in result.reads:
             reads[source] = reads.get(source, 0.0) + read
         if node.work is not Work.SCAN:
             for wire, demand in zip(node.inputs, result.asks, strict=True):
-                asked[wire] = max(asked[wire], demand)
+                demands[wire] = max(demands[wire], demand)
     return work, reads
 
 
-# Good choices where flows are shared in too many ways to find the best ones. Start from the
-# choices that are best if every reader of a shared flow had a copy of it (kept wins where copies
-# differ), and evaluate them truly; then change single modes, or two at once, until nothing within
-# the bytes helps. Law: what comes out costs what it says; how much dearer than the best it is, is
-# not known.
+# A heuristic for graphs with too many shared flows. It starts from the choices that are best if
+# every reader had a copy of a shared flow (kept wins where copies differ), evaluates them truly,
+# and changes one or two modes at a time while that helps within the bytes. The reported cost is
+# true; its distance from the best is unknown.
 
 _STARTS = 24  # Choices that are improved, of all, evenly over the frontier
 _MOST_ROUNDS = 40
@@ -460,9 +453,10 @@ _MOST_PAIRS = 400
 
 def improved(graph: Graph, copied: Frontier) -> Frontier:
     """The frontier of choices that no small change improves."""
-    places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
-    starts = [copied.modes(int(at)) for at in places]
-    starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
+    positions = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
+    starts = [copied.modes(int(position)) for position in positions]
+    starts.append({p.name: min(p.sizes, key=p.sizes.__getitem__) for p in graph.pieces})
+    starts.append({piece.name: piece.modes[0] for piece in graph.pieces})
     result: list[tuple[dict[str, PieceMode], int, float]] = []
     for modes in starts:
         budget = graph.bytes_of(modes)
@@ -476,15 +470,11 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
     return of_choices(result)
 
 
-def _least(graph: Graph) -> dict[str, PieceMode]:
-    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
-
-
 def _better(
     graph: Graph, modes: dict[str, PieceMode], budget: int, cost: float
 ) -> tuple[dict[str, PieceMode], float] | None:
     """The cheapest choice within the bytes that differs in one mode, or in two."""
-    for changes in (_one(graph, modes), _two(graph, modes)):
+    for changes in (_with_one_change(graph, modes), _with_two_changes(graph, modes)):
         best = None
         for changed in changes:
             if graph.bytes_of(changed) > budget:
@@ -498,33 +488,32 @@ def _better(
     return None
 
 
-def _one(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
+def _with_one_change(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     for piece in graph.pieces:
         for mode in piece.modes:
             if mode is not modes[piece.name]:
                 yield {**modes, piece.name: mode}
 
 
-def _two(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
+def _with_two_changes(graph: Graph, modes: dict[str, PieceMode]) -> Iterator[dict[str, PieceMode]]:
     left = _MOST_PAIRS
-    for one, other in combinations(graph.pieces, 2):
-        for mine in one.modes:
-            for theirs in other.modes:
-                if mine is modes[one.name] or theirs is modes[other.name] or not left:
+    for first, second in combinations(graph.pieces, 2):
+        for first_mode in first.modes:
+            for second_mode in second.modes:
+                if first_mode is modes[first.name] or second_mode is modes[second.name] or not left:
                     continue
                 left -= 1
-                yield {**modes, one.name: mine, other.name: theirs}
+                yield {**modes, first.name: first_mode, second.name: second_mode}
 
 
 # The best modes of all pieces of one query, for every budget at once. f(v, Z) is the frontier of
-# the operators below v where Z is asked of v for each kind of change. For each combination of
-# modes of v's pieces, its own cost and demands are known by Z alone, so frontiers of the inputs
-# are added up; united over the combinations they are f(v, Z). Law: *exact* for trees. A flow that
-# several inputs read is paid once, for an assumed demand that no reader may exceed; the least
-# over all assumptions is exact too, as the true demand is among them. Where assumptions are too
-# many, `approximate` finds a choice that is only good, and is called that. Thinned points make an
-# answer dearer by at most `thin` for every operator with a choice or two inputs on the way to the
-# root; 0 is exact.
+# the operators below v for a demand Z on v per kind of change. For each combination of modes of v's
+# pieces, Z alone determines its cost and demands, so the frontiers of the inputs are added; their
+# union over the combinations is f(v, Z). *Exact* for trees. A flow with several readers is paid
+# once, for an assumed demand that no reader may exceed; the minimum over all assumptions is exact
+# too, since the true demand is among them. With too many assumptions, `approximate` is used
+# instead, and reported. Thinned points cost at most `thin` more for every operator with a choice or
+# two inputs on the way to the root; 0 is exact.
 
 THIN = 0.001  # The relative cost by which points must differ to be kept apart
 MOST_ASSUMPTIONS = 4096  # Demands on shared flows that are tried, in all
@@ -545,7 +534,7 @@ def choices_of(
 ) -> RankedChoices:
     """All choices worth making for the query, by rising bytes and falling cost a day."""
     asks_keys = any(piece.reads_below for piece in graph.pieces)
-    options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
+    options = [Options(graph, index, asks_keys=asks_keys) for index in range(len(graph.nodes))]
     if not graph.shared:
         return RankedChoices(_FrontierSearch(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
@@ -567,8 +556,8 @@ class _FrontierSearch:
         *,
         are_copied: bool = False,
     ) -> None:
-        """`possible` has the demands to try for each shared flow. `are_copied`: each reader pays
-        for a shared flow, as if everyone had one."""
+        """`possible` has the demands to try for each shared flow; with `are_copied`, each reader
+        pays for it."""
         self._graph = graph
         self._options = options
         self._thin = thin
@@ -589,33 +578,32 @@ class _FrontierSearch:
         top = len(self._graph.nodes) - 1
         result = []
         for assumed in _every(self._graph, self._possible):
-            whole = self._of(top, _changes(self._graph), assumed)
-            for at, demand in assumed.items():
-                below = None if whole is None else self._of(at, demand, assumed)
-                whole = None if whole is None or below is None else added(whole, below, self._thin)
-            if whole is not None:
-                result.append(((), 0, 0.0, whole))
+            result_ = self._of(top, _changes(self._graph), assumed)
+            for wire, demand in assumed.items():
+                below = None if result_ is None else self._of(wire, demand, assumed)
+                result_ = (
+                    None if result_ is None or below is None else added(result_, below, self._thin)
+                )
+            if result_ is not None:
+                result.append(((), 0, 0.0, result_))
         return united(result, self._thin)
 
-    def _of(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
+    def _of(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         """f(v, Z); None if it demands more of a shared flow than is assumed."""
-        key = (at, demand, self._assumed(at, assumed))
+        key = (wire, demand, self._assumed(wire, assumed))
         if key not in self._found:
-            self._found[key] = self._united(at, demand, assumed)
+            result = [
+                (option.modes, option.bytes, option.cost, below)
+                for option in self._options[wire].asked(demand)
+                if (below := self._inputs(wire, option, assumed)) is not None
+            ]
+            self._found[key] = united(result, self._thin) if result else None
         return self._found[key]
 
-    def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        result = [
-            (option.modes, option.bytes, option.cost, below)
-            for option in self._options[at].asked(demand)
-            if (below := self._inputs(at, option, assumed)) is not None
-        ]
-        return united(result, self._thin) if result else None
-
-    def _inputs(self, at: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
+    def _inputs(self, wire: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node combined, under their demands."""
-        wires = self._graph.nodes[at].inputs
-        key = (wires, option.asks, self._assumed(at, assumed))
+        wires = self._graph.nodes[wire].inputs
+        key = (wires, option.asks, self._assumed(wire, assumed))
         if key not in self._sums:
             self._sums[key] = self._summed(wires, option.asks, assumed)
         return self._sums[key]
@@ -626,7 +614,7 @@ class _FrontierSearch:
         result = self._nothing
         for wire, ask in zip(wires, asks, strict=True):
             if wire in self._shared:
-                if any(one > most for one, most in zip(ask, assumed[wire], strict=True)):
+                if any(demand > limit for demand, limit in zip(ask, assumed[wire], strict=True)):
                     return None
                 continue
             below = self._of(wire, ask, assumed)
@@ -635,9 +623,9 @@ class _FrontierSearch:
             result = added(result, below, self._thin)
         return result
 
-    def _assumed(self, at: int, assumed: dict[int, Asked]) -> Assumed:
+    def _assumed(self, wire: int, assumed: dict[int, Asked]) -> Assumed:
         """What is assumed of the flows that the operators below a node read."""
-        return tuple((wire, assumed[wire]) for wire in self._below[at])
+        return tuple((wire, assumed[wire]) for wire in self._below[wire])
 
 
 def _changes(graph: Graph) -> Asked:
@@ -657,23 +645,23 @@ def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
 
 def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
     """Every assumption, in which flows that only assumed ones decide get the greatest demand."""
-    above = {at: _decided_by(graph, at) for at in possible}
+    above = {wire: _decided_by(graph, wire) for wire in possible}
     # Flows nearer the root first: they decide the demands below.
-    free = {at: possible[at] for at in possible if above[at] is None}
+    free = {wire: possible[wire] for wire in possible if above[wire] is None}
     for chosen in product(*free.values()):
         assumed = dict(zip(free, chosen, strict=True))
-        for at in sorted(possible, reverse=True):
-            readers = above[at]
+        for wire in sorted(possible, reverse=True):
+            readers = above[wire]
             if readers is not None:
-                asked = [_changes(graph), *(assumed[reader] for reader in readers)]
-                assumed[at] = tuple(map(max, *asked)) if readers else asked[0]
+                demands = [_changes(graph), *(assumed[reader] for reader in readers)]
+                assumed[wire] = tuple(map(max, *demands)) if readers else demands[0]
         yield assumed
 
 
-def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
+def _decided_by(graph: Graph, wire: int) -> tuple[int, ...] | None:
     """The shared flows whose demands pass unchanged to a shared one; None if others do."""
     result: list[int] = []
-    waiting = [at]
+    waiting = [wire]
     while waiting:
         below = waiting.pop()
         for reader, node in enumerate(graph.nodes):
@@ -693,39 +681,38 @@ def _possible(
 ) -> dict[int, tuple[Asked, ...]] | None:
     """The possible demands on each shared flow; None if there are too many to try. The joint demand
     of readers is the greatest of theirs, in every combination."""
-    asked: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
+    demands: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
     is_first = [True] * len(graph.nodes)
     result: dict[int, tuple[Asked, ...]] = {}
     total = 1
-    for at in reversed(range(len(graph.nodes))):
-        if at in graph.shared:
-            result[at] = tuple(sorted(asked[at]))
-            total *= len(result[at]) if _decided_by(graph, at) is None else 1
-        if total > most or len(asked[at]) > most:
+    for index in reversed(range(len(graph.nodes))):
+        if index in graph.shared:
+            result[index] = tuple(sorted(demands[index]))
+            total *= len(result[index]) if _decided_by(graph, index) is None else 1
+        if total > most or len(demands[index]) > most:
             return None
-        every = [o.asks for demand in asked[at] for o in options[at].asked(demand)]
-        for place, wire in enumerate(graph.nodes[at].inputs):
-            asks = {one[place] for one in every}
+        all_asks = [o.asks for demand in demands[index] for o in options[index].asked(demand)]
+        for position, wire in enumerate(graph.nodes[index].inputs):
+            asks = {asks[position] for asks in all_asks}
             if not is_first[wire]:
-                if len(asked[wire]) * len(asks) > _MOST_POINT_PAIRS:
+                if len(demands[wire]) * len(asks) > _MOST_POINT_PAIRS:
                     return None
-                asks = {tuple(map(max, a, b)) for a, b in product(asked[wire], asks)}
-            asked[wire], is_first[wire] = asks, False
+                asks = {tuple(map(max, a, b)) for a, b in product(demands[wire], asks)}
+            demands[wire], is_first[wire] = asks, False
     return result
 
 
-# One budget for several queries: their frontiers put together on a grid. Law: what is chosen fits
-# the budget where anything does. The grid has a thousand cells; each holds the cheapest choice
-# that was found for the first queries within so many bytes, with its bytes as they are, so
-# nothing is found that is dearer than by sizes rounded up to cells: with those, cells would be
-# full. Pieces are never shared between queries.
+# One budget for several queries: their frontiers combined on a grid of a thousand cells. Each cell
+# holds the cheapest choice for the first queries within so many bytes, with its exact bytes, so the
+# result is never dearer than with sizes rounded up to cells. It fits the budget if anything does.
+# Queries share no pieces.
 
 _CELLS = 1000
 
 
 def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
-    """A point of each frontier, together within the budget's bytes and as cheap as the search
-    finds. If even the smallest points have more bytes, these."""
+    """A point of each frontier, together within the budget and as cheap as the search finds. If
+    even the smallest points have more bytes, these."""
     if len(frontiers) < 2:
         return [frontier.best_within(budget) for frontier in frontiers]
     points = [0] * len(frontiers)
@@ -746,11 +733,11 @@ def _on_grid(frontiers: Sequence[Frontier], budget: int) -> list[int] | None:
     if not np.isfinite(cost).any():
         # Rounding left nothing, which cannot be but for a budget of a few bytes.
         return None
-    at = int(np.argmin(cost))
+    cell = int(np.argmin(cost))
     result = []
     for point, before in reversed(steps):
-        result.append(int(point[at]))
-        at = int(before[at])
+        result.append(int(point[cell]))
+        cell = int(before[cell])
     return result[::-1]
 
 
@@ -792,13 +779,13 @@ def _cells(size: Ints, budget: int) -> Ints:
 
 def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:
     """Give the rest of the budget to the query it helps most, as long as it helps any."""
-    used = (frontier.bytes[at] for frontier, at in zip(frontiers, points, strict=True))
+    used = (frontier.bytes[point] for frontier, point in zip(frontiers, points, strict=True))
     left = budget - sum(map(int, used))
     while True:
         gains = []
-        for query, (frontier, at) in enumerate(zip(frontiers, points, strict=True)):
-            better = frontier.best_within(int(frontier.bytes[at]) + left)
-            gains.append((float(frontier.cost[at] - frontier.cost[better]), query, better))
+        for query, (frontier, index) in enumerate(zip(frontiers, points, strict=True)):
+            better = frontier.best_within(int(frontier.bytes[index]) + left)
+            gains.append((float(frontier.cost[index] - frontier.cost[better]), query, better))
         gain, query, better = max(gains, key=lambda one: one[0])
         if gain <= 0:
             return points
@@ -806,11 +793,10 @@ def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) ->
         points[query] = better
 
 
-# The choice of state, asked from outside: queries and a budget in, modes and reasons out. Law: a
-# pure function of its arguments. Reads that several queries make of the same tables in one run
-# are no part of the sum that is minimised; the choice is made once more with each read divided by
-# the queries that asked for it the first time, and the one of the two that is truly cheaper is
-# given.
+# The choice of state: queries and a budget in, modes and reasons out, as a pure function. The
+# minimised sum leaves out that queries share reads of the same tables; so the choice is repeated
+# with each read divided by the number of queries that chose it, and the truly cheaper of the two is
+# returned.
 
 _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]
 """How many queries read the same tables in runs of a kind of change."""
@@ -827,9 +813,9 @@ class PieceChoice(Struct, frozen=True):
 
 
 class QueryChoice(Struct, frozen=True):
-    """The choice for one query: its pieces, bytes, and milliseconds a day, reads not shared.
+    """The choice for one query: its pieces, bytes, and milliseconds a day, without shared reads.
     `is_exact`: all its choices were considered, so none of as many bytes is cheaper except for
-    thinned points; else the choice is approximate."""
+    thinned points."""
 
     pieces: Mapping[str, PieceChoice]
     bytes: int
@@ -838,7 +824,6 @@ class QueryChoice(Struct, frozen=True):
 
     @property
     def modes(self) -> Modes:
-        """The mode of each piece, by its name."""
         return {name: piece.mode for name, piece in self.pieces.items()}
 
 
@@ -863,11 +848,10 @@ def choose(
     urgency: Sequence[float] = (),
     per_byte: float = 0.0,
 ) -> StateChoice:
-    """Choose the modes of all pieces of all queries within a budget of bytes; None is unlimited.
-    Without a budget a kept byte may count as `per_byte` milliseconds a day. All graphs have the
-    same kinds of change. ValueError if they have not, or if the budget is below zero. An `urgency`
-    for each kind makes the choice as if that came so many times as often; the reported cost uses
-    the real rate."""
+    """Choose the modes of all pieces of all queries within a budget of bytes; None is unlimited,
+    and then a kept byte may count as `per_byte` milliseconds a day. An `urgency` multiplies the
+    rate of each kind of change for the choice, not in the reported cost. ValueError if the budget
+    is below zero, or if the graphs have different kinds of change."""
     given = list(queries.values())
     if len({graph.kinds for graph in given}) > 1:
         raise ValueError("queries are expected to change in different ways")
@@ -915,21 +899,24 @@ def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
 def _within(
     graphs: Sequence[Graph], choices: Sequence[RankedChoices], budget: int | None, per_byte: float
 ) -> list[Modes]:
-    frontiers = [one.frontier for one in choices]
+    frontiers = [choice.frontier for choice in choices]
     if not frontiers:
         return []
     if per_byte:
-        return [each.modes(int((each.cost + per_byte * each.bytes).argmin())) for each in frontiers]
+        return [
+            frontier.modes(int((frontier.cost + per_byte * frontier.bytes).argmin()))
+            for frontier in frontiers
+        ]
     most = sum(int(frontier.bytes[-1]) for frontier in frontiers)
     points = divided(frontiers, most if budget is None else min(budget, most))
-    return [frontier.modes(at) for frontier, at in zip(frontiers, points, strict=True)]
+    return [frontier.modes(point) for frontier, point in zip(frontiers, points, strict=True)]
 
 
 def _rank(
     graphs: Sequence[Graph], modes: list[Modes], budget: int | None, per_byte: float
 ) -> tuple[int, float]:
     """Bytes over the budget first, then cost."""
-    total = sum(graph.bytes_of(one) for graph, one in zip(graphs, modes, strict=True))
+    total = sum(graph.bytes_of(mode) for graph, mode in zip(graphs, modes, strict=True))
     over = 0 if budget is None else max(0, total - budget)
     return over, per_day_together(graphs, modes) + per_byte * total
 
@@ -979,7 +966,7 @@ def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
 
-def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> str:
+def _reason(graph: Graph, modes: Modes, own_costs: Sequence[float], piece: Piece) -> str:
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     mode = modes[piece.name]
     if len(piece.modes) == 1:
@@ -989,12 +976,12 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
         when = f"if it is {piece.word(best)}"
-        return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
+        return _difference(graph, costs[best].per_kind, own_costs, when, "costs nothing more")
     if PieceMode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: PieceMode.KEPT}).per_kind
     nothing = "no change exhausts it" if mode is PieceMode.BOUNDED else "no change needs it"
-    return _difference(graph, mine, kept, f"because it is {piece.word(mode)}", nothing)
+    return _difference(graph, own_costs, kept, f"because it is {piece.word(mode)}", nothing)
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:
@@ -1005,15 +992,13 @@ def _difference(
     graph: Graph, dear: Sequence[float], cheap: Sequence[float], when: str, nothing: str
 ) -> str:
     """The kind of change with the largest difference in cost, and what each run adds."""
-    daily = [
-        kind.rate * (one - other) for kind, one, other in zip(graph.kinds, dear, cheap, strict=True)
-    ]
-    at = max(range(len(daily)), key=daily.__getitem__, default=None)
-    if at is None or daily[at] <= 0:
+    daily = [kind.rate * (d - c) for kind, d, c in zip(graph.kinds, dear, cheap, strict=True)]
+    index = max(range(len(daily)), key=daily.__getitem__, default=None)
+    if index is None or daily[index] <= 0:
         return nothing
-    more = dear[at] - cheap[at]
-    told = f" (from {graph.runs[at]} runs)" if graph.runs and graph.runs[at] else ""
-    return f"{_named(graph.kinds[at])}, and each change takes {number(more)} ms more {when}{told}"
+    name, more = _named(graph.kinds[index]), dear[index] - cheap[index]
+    note = f" (from {graph.runs[index]} runs)" if graph.runs and graph.runs[index] else ""
+    return f"{name}, and each change takes {number(more)} ms more {when}{note}"
 
 
 def _named(kind: KindOfChange) -> str:

@@ -7,7 +7,7 @@ above an Aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import is_
 
@@ -90,6 +90,11 @@ class ComputedColumn(Struct, frozen=True):
 
     attribute: Attribute
     expr: Expr
+
+    @staticmethod
+    def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
+        """The attributes as output columns."""
+        return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
 class AggregateCall(Node, frozen=True):

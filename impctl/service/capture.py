@@ -307,7 +307,7 @@ def _meta_of(
         from_files=plan.sides_by(Strategy.FILES),
         buffers=chosen_buffers(prepared.spec, plan.compiled),
         side_reasons=_side_reasons(plan),
-        ending=ending_to_store(plan.lying_answer),
+        ending=ending_to_store(plan.stored_answer),
         trees=trees_id(plan.shapes),
         estimate=_estimate(plan),
         provenance=plan.provenance,

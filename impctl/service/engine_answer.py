@@ -149,7 +149,7 @@ def _read(
 
 
 def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:
-    batch = source.came(rows)
+    batch = source.inserted(rows)
     sketch = used.get(source.access)
     if sketch is None or not len(rows):
         return batch

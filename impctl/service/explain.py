@@ -664,7 +664,7 @@ def answer_entry(
         return AnswerEntry(False, "the query has no safe sketch, which a materialized result needs")
     if plan.answer is None:
         return AnswerEntry(False, plan.no_answer)
-    is_lying = plan.lying_answer is not None
+    is_lying = plan.stored_answer is not None
     rows = kept_rows(plan.answer.ending).rows
     first = plan.answer.ending.first
     is_cut = first is not None and first.order and first.count is not None

@@ -243,7 +243,7 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
             session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
             snapshot = ctx.tables.snapshot(partition.table)
-            read = files_read[session.counted_at(partition)]
+            read = files_read[session.counting_source(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
     except OutOfMemoryError:
         session.give_up()
@@ -291,7 +291,7 @@ def counted_rows(
 ) -> Ints:
     """Rows per range of these files (default: all), from the result of a pass if it counts every
     row: then nothing below its grouping skips a file either."""
-    counted = pass_.rows_told_by(table, partition)
+    counted = pass_.rows_per_range(table, partition)
     return rows_by_spark(ctx, partition, snapshot, files) if counted is None else counted
 
 

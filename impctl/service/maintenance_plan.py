@@ -542,7 +542,7 @@ class QueryState:
         self.plan = plan
         self.stored = stored
         meta = StateMeta.read(stored.query, stored.state_meta)
-        self.meta = replace(meta, ending=ending_to_store(plan.lying_answer))
+        self.meta = replace(meta, ending=ending_to_store(plan.stored_answer))
         self.ranges: RangesByAccess = {sketch.access: sketch.ranges for sketch in stored.sketches}
         self.session: MaintainedQuery | None = None
         self.touched: TouchedQuery | None = None

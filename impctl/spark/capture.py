@@ -65,10 +65,9 @@ if TYPE_CHECKING:
     from impctl.safety.judge import Verdict
     from impctl.types import AttributeId
 
-# Any plan with one annotation column more: the ranges each row stems from. Law: rows and all
-# other columns stay as they are, with their multiplicity. The annotation is one range id up to
-# the first grouping and an array of ids from there on; NULL is no range. A construct whose
-# lineage is not known is refused by name.
+# Any plan with an annotation column: the ranges each row stems from. Rows and other columns keep
+# their values and multiplicity. The annotation is one range id up to the first grouping, and an
+# array of ids above; NULL is no range. Constructs with unknown lineage are refused.
 
 _SET_TYPE = other("array<int>")
 _SETS_TYPE = other("array<array<int>>")
@@ -161,11 +160,13 @@ class _Collector(Struct, frozen=True):
         # Arrays of arrays are concatenated.
         flat = self._column(is_set=True)
         union = ComputedColumn(flat, _union_of_sets(column.ref()))
-        return Annotated(Project(gathered, (*_unchanged(plan), union)), flat)
+        return Annotated(
+            Project(gathered, (*ComputedColumn.unchanged(attributes_of(plan)), union)), flat
+        )
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
         """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
-        keys = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+        keys = ComputedColumn.unchanged(attributes)
         renamed = tuple(
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
             for key in keys
@@ -198,7 +199,7 @@ class _Collector(Struct, frozen=True):
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*_unchanged(plan), ComputedColumn(column, union))
+        outputs = (*ComputedColumn.unchanged(attributes_of(plan)), ComputedColumn(column, union))
         return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
@@ -217,12 +218,12 @@ class _Collector(Struct, frozen=True):
 
     def _matched(self, plan: Join, right: Annotated) -> Annotated:
         """A semi join's rows with the ranges of all rows they match. The right side is grouped by
-        what is compared, so that a left row meets one group at most and no row is repeated; that
-        needs one type, since several texts can equal one number."""
+        the compared columns, so that no left row is repeated; that needs one type, since several
+        texts can equal one number."""
         pairs = _equalities(plan)
         if pairs is None:
             raise _refusal("an EXISTS whose condition is not a list of equalities", plan.span)
-        if not all(groups_as_compared(type_of(one), type_of(other)) for one, other in pairs):
+        if not all(groups_as_compared(type_of(a), type_of(b)) for a, b in pairs):
             raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
         keys = tuple(
             ComputedColumn(Attribute(next(self.ids), "matched", None), right_side)
@@ -235,7 +236,10 @@ class _Collector(Struct, frozen=True):
         )
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
         column = self._column(is_set=True)
-        outputs = (*_unchanged(plan), ComputedColumn(column, groups.ranges.ref()))
+        outputs = (
+            *ComputedColumn.unchanged(attributes_of(plan)),
+            ComputedColumn(column, groups.ranges.ref()),
+        )
         return Annotated(Project(joined, outputs), column)
 
     def _set_operation(self, plan: SetOperation) -> Annotated:
@@ -254,11 +258,19 @@ class _Collector(Struct, frozen=True):
         branches: list[Plan] = []
         for result, part in sides:
             column = self._column(is_set)
-            own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
+            ranges: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
-                own = result.ranges.ref()
+                ranges = result.ranges.ref()
             below = part if result is None else result.plan
-            branches.append(Project(below, (*_unchanged(part), ComputedColumn(column, own))))
+            branches.append(
+                Project(
+                    below,
+                    (
+                        *ComputedColumn.unchanged(attributes_of(part)),
+                        ComputedColumn(column, ranges),
+                    ),
+                )
+            )
         column = self._column(is_set)
         united = replace(
             plan,
@@ -270,19 +282,20 @@ class _Collector(Struct, frozen=True):
         return Annotated(united, column)
 
     def _copies(self, plan: SetOperation) -> Annotated:
-        """INTERSECT ALL or EXCEPT ALL: the copies of each side are counted, the remaining ones
-        repeated. Which copies remain does not show, so all of a side's are a row's lineage."""
+        """INTERSECT ALL or EXCEPT ALL: copies are counted on each side, the remaining ones
+        repeated. All copies of a side are a row's lineage, since which ones remain is unknown."""
         sides = (plan.left, plan.right)
         marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
-        for place, side in enumerate(sides):
+        for side_index, side in enumerate(sides):
             ones = tuple(
                 ComputedColumn(
-                    replace(mark, id=f"{mark.id}/{place}"), Literal(int(at == place), LONG)
+                    replace(mark, id=f"{mark.id}/{side_index}"),
+                    Literal(int(index == side_index), LONG),
                 )
-                for at, mark in enumerate(marks)
+                for index, mark in enumerate(marks)
             )
-            marked.append(Project(side, (*_unchanged(side), *ones)))
+            marked.append(Project(side, (*ComputedColumn.unchanged(attributes_of(side)), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -306,10 +319,10 @@ class _Collector(Struct, frozen=True):
             for mark in marks
         )
         once = self._grouped(Aggregate(both.plan, keys, sums), both)
-        mine, theirs = (total.attribute.ref() for total in sums)
-        left: Expr = Call("least", (mine, theirs), LONG)
+        left_total, right_total = (total.attribute.ref() for total in sums)
+        left: Expr = Call("least", (left_total, right_total), LONG)
         if plan.kind is SetKind.EXCEPT:
-            left = Arithmetic(ArithmeticOp.SUBTRACT, mine, theirs)
+            left = Arithmetic(ArithmeticOp.SUBTRACT, left_total, right_total)
         some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), span=plan.span)
         copies = Call("array_repeat", (once.ranges.ref(), Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
@@ -324,20 +337,18 @@ class _Collector(Struct, frozen=True):
         self, plan: SetOperation, left: Annotated | None, right: Annotated | None
     ) -> Annotated:
         """INTERSECT or EXCEPT: distinct rows of the annotated side that are (not) in the other."""
-        annotated, own, other_side = (
+        annotated, own_side, other_side = (
             (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
         )
         assert annotated is not None, "the scan is below one of the sides"
-        once = self._without_duplicates(attributes_of(own), annotated)
-        pairs = zip(attributes_of(own), attributes_of(other_side), strict=True)
-        same = tuple(
-            Compare(CompareOp.NULL_SAFE_EQUAL, mine.ref(), theirs.ref()) for mine, theirs in pairs
-        )
+        once = self._without_duplicates(attributes_of(own_side), annotated)
+        pairs = zip(attributes_of(own_side), attributes_of(other_side), strict=True)
+        same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
         kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
         joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
         outputs = tuple(
-            ComputedColumn(out, mine.ref())
-            for out, mine in zip(plan.attributes, attributes_of(own), strict=True)
+            ComputedColumn(out, a.ref())
+            for out, a in zip(plan.attributes, attributes_of(own_side), strict=True)
         )
         column = self._column(is_set=True)
         return Annotated(
@@ -348,10 +359,6 @@ class _Collector(Struct, frozen=True):
 def _collecting(child: Annotated) -> tuple[str, SqlType]:
     """The aggregate function that collects ranges, and its type."""
     return ("collect_list", _SETS_TYPE) if child.is_set else ("collect_set", _SET_TYPE)
-
-
-def _unchanged(plan: Plan) -> tuple[ComputedColumn, ...]:
-    return tuple(ComputedColumn(a, a.ref()) for a in attributes_of(plan))
 
 
 def _union_of_sets(sets: Expr) -> Expr:
@@ -384,15 +391,13 @@ def _refusal(construct: str, span: Span | None) -> QueryError:
     )
 
 
-# The fastest way to find the sketches of a query, and nothing but the sketches. Law: the passes
-# yield, for every access asked for, the ranges of exactly the rows the result stems from (all
-# rows of a group, all rows tied in a top-k, the rows of every barrier). Accesses whose sketches
-# follow from the same rows share a pass. The passes are the oracle of maintenance and the
-# baseline it is compared with, so they share no code with the engine.
-#
-# Measured (10M rows, 5,000 groups spread over all ranges; processor seconds for 10 / 1,000 /
-# 4,000 ranges): joining the surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by
-# (group, range) first 2.7 / 10.6 / 14.0, the query alone 1.5.
+# The fastest way to capture sketches only: the passes yield, for every access, the ranges of
+# exactly the rows that the result stems from (all rows of a group, all rows tied in a top-k, the
+# rows of every barrier). Accesses whose sketches follow from the same rows share a pass. As the
+# oracle and baseline of maintenance, the passes share no code with the engine. Measured (10M rows,
+# 5,000 groups spread over all ranges; processor seconds for 10 / 1,000 / 4,000 ranges): joining the
+# surviving groups back to the rows 2.4 / 3.2 / 3.5, grouping by (group, range) first 2.7 / 10.6 /
+# 14.0, the query alone 1.5.
 
 STAGED: AccessId = "impctl/staged"
 """The access of `SketchPass.above` that represents the rows with their ranges."""
@@ -431,9 +436,9 @@ class SketchPass(Struct, frozen=True):
 def sketch_passes(
     query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 ) -> tuple[SketchPass, ...]:
-    """The passes that find the needed ranges of every access. Each access is in the keys of one
-    pass. `verdict` is that of this very query (`check_safety`). Raises UnsafeSketchError for an
-    unsafe one, QueryError for a construct whose lineage impctl cannot capture."""
+    """The passes that find the needed ranges; each access is in the keys of one pass. `verdict` is
+    that of this very query (`check_safety`). Raises UnsafeSketchError for an unsafe one, QueryError
+    for a construct whose lineage impctl cannot capture."""
     if not verdict.safe:
         names = ", ".join(f"`{column.name}`" for column in columns.values())
         raise UnsafeSketchError(
@@ -442,13 +447,16 @@ def sketch_passes(
         )
     shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
     for access, column in columns.items():
-        whole = _whole_result(query.root, verdict, access)
-        while isinstance(whole, Project | Sort | Distinct):
+        node = _whole_result(query.root, verdict, access)
+        while isinstance(node, Project | Sort | Distinct):
             # Top steps that do not affect lineage.
-            whole = whole.child
-        if isinstance(whole, TopK):
-            whole = with_ties(whole)
-        basis = _basis(whole, access, column)
+            node = node.child
+        if isinstance(node, TopK):
+            node = with_ties(node)
+        if trace(node, access, column) is not None:
+            basis = _Basis(node)
+        else:
+            basis = _by_groups(node, access, column) or _Basis(None, whole=node)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -461,20 +469,19 @@ def sketch_passes(
 def staged(rows: Plan) -> Scan:
     """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
-        replace(attribute, name=staged_name(place))
-        for place, attribute in enumerate(attributes_of(rows))
+        replace(attribute, name=staged_name(index))
+        for index, attribute in enumerate(attributes_of(rows))
     )
     return Scan(STAGED, STAGED, (*named, Attribute(RANGE_ID, RANGE_ID, INTEGER)))
 
 
-def staged_name(place: int) -> str:
-    return f"r{place}"
+def staged_name(index: int) -> str:
+    return f"r{index}"
 
 
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
-    above the access, whose rows count whether they survive or not, and include what nodes above it
-    keep; without one, the query."""
+    above the access, whose rows all count; without one, the query."""
     result, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
@@ -486,19 +493,13 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
 
 
 class _Basis(Struct, frozen=True):
-    """The basis of a sketch: the rows of `plan`, those of surviving groups if it has any. Without a
-    plan to trace the access in, ranges are collected along `whole`."""
+    """The basis of a sketch: the rows of `plan`, only those of surviving groups if it has any.
+    Without a plan to trace the access in, ranges are collected along `whole`."""
 
     plan: Plan | None
     node: Aggregate | None = None
     groups: Plan | None = None
     whole: Plan | None = None
-
-
-def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
-    if trace(whole, access, column) is not None:
-        return _Basis(whole)
-    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
 
 
 def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
@@ -583,7 +584,7 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    columns = Project(source, tuple(ComputedColumn(a, a.ref()) for a in scan.attributes))
+    columns = Project(source, ComputedColumn.unchanged(scan.attributes))
     annotated = collect(_replaced(plan, scan, columns), source, RANGE_ID)
     above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)

@@ -45,9 +45,8 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
 
 
-# Typed constants as Spark SQL. Law: the text means the value in exactly that type, whatever the
-# session's time zone, and Spark folds it to a constant, so that predicates with it are pushed to
-# the files.
+# Typed constants as Spark SQL: the value in exactly that type, whatever the session's time zone,
+# and constant-folded, so that predicates with it are pushed to the files.
 
 DIALECT = "spark"
 
@@ -113,8 +112,8 @@ def boundary(value: BoundaryValue, kind: SqlType) -> Sql:
             return literal(Decimal(f"{int(value)}e-{kind.scale}"), kind)
         case Kind.FLOAT | Kind.DOUBLE:
             # Boundaries are doubles; one that no float equals must not be rounded to a neighbour.
-            # To Spark -0.0 is 0.0, to Parquet's filter it is less: written as 0.0, the filter
-            # would drop row groups whose only zero is -0.0.
+            # Spark treats -0.0 as 0.0, Parquet's filter as less: 0.0 would drop row groups whose
+            # only zero is -0.0.
             return literal(-0.0 if value == 0 else float(value), SqlType(Kind.DOUBLE))
         case Kind.BOOLEAN:
             return literal(bool(value), kind)
@@ -134,8 +133,8 @@ def string_sql(value: str) -> Sql:
     """A string literal, also of characters that readers of SQL would change."""
     if _CONTROL.search(value) is None and "$" not in value:
         return exp.Literal.string(value)
-    # Escapes of control characters differ between readers of SQL, and some replace `${name}`
-    # inside literals before they read them; bytes mean the same to all.
+    # SQL readers differ in escapes of control characters, and some replace `${name}` inside
+    # literals first; bytes mean the same to all.
     return _cast(exp.HexString(this=value.encode().hex()), SqlType(Kind.STRING))
 
 
@@ -165,9 +164,8 @@ def _integer(value: int) -> Sql:
     return literal(value, SqlType(Kind.LONG if abs(value) > 2**31 - 1 else Kind.INTEGER))
 
 
-# Scalar expressions as sqlglot nodes of Spark SQL. Law: the SQL means what the node means, with
-# every operand in brackets that precedence could touch; columns are read by the names that
-# `spark.render` gave them.
+# Scalar expressions as sqlglot nodes of Spark SQL, with brackets around every operand that
+# precedence could affect. Columns have the names given by `spark.render`.
 
 Names = Mapping[AttributeId, str]
 """The name each column has in the SQL."""
@@ -194,7 +192,6 @@ _DEFAULT_ESCAPE = "\\"
 
 
 def render_expr(expr: Expr, names: Names) -> Sql:
-    """The expression over columns called by `names`."""
     match expr:
         case Literal():
             return literal(expr.value, expr.type)

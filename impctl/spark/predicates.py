@@ -28,12 +28,10 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue
 
 
-# The ranges of a sketch as SQL for other engines: the words that DuckDB and Polars both read.
-# Law: for these engines the text keeps exactly the rows of the ranges; what they would not surely
-# take for the same value has no text. Names are in double quotes, numbers of their column's type,
-# times in UTC. No NaN is asked for: an engine that prunes files by statistics, which leave NaN
-# out, may lose its rows however the text asks, so that who writes it must know that there is
-# none.
+# A sketch's ranges as SQL that DuckDB and Polars both read: exactly the rows of the ranges, or no
+# text if an engine may compare a value differently. Names are in double quotes, numbers in their
+# column's type, times in UTC. NaN is never requested: engines that prune by statistics, which
+# ignore NaN, may lose its rows, so the caller must know that there is none.
 
 PLAIN_DIALECT = "duckdb"
 """sqlglot's name; names in double quotes are SQL's own."""
@@ -133,12 +131,11 @@ def _cast(text: str, kind: str) -> Sql:
     )
 
 
-# The user's SQL with the ranges of a sketch put in. Law: only the names of tables change, a
-# sketched one's into `(SELECT * FROM t WHERE ranges)`, with what its expiry asks beside the
-# ranges; the rest of the text stays letter by letter. The ranges keep every row of every range in
-# the filter, also where Spark's own reading of Parquet statistics would not (NaN, -0.0). So that
-# the query's own conditions keep them too, columns that may hide such values are guarded: put out
-# as `COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
+# The user's SQL with a sketch's ranges: only table names change, a sketched one into `(SELECT *
+# FROM t WHERE ranges)`, with the conditions of its expiry. The filter keeps every row of every
+# range, also where Spark's own use of Parquet statistics would not (NaN, -0.0). Columns of the
+# query's own conditions that may hide such values are guarded: `COALESCE(d, d)` is `d`, and Spark
+# does not push it down.
 
 
 class Guard(Struct, frozen=True):
@@ -158,13 +155,12 @@ def rewrite_sql(
     is_local: bool = False,
     is_plain: bool = False,
 ) -> str:
-    """The query's text over the filtered tables; unchanged where nothing is filtered or guarded.
-    The filters are those of `place_filters`, or are converted to such. `nan_free` are accesses
-    whose partition attribute is known to hide no NaN, so that Parquet statistics can be used to the
-    full. `guards` has the tables with columns to guard; unused columns are not. If the text
-    `is_local`, it reads views called by `local_name`. `entries` are views with the rows of WITH
-    entries at these places of the text: these read them. If it `is_plain`, it is for other engines
-    than Spark, without guards; all filters have a plain text (`spark.predicates`)."""
+    """The query's text over the filtered tables; unchanged if nothing is filtered or guarded. The
+    filters are those of `place_filters`, or are converted to such. For accesses in `nan_free`,
+    whose partition attribute hides no NaN, Parquet statistics are fully used. `guards` has the
+    tables with columns to guard. If the text `is_local`, it reads views called by `local_name`.
+    `entries` are views with the rows of the WITH entries at these places. If it `is_plain`, it is
+    for other engines than Spark, without guards; all filters have a plain text."""
     filters, live = place_filters(query, filters), dict(query.live)
     # No condition is on a column that no expression reads.
     used = frozenset[AttributeId]().union(
@@ -173,12 +169,12 @@ def rewrite_sql(
     news: dict[tuple[int, int], tuple[Sql | None, Guard | None]] = {}
     for place, scans in _places(query).items():
         condition, guard = None, guards.get(scans[0].table)
-        wanted = filters.get(scans[0].access)
-        if wanted is not None and is_plain:
-            condition = plain_filter(wanted, wanted.partition.attribute)
-        elif wanted is not None:
+        filter_ = filters.get(scans[0].access)
+        if filter_ is not None and is_plain:
+            condition = plain_filter(filter_, filter_.partition.attribute)
+        elif filter_ is not None:
             is_nan_free = all(scan.access in nan_free for scan in scans)
-            condition = filter_condition(wanted, is_nan_free=is_nan_free)
+            condition = filter_condition(filter_, is_nan_free=is_nan_free)
         if scans[0].table in live:
             condition = live_condition(live[scans[0].table], condition, is_plain=is_plain)
         if guard is not None:
@@ -233,9 +229,9 @@ def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool 
 
 
 def local_name(query: Query, table: TableName) -> str:
-    """The view name of a table where the text runs locally: its name in the workload file. Where
-    the text uses another name, a WITH entry may have the file's, which Spark resolves before any
-    view: then it is a name that the text has nowhere."""
+    """The view name of a table where the text runs locally: its name in the workload file. If the
+    text uses another name, a WITH entry may have the file's, which hides the view: then a name that
+    is nowhere in the text."""
     text = query.sql.lower()
     spans = [span for span, other in query.mentions if other == table]
     if "with" not in text or all(_is_written(query, span, table) for span in spans):
@@ -263,9 +259,9 @@ def place_filters(
 ) -> dict[AccessId, RangeFilter]:
     """The possible filter of each access in the query's text; none for one that reads all. A table
     named once in the text but read by several accesses (a CTE used twice) gets a filter only if all
-    of them have one over one partition, and then their union. Over two partitions, each access
-    would see the other one's ranges: its own only in part. The same holds for `groups` of accesses
-    whose filter must be the same, wherever they stand in the text."""
+    of them have one over one partition, and then their union; with two partitions, each access
+    would see only part of its ranges. The same holds for `groups` of accesses whose filter must be
+    the same, wherever they stand in the text."""
     tied: list[list[Scan]] = [list(scans) for scans in _places(query).values()]
     for group in groups:
         met = [scans for scans in tied if any(scan.access in group for scan in scans)]
@@ -277,8 +273,8 @@ def place_filters(
 def table_filters(
     query: Query, filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
-    """The possible filter of each access where tables are filtered before the query reads them. As
-    for a place of the text: all accesses of a table share one filter, or have none."""
+    """The possible filter of each access where tables are filtered before the query reads them: all
+    accesses of a table share one filter, or have none."""
     scans: dict[TableName, list[Scan]] = {}
     for scan in scans_of(query.root):
         scans.setdefault(scan.table, []).append(scan)
@@ -291,11 +287,11 @@ def _shared(
     """One filter for all accesses of a group that reads the same rows, where possible."""
     result: dict[AccessId, RangeFilter] = {}
     for scans in groups:
-        wanted = [filters[scan.access] for scan in scans if scan.access in filters]
-        is_one = len({one.partition.id for one in wanted}) == 1
-        if len(wanted) < len(scans) or not is_one:
+        found_filters = [filters[scan.access] for scan in scans if scan.access in filters]
+        is_one = len({filter_.partition.id for filter_ in found_filters}) == 1
+        if len(found_filters) < len(scans) or not is_one:
             continue
-        united = _united(wanted)
+        united = _united(found_filters)
         if not united.is_everything:
             result |= {scan.access: united for scan in scans}
     return result
@@ -337,10 +333,10 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
         return filters[0]
     partition = filters[0].partition
     ids: set[int] = set()
-    for wanted in filters:
-        if wanted.includes_null:
+    for filter_ in filters:
+        if filter_.includes_null:
             ids.add(partition.null_range)
-        for interval in wanted.intervals:
+        for interval in filter_.intervals:
             ids.update(ranges_between(interval, partition))
     return range_filter(RangeSet.of(ids, partition.size), partition)
 
@@ -357,8 +353,8 @@ def _range_of_access(interval: Interval, wanted: RangeFilter, is_nan_free: bool)
     if len(parts) == 2:
         return exp.And(this=parts[0], expression=parts[1])
     if interval.high is None and kind.is_fractional and not is_nan_free:
-        # NaN is greater than any bound, but the statistics of a file do not count it, and Spark
-        # would skip a row group that has one. IsNaN is not pushed, so nothing is skipped.
+        # NaN is greater than any bound, but file statistics ignore it, so Spark would skip a row
+        # group that has one. IsNaN is not pushed, so nothing is skipped.
         return exp.Or(this=parts[0], expression=exp.Anonymous(this="ISNAN", expressions=[name]))
     return parts[0]
 
@@ -370,8 +366,8 @@ def _named(table: exp.Table, name: str | None) -> exp.Table:
         bare.set(part, None)
     bare.set("alias", None)
     if not table.alias:
-        own = exp.to_identifier(table.name, quoted=table.this.quoted)
-        bare.set("alias", exp.TableAlias(this=own))
+        identifier = exp.to_identifier(table.name, quoted=table.this.quoted)
+        bare.set("alias", exp.TableAlias(this=identifier))
     if name is not None:
         bare.set("this", exp.to_identifier(name, quoted=True))
         bare.set("db", None)

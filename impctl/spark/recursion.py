@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# Rows of recursive queries, derived in Spark round by round. Law: the rows are those of the least
-# fixpoint, each once; of UNION ALL every derivation counts. Of a fixpoint that keeps the best of
-# each group, rows go on as long as no round has better ones. It shares nothing with the engine
-# but the limits. A round is a join in Spark and takes a second or so, however few its rows: this
-# is for verifying, and for what the engine cannot do. As that may take minutes, each round is
-# told of before it begins.
+# Rows of recursive queries, derived in Spark round by round: the least fixpoint, each row once;
+# with UNION ALL, every derivation counts. A fixpoint that keeps the best of each group ends when no
+# round has better rows. It shares only the limits with the engine. Each round is a join of about a
+# second, so it serves verification and what the engine cannot do; each round is reported before it
+# begins.
 
 Frames = Mapping[AccessId, "DataFrame"]
 
@@ -78,7 +77,6 @@ class Rounds(Struct, frozen=True):
         return result
 
     def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
-        """The rows of a fixpoint, in columns named by position."""
         access = table_of(fixpoint).access
         if access not in self.known:
             self.known[access] = self._derived(fixpoint, frames)
@@ -138,7 +136,7 @@ class Rounds(Struct, frozen=True):
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         plan = with_fixpoint_tables(plan)
-        views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
+        views = {scan.access: f"impctl_view{index}" for index, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
         return selected(self.spark, render_plan(plan, views).sql, read)
 
@@ -148,26 +146,24 @@ def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame
     from pyspark.sql import Window
     from pyspark.sql.functions import col, lit, rank
 
-    kept, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
-    for at, value in enumerate(best.values):
+    is_best, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
+    for index, value in enumerate(best.values):
         column = col(names[value.place])
         order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
-        rows = rows.withColumn(f"rank{at}", rank().over(by.orderBy(order)))
-        kept = kept | (col(f"rank{at}") == 1)
-        kept = kept | column.isNull() if best.keeps_null else kept
-    return rows.where(kept).select(*names)
+        rows = rows.withColumn(f"rank{index}", rank().over(by.orderBy(order)))
+        is_best = is_best | (col(f"rank{index}") == 1)
+        is_best = is_best | column.isNull() if best.keeps_null else is_best
+    return rows.where(is_best).select(*names)
 
 
-# Sketches of recursive queries, captured in Spark. Law: all rows of a fixpoint count, used above
-# or not: its sketches hold whatever takes part in deriving them. Over a table with these rows,
-# the base, the step and the query above are queries of their own, each captured as any other;
-# what they need of an access together is its sketch. That is of all derivations, also where one
-# of each row would do: which one a sketch holds is its own choice, so whether it holds one is
-# told by deriving the rows over it. Of a fixpoint that is keyed the query above alone counts: the
-# sketch of the table with its rows, on the column that it is keyed on, is that of every access
-# below. Where the answer's lineage alone is sketched, rows of that table have numbers: those that
-# the query above needs are followed back through the step, a join per round, and of base and step
-# only what derives such rows counts.
+# Sketches of recursive queries, captured in Spark. All rows of a fixpoint count, used above or not.
+# Over a table with these rows, the base, the step and the query above are captured as separate
+# queries; an access's sketch is the union of theirs. It covers all derivations, also if one of each
+# row would do: a sketch of one derivation each is checked by deriving the rows over it. If the
+# fixpoint is keyed, only the query above counts: the sketch of the table with its rows, on the key
+# column, is that of every access below. For the lineage of the answer alone, rows of that table
+# have numbers: those that the query above needs are followed back through the step, a join per
+# round, and only what derives such rows counts.
 
 _RANGE_ID, _NUMBER = "impctl_fragment", "impctl_number"
 
@@ -202,8 +198,8 @@ def capture_recursive(
     run.capture(query.root, frames)
     result = run.found
     for access, table in keyed.items():
-        for one in table.stands_for:
-            result[one] |= result[access]
+        for represented in table.stands_for:
+            result[represented] |= result[access]
     return {a: RangeSet.of(result[a], p.size) for a, p in partitions.items()}
 
 
@@ -239,25 +235,25 @@ class _RecursiveCapture(Struct, frozen=True):
         for access, ranges in captured.items():
             self.found[access].update(ranges)
         for fixpoint in outer_fixpoints(plan):
-            own, leaves = _accesses(fixpoint)
-            if own in self.keyed:
+            fixpoint_access, leaves = _accesses(fixpoint)
+            if fixpoint_access in self.keyed:
                 continue
-            known = {**frames, **dict.fromkeys((own, *leaves), rows[own])}
+            known = {**frames, **dict.fromkeys((fixpoint_access, *leaves), rows[fixpoint_access])}
             parts = base_and_step(fixpoint)
             if fixpoint in open_ones:
-                known[own] = self._taking_part(fixpoint, known)
+                known[fixpoint_access] = self._taking_part(fixpoint, known)
                 parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
-            for place, plan_of_part in zip(("base", "step"), parts, strict=True):
-                self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
+            for part_name, plan_of_part in zip(("base", "step"), parts, strict=True):
+                self.capture(plan_of_part, known, f"the {part_name} of {fixpoint.id}")
 
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
         """The rows that those used are derived from, with these: backwards, step by step."""
-        own, leaves = _accesses(fixpoint)
+        fixpoint_access, leaves = _accesses(fixpoint)
         # From here on it only tells which rows count.
-        ranges = self.partitions.pop(own)
+        ranges = self.partitions.pop(fixpoint_access)
         step = of_rows(step_over_table(fixpoint), fixpoint)
         numbers = dict.fromkeys(leaves, ranges)
-        front = taking_part = frozenset(self.found[own])
+        front = taking_part = frozenset(self.found[fixpoint_access])
         rounds = 0
         while front:
             rounds += 1
@@ -265,13 +261,13 @@ class _RecursiveCapture(Struct, frozen=True):
                 f"round {rounds:,} back through {fixpoint.id}, rows so far: {len(taking_part):,}, "
                 f"new: {len(front):,}"
             )
-            heads = _within(frames[own], ranges, RangeSet.of(front, ranges.size))
+            heads = _within(frames[fixpoint_access], ranges, RangeSet.of(front, ranges.size))
             with plain_failures(self.versions):
-                rows = self.rounds.frames_over(step, {**frames, own: heads})
+                rows = self.rounds.frames_over(step, {**frames, fixpoint_access: heads})
             bodies = self._captured(with_fixpoint_tables(step), rows, numbers)
             front = frozenset().union(*bodies.values()) - taking_part
             taking_part |= front
-        return _within(frames[own], ranges, RangeSet.of(taking_part, ranges.size))
+        return _within(frames[fixpoint_access], ranges, RangeSet.of(taking_part, ranges.size))
 
     def _captured(
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
@@ -338,8 +334,8 @@ def derives_all(
     limits: Limits = LIMITS,
     tell: Tell = tell_nobody,
 ) -> bool:
-    """Whether the fixpoint has all its rows already over the rows in the sketches `held`. `frames`
-    have the columns of the partitions."""
+    """Whether the fixpoint has all its rows over the sketches `held` alone. `frames` have the
+    columns of the partitions."""
     with plain_failures(versions):
         some = {
             access: _within(frame, partitions[access], held[access]) if access in held else frame

@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, FixpointId
 
 
-# Top-k with all its ties, as capture needs it. Law: the rows are those that some run of `ORDER BY
-# ... LIMIT`, or of a filter on `row_number`, may give, the rows before an OFFSET too. Without an
-# order that tells rows apart, that is every row.
+# Top-k with all its ties, for capture: the rows that some run of `ORDER BY ... LIMIT`, or of a
+# filter on `row_number`, may give, and those before an OFFSET. Without an order that tells rows
+# apart, all rows.
 
 _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
@@ -71,19 +71,18 @@ def with_ties(node: TopK) -> Plan:
     return replace(node, order=order, count=node.offset + node.count, offset=0, rank=rank)
 
 
-# Averages of decimals for Spark: what `split_averages` took apart, put together again. Law: the
-# plan yields the same rows in the same columns, and no average of decimals is left for SQL to
-# divide: Spark's own AVG keeps digits that a quotient of its sum and count loses, and sums short
-# decimals as doubles. A plan in which one is left is refused.
+# Averages of decimals that `split_averages` took apart, put together again for Spark: its AVG keeps
+# digits that a quotient of sum and count loses, and sums short decimals as doubles. The plan yields
+# the same rows in the same columns; a plan with such a quotient left is refused.
 
 
 def whole_averages(root: Plan) -> Plan:
     """The plan with AVG for every average of decimals; raises QueryError where one remains."""
-    whole = _whole(root)
-    if whole is root:
+    result = _whole(root)
+    if result is root:
         return root
     # Sums and counts that only averages read would cost, and the pass is a baseline.
-    return prune_columns(whole)
+    return prune_columns(result)
 
 
 def _whole(plan: Plan) -> Plan:
@@ -91,13 +90,13 @@ def _whole(plan: Plan) -> Plan:
     rebuilt = tuple(_whole(child) for child in inputs)
     if any(new is not old for new, old in zip(rebuilt, inputs, strict=True)):
         plan = with_inputs(plan, rebuilt)
-    wanted = dict.fromkeys(_means(plan))
-    if not wanted:
+    means = dict.fromkeys(_means(plan))
+    if not means:
         return plan
     if not isinstance(plan, Project | Select):
         raise _unsupported()
     child, result = plan.child, {}
-    for mean in wanted:
+    for mean in means:
         child, average = _averaged(child, mean)
         result[mean] = average
 
@@ -107,8 +106,8 @@ def _whole(plan: Plan) -> Plan:
     if isinstance(plan, Project):
         outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
         return replace(plan, child=child, outputs=outputs)
-    kept = tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes_of(plan))
-    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), kept)
+    columns = ComputedColumn.unchanged(attributes_of(plan))
+    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), columns)
 
 
 def _means(plan: Plan) -> Iterator[Mean]:
@@ -156,8 +155,8 @@ def _with_average(
         raise _unsupported()
     column = Attribute(f"{total.id}/whole", "average", mean.type)
     if column.id not in calls:
-        whole = AggregateOutput(column, replace(summed, function="avg"))
-        plan = replace(plan, aggregates=(*plan.aggregates, whole))
+        average = AggregateOutput(column, replace(summed, function="avg"))
+        plan = replace(plan, aggregates=(*plan.aggregates, average))
     return plan, column.ref()
 
 
@@ -169,9 +168,9 @@ def _unsupported() -> QueryError:
     )
 
 
-# Rows that decide, said in SQL: the first rank of every order, one after another. Law: rows and
-# columns are those of the node; each branch is a rank of at most one, which Spark cuts before it
-# shuffles. Reading the child once per order costs less than ranking all rows by each.
+# Witness rows in SQL: the first rank of every order, one after another. Each branch is a rank of at
+# most one, which Spark cuts before it shuffles; that is cheaper than ranking all rows by each
+# order.
 
 
 def spelled_out(node: Witness) -> Plan:
@@ -181,15 +180,14 @@ def spelled_out(node: Witness) -> Plan:
     def both(left: Plan, right: Plan) -> Plan:
         return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
 
-    outputs = tuple(ComputedColumn(a, a.ref()) for a in columns)
+    outputs = ComputedColumn.unchanged(columns)
     firsts: list[Plan] = [Project(first_by(node, order), outputs) for order in node.orders]
     return reduce(both, firsts)
 
 
-# Plans as Spark SQL. Law: the SELECT yields the plan's rows as a bag. Every column is called by a
-# name made for its identity (`c0`, `c1`, ...), unique in the whole text, so that nothing is
-# ambiguous and nothing depends on the names users chose. Only sqlglot nodes are put together,
-# never text.
+# Plans as Spark SQL: the SELECT yields the plan's rows as a bag. Every column has a name (`c0`,
+# `c1`, ...) unique in the whole text, independent of users' names. The SQL is built from sqlglot
+# nodes only.
 
 _JOIN_WORDS = {
     JoinKind.INNER: ("", "INNER"),
@@ -307,10 +305,10 @@ class Renderer(Struct, frozen=True):
         self.entries[plan.id] = entry
         parts = []
         for part in (plan.base, plan.step):
-            made = self.source(part)
+            source = self.source(part)
             read = enumerate(self.name(attribute.id) for attribute in attributes_of(part))
-            columns = [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in read]
-            parts.append(exp.select(*columns).from_(made))
+            columns = [exp.alias_(column(name), f"r{index}", quoted=True) for index, name in read]
+            parts.append(exp.select(*columns).from_(source))
         name: Sql = exp.to_identifier(entry, quoted=True)
         if plan.levels is not None:
             # No node of sqlglot has this clause.
@@ -324,7 +322,10 @@ class Renderer(Struct, frozen=True):
         return rows
 
     def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
-        read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
+        read = [
+            self.aliased(column(f"r{index}"), attribute)
+            for index, attribute in enumerate(attributes)
+        ]
         return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
     def _relation(self, plan: Scan | OneRow) -> exp.Select:
@@ -338,7 +339,7 @@ class Renderer(Struct, frozen=True):
 
     def _explode(self, plan: Explode) -> exp.Select:
         child = self.source(plan.child)
-        names = [exp.to_identifier(self.name(made.id), quoted=True) for made in plan.made]
+        names = [exp.to_identifier(self.name(attribute.id), quoted=True) for attribute in plan.made]
         alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
         call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
         rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
@@ -382,11 +383,11 @@ class Renderer(Struct, frozen=True):
         return rows
 
     def _set_operation(self, plan: SetOperation) -> exp.Select:
-        # Both sides get a SELECT of their own: an ORDER BY ... LIMIT of the right one would
-        # otherwise count for the whole.
+        # Each side is a SELECT of its own: else an ORDER BY ... LIMIT of the right one would apply
+        # to the whole.
         left_source, right_source = self.source(plan.left), self.source(plan.right)
         pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
-        renamed = [self.aliased(column(self.name(own.id)), out) for out, own in pairs]
+        renamed = [self.aliased(column(self.name(attribute.id)), out) for out, attribute in pairs]
         left = exp.select(*renamed).from_(left_source)
         right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
         both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)
@@ -414,7 +415,7 @@ class Renderer(Struct, frozen=True):
         grouped = exp.select(*listed).from_(rows)
         if plan.grouping_sets is not None:
             sets = [
-                exp.Tuple(expressions=[keys[at].copy() for at in members])
+                exp.Tuple(expressions=[keys[member].copy() for member in members])
                 for members in plan.grouping_sets
             ]
             group = exp.Group(grouping_sets=[exp.GroupingSets(expressions=sets)])

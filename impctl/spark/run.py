@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
 
 
-# What goes wrong in Spark, as errors of impctl with one plain message. Law: no JVM stack trace
-# reaches the user; the kind of error follows from Spark's error condition and exception class,
-# never from guessing at prose. KeyboardInterrupt passes untouched, and comes back where Spark's
-# complaint of the cancelled job took its place.
+# Failures in Spark as errors of impctl with one plain message, never a JVM stack trace. The kind of
+# error follows from Spark's error condition and exception class, not from its text.
+# KeyboardInterrupt passes, also if Spark replaced it by a complaint about the cancelled job.
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")
@@ -77,8 +76,8 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
         # A gateway's error has no class or condition to tell.
         text, gone = str(error), history_gone(versions or {})
         missing = gone if _MISSING_FILE_TEXT.search(text) else None
-        known = _without_file_system(text) or _known(text) or missing or _handed_on(text)
-        raise known from error
+        plain = _without_file_system(text) or _known(text) or missing or _handed_on(text)
+        raise plain from error
     except (ConnectionError, EOFError) as error:
         raise RetryableError(
             "Spark failed: its process ended",
@@ -141,9 +140,9 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         return missing
     if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
         return history_gone(versions)
-    known = _known(text)
-    if known is not None:
-        return known
+    plain = _known(text)
+    if plain is not None:
+        return plain
     if isinstance(error, AnalysisException):
         return QueryError(
             f"Spark cannot run the query: {first_sentence(text)}",
@@ -225,9 +224,9 @@ def first_sentence(text: str) -> str:
     return first.rstrip(".;: ")
 
 
-# Running SQL text on DataFrames, and reading the answer as Arrow. Law: a name in the text stands
-# for its frame, in the answer and in whatever is computed from it later; no view outlives the
-# call. A failure leaves as one plain error of impctl.
+# Running SQL text on DataFrames, and reading the answer as Arrow. A name in the text means its
+# frame, also in what is computed from the answer later; no view outlives the call. A failure is one
+# plain error of impctl.
 
 
 def run_sql(
@@ -237,8 +236,8 @@ def run_sql(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> pa.Table:
-    """The answer of `sql` over the DataFrames `views`, by name. Errors name `versions`, those
-    pinned behind the views, when data files are missing: QueryError, EvaluationError,
+    """The answer of `sql` over the DataFrames `views`, by name. If data files are missing, errors
+    name `versions`, those pinned behind the views. QueryError, EvaluationError,
     HistoryGoneError."""
     with plain_failures(versions):
         return selected(spark, sql, views).toArrow()
@@ -279,12 +278,14 @@ def _with_arguments(spark: SparkSession, sql: str, views: Mapping[str, DataFrame
     They are named before the whole query, put in brackets, as it may begin with WITH itself."""
     if not views:
         return spark.sql(sql)
-    places = {f"impctl_{at}": (name, frame) for at, (name, frame) in enumerate(views.items())}
+    arguments = {
+        f"impctl_{index}": (name, frame) for index, (name, frame) in enumerate(views.items())
+    }
     named = ", ".join(
-        f"{_escaped(quoted(name))} AS (SELECT * FROM {{{place}}})"
-        for place, (name, _) in places.items()
+        f"{_escaped(quoted(name))} AS (SELECT * FROM {{{argument}}})"
+        for argument, (name, _) in arguments.items()
     )
-    frames = {place: frame for place, (_, frame) in places.items()}
+    frames = {argument: frame for argument, (_, frame) in arguments.items()}
     return spark.sql(f"WITH {named} ({_escaped(sql)}\n)", **frames)
 
 
@@ -292,10 +293,9 @@ def _escaped(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-# Rows of a SELECT that have one of the given keys, and rows of it slice by slice. Law: every row
-# whose keys are among those given is there, as often as the SELECT has it, and no other. NULL is
-# equal to NULL where a NULL is asked for. The keys are broadcast; where they are one column of
-# integers the rows are first narrowed to their range, which skips row groups.
+# The rows of a SELECT that have one of the given keys, and rows of it slice by slice: exactly those
+# rows, as often as the SELECT has them; NULL equals NULL if requested. The keys are broadcast. A
+# single column of integer keys first narrows the rows to its range, which skips row groups.
 
 
 def with_keys(
@@ -304,18 +304,18 @@ def with_keys(
     """The rows whose columns at `places` are, in this order, a row of `keys`."""
     from pyspark.sql import functions as F
 
-    named, names = _renamed(rows), [f"k{place}" for place in range(keys.num_columns)]
-    wanted = F.broadcast(spark.createDataFrame(keys.rename_columns(names)))
+    named, names = _renamed(rows), [f"k{index}" for index in range(keys.num_columns)]
+    keyed = F.broadcast(spark.createDataFrame(keys.rename_columns(names)))
     condition: Column | None = None
-    for name, place, column in zip(wanted.columns, places, keys.columns, strict=True):
-        mine, theirs = F.col(named.columns[place]), F.col(name)
-        same = mine.eqNullSafe(theirs) if column.null_count else mine == theirs
+    for name, index, column in zip(keyed.columns, places, keys.columns, strict=True):
+        left, right = F.col(named.columns[index]), F.col(name)
+        same = left.eqNullSafe(right) if column.null_count else left == right
         condition = same if condition is None else condition & same
     is_single = len(places) == 1 and not keys.column(0).null_count
     if is_single and pa.types.is_integer(keys.column(0).type):
         bounds, key = pc.min_max(keys.column(0)).as_py(), F.col(named.columns[places[0]])
         named = named.where(key.between(F.lit(bounds["min"]), F.lit(bounds["max"])))
-    return named.join(wanted, condition, "left_semi")
+    return named.join(keyed, condition, "left_semi")
 
 
 def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
@@ -329,4 +329,4 @@ def slice_of(rows: DataFrame, number: int, slices: int) -> DataFrame:
 
 
 def _renamed(rows: DataFrame) -> DataFrame:
-    return rows.toDF(*(f"r{place}" for place in range(len(rows.columns))))
+    return rows.toDF(*(f"r{index}" for index in range(len(rows.columns))))

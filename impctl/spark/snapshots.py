@@ -27,11 +27,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
-# Columns that no filter in Parquet is asked about, because it would lose rows. Law: the rows and
-# their values are those of the frame; a condition on a guarded column is never handed down to the
-# files, where NaN and the sign of zero are told otherwise than in Spark (`tables.files`). Every
-# other column's conditions are, as before. A setting would do it for the whole session, all its
-# columns and other programs' reads.
+# Guarded columns: conditions on them are never pushed down to Parquet files, where NaN and the sign
+# of zero are treated otherwise than in Spark (`tables.files`), so that rows would be lost.
+# Conditions on other columns are. A setting would affect the whole session.
 
 
 def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:
@@ -50,9 +48,8 @@ def guarded(frame: DataFrame, columns: Collection[ColumnName]) -> DataFrame:
     )
 
 
-# Where a table of a catalog lies, as Spark's session tells. Law: the location is the catalog's
-# own at the time of asking; a catalog that does not tell one is an error, never a guess. Only SQL
-# is used, so that any kind of session can be asked.
+# Where a catalog's table lies, as the session reports it now; no location is an error. SQL only, so
+# any kind of session can be asked.
 
 _DETAILS = "# Detailed Table Information"
 
@@ -93,11 +90,10 @@ def rows_of_smallest_file(session: SparkSession, snapshot: Snapshot) -> int | No
         return int(frame.toArrow().num_rows)
 
 
-# A version of a Delta table as a DataFrame, without the Delta JAR. Law: the rows are those of the
-# version, as a bag: files, schema, partition values and deletion vectors come from the log,
-# nothing from the names of directories unless it was checked against the log, and nothing is
-# inferred. A file that is gone is an error, never fewer rows. No condition on the frame loses a
-# row by what Parquet's statistics do not tell (`spark.snapshots`).
+# A version of a Delta table as a DataFrame, without the Delta JAR. The rows are those of the
+# version, as a bag: files, schema, partition values and deletion vectors come from the log;
+# directory names are used only if checked against it. A missing file is an error. No condition on
+# the frame loses rows because of Parquet statistics.
 
 MAX_BRANCHES = 16
 """Partition tuples read as a union of their own; every branch costs planning and tasks."""
@@ -136,10 +132,10 @@ def snapshot_frame(
     *,
     is_guarded: bool = True,
 ) -> DataFrame:
-    """The snapshot's rows, in these columns, each once (default: all, in Delta order). `files`
-    restricts them to some of the snapshot's files. `is_guarded` is false only where the SQL over
-    the frame has the guards itself (`spark.predicates`). Raises TableError for a column that cannot
-    be read, HistoryGoneError for a missing file."""
+    """The snapshot's rows in these columns (default: all, in Delta order). `files` restricts them
+    to some of the snapshot's files. `is_guarded` is false only if the SQL over the frame has the
+    guards itself (`spark.predicates`). Raises TableError for a column that cannot be read,
+    HistoryGoneError for a missing file."""
     names = snapshot.schema.names if columns is None else columns
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
@@ -167,7 +163,7 @@ def snapshot_frame(
 def parted_frame(
     spark: SparkSession, snapshot: Snapshot, parts: Sequence[tuple[Sequence[DataFile], str | None]]
 ) -> DataFrame:
-    """All columns of these files, each part with its condition; for SQL that has the guards itself.
+    """All columns of these files, each part with its condition, for SQL that has the guards itself.
     Errors as for `snapshot_frame`."""
     frames = []
     for files, condition in parts:
@@ -247,8 +243,8 @@ def _branch_frame(
     elif not snapshot.partition_columns and all(
         snapshot.columns.physical[column.name] == column.name for column in wanted
     ):
-        # Already so; every column named once more costs calls into the JVM. Not where directories
-        # are read: Spark puts their columns last, and in, asked for or not.
+        # Already so; naming columns again costs calls into the JVM. Not for directories: Spark
+        # reads their columns too, and puts them last.
         return frame
     columns = []
     for column in wanted:
@@ -267,14 +263,12 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
 
     metadata = frame.metadataColumn("_metadata")
     positions = [file.deleted for file in files if file.deleted is not None]
-    gone = {
-        "position": pa.chunked_array([pa.array(position, pa.int64()) for position in positions])
-    }
+    gone = {"position": pa.chunked_array([pa.array(p, pa.int64()) for p in positions])}
     condition = metadata["row_index"] == F.col("gone.position")
     if len(files) > 1:
         # The last part of the path is plain here, so that Spark spells it as the log does.
         names = [os.path.basename(file.uri) for file in files]
-        repeated = [pa.repeat(name, len(at)) for name, at in zip(names, positions, strict=True)]
+        repeated = [pa.repeat(name, len(p)) for name, p in zip(names, positions, strict=True)]
         gone["file"] = pa.chunked_array(repeated, pa.string())
         condition &= metadata["file_name"] == F.col("gone.file")
     deleted = spark.createDataFrame(pa.table(gone))

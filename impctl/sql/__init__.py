@@ -1,4 +1,2 @@
-"""SQL text to plans.
-
-Law: what is not understood is refused with its place, never read as something similar.
-"""
+"""SQL text to plans. Unsupported text is refused with its place, never read as something
+similar."""

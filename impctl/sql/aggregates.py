@@ -1,9 +1,6 @@
-"""Aggregate functions and GROUP BY.
-
-Law: an aggregate call stands once in the plan, however often it is written; above the grouping an
-expression reads only grouping expressions and aggregate results, anything else is refused as Spark
-refuses it. While a block is read, aggregate results are placeholders.
-"""
+"""Aggregate functions and GROUP BY. Equal aggregate calls are one in the plan. Above the grouping,
+expressions may read only grouping expressions and aggregate results, as in Spark. While a block is
+read, aggregate results are placeholders."""
 
 from __future__ import annotations
 
@@ -24,9 +21,9 @@ from impctl.plan.nodes import AggregateCall
 from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import known_type
+from impctl.sql.text import Node, SqlText
 
 if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
     from impctl.types import AttributeId
 
 _PLACEHOLDER = "?aggregate"
@@ -46,7 +43,7 @@ class AggregateCollector(Struct):
 
     calls: list[AggregateCall] = field(default_factory=list)
 
-    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
+    def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
         if reader.in_aggregate:
             return None
         call = _read_aggregate(reader, node)
@@ -59,7 +56,7 @@ class AggregateCollector(Struct):
         return ColumnRef(identity, kind, call_is_nullable(call), span=call.span)
 
 
-def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall | None:
+def _read_aggregate(reader: ExprReader, node: Node) -> AggregateCall | None:
     condition, ignore_nulls, inner = None, False, node
     if isinstance(inner, exp.Filter):
         condition, inner = inner.expression.this, inner.this
@@ -87,9 +84,7 @@ def _read_aggregate(reader: ExprReader, node: exp.Expression) -> AggregateCall |
     )
 
 
-def _arguments(
-    reader: ExprReader, node: exp.Expression, function: str
-) -> tuple[tuple[Expr, ...], bool]:
+def _arguments(reader: ExprReader, node: Node, function: str) -> tuple[tuple[Expr, ...], bool]:
     written = arguments_of(node)
     distinct = len(written) == 1 and isinstance(written[0], exp.Distinct)
     if distinct:
@@ -165,7 +160,7 @@ class GroupingClause(Struct, frozen=True):
 def read_grouping(
     node: exp.Group | None,
     reader: ExprReader,
-    ordinal: Callable[[exp.Expression], Expr | None],
+    ordinal: Callable[[Node], Expr | None],
     every: Callable[[], Sequence[Expr]],
 ) -> GroupingClause | None:
     """Read GROUP BY; `ordinal` resolves `GROUP BY 2`, `every` is what GROUP BY ALL means."""
@@ -177,7 +172,7 @@ def read_grouping(
         raise reader.text.unsupported("WITH TOTALS", node)
     _refuse_trailing_sets(reader)
 
-    def read(item: exp.Expression) -> tuple[Expr, ...]:
+    def read(item: Node) -> tuple[Expr, ...]:
         item = item.this if isinstance(item, exp.Paren) else item
         if isinstance(item, exp.Tuple):
             return tuple(key for inner in item.expressions for key in read(inner))
@@ -199,11 +194,11 @@ def read_grouping(
     return _grouping(reader, factors, node if has_sets else None)
 
 
-def _set_items(node: exp.Group) -> tuple[list[exp.Expression], list[exp.Expression]]:
+def _set_items(node: exp.Group) -> tuple[list[Node], list[Node]]:
     """GROUP BY items and a WITH ROLLUP or WITH CUBE behind; older sqlglot keeps ROLLUP (...)
     apart."""
-    items: list[exp.Expression] = list(node.expressions)
-    trailing: list[exp.Expression] = []
+    items: list[Node] = list(node.expressions)
+    trailing: list[Node] = []
     for name in ("rollup", "cube", "grouping_sets"):
         for item in node.args.get(name) or []:
             (items if item.expressions else trailing).append(item)
@@ -225,7 +220,7 @@ def _refuse_trailing_sets(reader: ExprReader) -> None:
 
 
 def _alternatives(
-    item: exp.Expression, groups: list[tuple[Expr, ...]], reader: ExprReader
+    item: Node, groups: list[tuple[Expr, ...]], reader: ExprReader
 ) -> list[tuple[Expr, ...]]:
     """The grouping sets of one ROLLUP, CUBE or GROUPING SETS."""
 
@@ -302,7 +297,6 @@ class Lift(Struct, frozen=True):
 
 
 def placeholder(position: int) -> AttributeId:
-    """Placeholder for the result of the collector's call at that position."""
     return f"{_PLACEHOLDER}{position}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -59,18 +59,14 @@ from impctl.plan.functions import (
 )
 from impctl.sql import literals
 from impctl.sql.scope import Names, ParseContext, did_you_mean
+from impctl.sql.text import Node, SqlText
 
-if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
+# Scalar expressions as `expr` nodes with the meaning that Spark gives the text, or a refusal. Mixed
+# types stay as written (Spark casts them, the engine refuses them), except in comparisons with a
+# constant beside a date or time (`sql.literals`) and of decimals without a common type. Parentheses
+# are required where sqlglot and Spark bind operators differently.
 
-# Scalar expressions of the SQL text, as `expr` nodes with their places. Law: the nodes mean
-# exactly what Spark makes of the text, or the text is refused. Mixed types are kept as written
-# (Spark casts them, the engine refuses them), but for two kinds in comparisons, which become what
-# Spark computes: a constant beside a day or a time (`sql.literals`), and decimals without a type
-# in common, which are rounded. Where sqlglot and Spark bind operators differently, parentheses
-# are asked for.
-
-_ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
+_ARITHMETIC: dict[type[Node], ArithmeticOp] = {
     exp.Add: ArithmeticOp.ADD,
     exp.Sub: ArithmeticOp.SUBTRACT,
     exp.Mul: ArithmeticOp.MULTIPLY,
@@ -78,7 +74,7 @@ _ARITHMETIC: dict[type[exp.Expression], ArithmeticOp] = {
     exp.IntDiv: ArithmeticOp.INTEGER_DIVIDE,
     exp.Mod: ArithmeticOp.REMAINDER,
 }
-COMPARISONS: dict[type[exp.Expression], CompareOp] = {
+COMPARISONS: dict[type[Node], CompareOp] = {
     exp.EQ: CompareOp.EQUAL,
     exp.NEQ: CompareOp.NOT_EQUAL,
     exp.LT: CompareOp.LESS,
@@ -88,7 +84,7 @@ COMPARISONS: dict[type[exp.Expression], CompareOp] = {
     exp.NullSafeEQ: CompareOp.NULL_SAFE_EQUAL,
     exp.NullSafeNEQ: CompareOp.NULL_SAFE_EQUAL,
 }
-_FUNCTION_OPERATORS: dict[type[exp.Expression], str] = {
+_FUNCTION_OPERATORS: dict[type[Node], str] = {
     exp.DPipe: "concat",
     exp.BitwiseLeftShift: "shiftleft",
     exp.BitwiseRightShift: "shiftright",
@@ -103,7 +99,7 @@ _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 class Special(Protocol):
     """How a clause reads aggregate and window functions; None leaves the node alone."""
 
-    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None: ...
+    def __call__(self, reader: ExprReader, node: Node) -> Expr | None: ...
 
 
 class ExprReader(Struct, frozen=True):
@@ -121,7 +117,7 @@ class ExprReader(Struct, frozen=True):
     def text(self) -> SqlText:
         return self.reading.text
 
-    def read(self, node: exp.Expression) -> Expr:
+    def read(self, node: Node) -> Expr:
         if id(node) in self.beside:
             return self.beside[id(node)]
         if self.special is not None:
@@ -143,10 +139,10 @@ class ExprReader(Struct, frozen=True):
             result = read_call(self, node, span)
         return result if result is not None else self._other(node, span)
 
-    def read_all(self, nodes: Sequence[exp.Expression]) -> tuple[Expr, ...]:
+    def read_all(self, nodes: Sequence[Node]) -> tuple[Expr, ...]:
         return tuple(self.read(node) for node in nodes)
 
-    def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
+    def _constant(self, node: Node, span: Span | None) -> Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
                 result = literals.number(self.text, node)
@@ -175,12 +171,12 @@ class ExprReader(Struct, frozen=True):
             raise self._parentheses(node)
         return Negate(self.read(inner), span=span)
 
-    def _arithmetic(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _arithmetic(self, node: Node, span: Span | None) -> Expr:
         left, right = self.read(node.this), self.read(node.expression)
         moved = self._moved_date(node, left, span) or self._moved_column(node, left, right, span)
         return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
-    def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
+    def _moved_date(self, node: Node, left: Expr, span: Span | None) -> Expr | None:
         """A constant date or time plus or minus INTERVAL, computed."""
         step = node.expression
         if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
@@ -191,11 +187,9 @@ class ExprReader(Struct, frozen=True):
         sign = 1 if isinstance(node, exp.Add) else -1
         return literals.shifted(left, sign * amount, unit, self.reading.zone, span)
 
-    def _moved_column(
-        self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
-    ) -> Expr | None:
-        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as
-        Spark's functions for these."""
+    def _moved_column(self, node: Node, left: Expr, right: Expr, span: Span | None) -> Expr | None:
+        """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as Spark
+        functions."""
         kind, step = type_of(left), node.expression
         if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
             return None
@@ -209,9 +203,7 @@ class ExprReader(Struct, frozen=True):
             return None
         return Call("date_add" if is_sum else "date_sub", (left, right), DATE, span=span)
 
-    def _later(
-        self, left: Expr, step: exp.Expression, span: Span | None, *, is_sum: bool
-    ) -> Expr | None:
+    def _later(self, left: Expr, step: Node, span: Span | None, *, is_sum: bool) -> Expr | None:
         if not isinstance(step, exp.Interval):
             return None
         amount, unit = literals.interval_parts(self.text, step)
@@ -224,7 +216,7 @@ class ExprReader(Struct, frozen=True):
         )
         return Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
 
-    def _comparison(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _comparison(self, node: Node, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
             if isinstance(side, _PREDICATES):
                 raise self._parentheses(node)
@@ -233,14 +225,14 @@ class ExprReader(Struct, frozen=True):
         left, right = self.read(node.this), self.read(node.expression)
         return self.compare(node, left, right, span)
 
-    def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
+    def compare(self, node: Node, left: Expr, right: Expr, span: Span | None) -> Expr:
         left, right = self.alike(left, right)
         result = Compare(COMPARISONS[type(node)], left, right, span=span)
         return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
-        """Bring two sides to the types that Spark compares. Rounding of decimals without a common
-        type becomes casts."""
+        """Bring two sides to the types that Spark compares, rounding decimals without a common
+        type."""
         zone = self.reading.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
         left_type, right_type = type_of(left), type_of(right)
@@ -253,7 +245,7 @@ class ExprReader(Struct, frozen=True):
             return left, right
         return _rounded(left, left_type, common), _rounded(right, right_type, common)
 
-    def _operator(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _operator(self, node: Node, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
             if isinstance(side, exp.Binary) and not isinstance(side, type(node)):
                 raise self._parentheses(node)
@@ -268,7 +260,7 @@ class ExprReader(Struct, frozen=True):
         # sqlglot marks NOT ILIKE on the node itself.
         return Not(result, span=span) if node.args.get("negate") else result
 
-    def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
+    def _predicate(self, node: Node, span: Span | None) -> Expr | None:
         match node:
             case exp.Paren():
                 return self.read(node.this)
@@ -342,7 +334,7 @@ class ExprReader(Struct, frozen=True):
             options = brought
         return InList(operand, options, span=span)
 
-    def _like(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _like(self, node: Node, span: Span | None) -> Expr:
         escape, like = "\\", node
         if isinstance(node, exp.Escape):
             like = node.this
@@ -358,7 +350,7 @@ class ExprReader(Struct, frozen=True):
             expr = Call("like", (operand, pattern, *escapes), BOOLEAN, span=span)
         return Not(expr, span=span) if negated else expr
 
-    def _case(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _case(self, node: Node, span: Span | None) -> Expr:
         default = node.args.get("default" if isinstance(node, exp.Case) else "false")
         otherwise = self.read(default) if default is not None else literals.constant(None, span)
         if isinstance(node, exp.If):
@@ -377,7 +369,7 @@ class ExprReader(Struct, frozen=True):
             branches.append((condition, self.read(branch.args["true"])))
         return Case(tuple(branches), otherwise, span=span)
 
-    def _other(self, node: exp.Expression, span: Span | None) -> Expr:
+    def _other(self, node: Node, span: Span | None) -> Expr:
         match node:
             case exp.Column() if not isinstance(node.this, exp.Star):
                 return self.names.column(node, in_aggregate=self.in_aggregate)
@@ -399,18 +391,18 @@ class ExprReader(Struct, frozen=True):
             raise self._subquery(node)
         raise self.text.unsupported(f"{construct_name(node)} in {self.clause}", node)
 
-    def _subquery(self, node: exp.Expression) -> Exception:
+    def _subquery(self, node: Node) -> Exception:
         if isinstance(node, exp.In | exp.Exists):
-            what = "IN or EXISTS with a subquery inside another expression"
+            construct = "IN or EXISTS with a subquery inside another expression"
             hint = (
                 "write it as a separate condition in WHERE or HAVING, combined with the others by "
                 "AND"
             )
         else:
-            what, hint = "a scalar subquery", "join the subquery in FROM instead"
-        return self.text.unsupported(f"{what} in {self.clause}", node, hint=hint)
+            construct, hint = "a scalar subquery", "join the subquery in FROM instead"
+        return self.text.unsupported(f"{construct} in {self.clause}", node, hint=hint)
 
-    def _parentheses(self, node: exp.Expression) -> Exception:
+    def _parentheses(self, node: Node) -> Exception:
         return self.text.unsupported(
             "operators whose precedence differs between SQL parsers",
             node,
@@ -418,8 +410,7 @@ class ExprReader(Struct, frozen=True):
         )
 
 
-def construct_name(node: exp.Expression) -> str:
-    """Readable name of a refused construct."""
+def construct_name(node: Node) -> str:
     if isinstance(node, exp.Window):
         return "a window function"
     if isinstance(node, exp.Lambda | exp.Transform):
@@ -427,7 +418,7 @@ def construct_name(node: exp.Expression) -> str:
     return f"`{node.key.upper().replace('_', ' ')}`"
 
 
-def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
+def _flat(node: Node, kind: type[Node]) -> list[Node]:
     """Operands of nested AND or OR, in order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
@@ -439,13 +430,12 @@ def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expressi
     return result
 
 
-def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:
-    return expr if own == wanted else Cast(expr, wanted, span=expr.span)
+def _rounded(expr: Expr, source: SqlType, target: SqlType) -> Expr:
+    return expr if source == target else Cast(expr, target, span=expr.span)
 
 
-# Function calls and casts of the SQL text. Law: a function is known to Spark by name or refused;
-# what has a node of its own becomes that node (COALESCE, NULLIF, IF, MOD, casts), everything else
-# a Call with the arguments as written, so that Spark can be asked. Volatile functions are noted.
+# Function calls and casts. Some become nodes (COALESCE, NULLIF, IF, MOD, casts), the others a Call
+# with the arguments as written; functions unknown to Spark are refused, volatile ones noted.
 
 _NO_PARENTHESES = {
     "CurrentDate": "current_date", "CurrentTimestamp": "current_timestamp",
@@ -492,7 +482,7 @@ _WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
-def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Expr | None:
+def read_call(reader: ExprReader, node: Node, span: Span | None) -> Expr | None:
     """Read a call or cast; None for any other node."""
     match node:
         case exp.Cast():
@@ -525,8 +515,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
     return Call(name, (), span=span)
 
 
-def function_name(node: exp.Expression) -> str | None:
-    """Lower-case name of a plain function call; None for another node."""
+def function_name(node: Node) -> str | None:
     if isinstance(node, exp.Any) and isinstance(node.this, exp.Paren):
         # sqlglot takes `any(x)` for the quantifier.
         return "any"
@@ -535,7 +524,7 @@ def function_name(node: exp.Expression) -> str | None:
     return node.name.lower()
 
 
-def arguments_of(node: exp.Expression) -> list[exp.Expression]:
+def arguments_of(node: Node) -> list[Node]:
     return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
 
 
@@ -559,7 +548,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
 
 
 def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
-    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date of a cast text;
+    """`DATE '2024-01-31'`. The parser takes `DATE '2024-01-31'::STRING` for a date of a cast text;
     Spark casts the date."""
     text, zone, literal = reader.text, reader.reading.zone, node.this
     casts: list[exp.Cast] = []
@@ -607,8 +596,8 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
     _refuse_kinds(reader, node, name)
     for argument in node.expressions:
         if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
-            what = type(argument).__name__.lower()
-            raise reader.text.unsupported(f"`{name}` with a {what} argument", node)
+            kind = type(argument).__name__.lower()
+            raise reader.text.unsupported(f"`{name}` with a {kind} argument", node)
     parts = reader.read_all(node.expressions)
     rewritten = _rewritten(name, parts, reader.reading.zone, span)
     if rewritten is not None:
@@ -622,7 +611,7 @@ def _function_by_unit(
     reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
 ) -> Expr | None:
     """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
-    bare word; None for other calls."""
+    bare word; else None."""
     if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
         return None
     unit, *rest = node.expressions
@@ -664,9 +653,7 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
         )
 
 
-def _call(
-    reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
-) -> Expr:
+def _call(reader: ExprReader, name: str, arguments: list[Node], span: Span | None) -> Expr:
     return _made(reader, name, reader.read_all(arguments), span)
 
 
@@ -689,8 +676,7 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
-    """Whether a text function returns plain text: most return collated text for collated text, and
-    padded bytes stay bytes."""
+    """Whether a text function returns plain text, not collated text or padded bytes."""
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
         return False

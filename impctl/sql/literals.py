@@ -6,7 +6,6 @@ import re
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from math import isinf
-from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
@@ -33,12 +32,7 @@ from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
 from impctl.expr.numeric import nearest_float
 from impctl.expr.types import MAX_PRECISION, fixed_offset, type_of
-
-if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
-
-# Constants of the SQL text, in the types Spark gives them. Law: value and type are Spark's own
-# (ANSI).
+from impctl.sql.text import Node, SqlText
 
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?(bd|[lsydf])?", re.IGNORECASE)
 _STRING = re.compile(r"""(?P<quote>['"])(?P<body>.*)(?P=quote)""", re.DOTALL)
@@ -49,9 +43,9 @@ _SUFFIX_TYPES = {"l": LONG, "s": SHORT, "y": BYTE}
 _RANGES = {BYTE: 2**7, SHORT: 2**15, INTEGER: 2**31, LONG: 2**63}
 
 
-def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Literal | None:
-    """Read a number with or without suffix; None for another node. `negative`: a minus precedes it
-    and belongs to it, as in Spark's grammar."""
+def number(text: SqlText, node: Node, *, negative: bool = False) -> Literal | None:
+    """Read a number with or without suffix; None for another node. A preceding minus is part of it,
+    as in Spark's grammar."""
     written = _written(text, node)
     result = None if written is None else _NUMBER.fullmatch(written)
     if result is None:
@@ -60,11 +54,8 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     if negative and span is not None:
         minus = text.words.before(span.start)
         span = span if minus is None else text.span(minus.start, span.end)
-    digits, exponent, suffix = (
-        result.group(1),
-        result.group(2) or "",
-        (result.group(3) or "").lower(),
-    )
+    digits, exponent, suffix = result.groups(default="")
+    suffix = suffix.lower()
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
         kind = FLOAT if suffix == "f" else DOUBLE
@@ -85,7 +76,7 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     return _decimal(text, value, span)
 
 
-def _written(text: SqlText, node: exp.Expression) -> str | None:
+def _written(text: SqlText, node: Node) -> str | None:
     """The number's text. sqlglot passes a suffix as a cast, BD as a cast of text."""
     literal = node.this if isinstance(node, exp.Cast) else node
     if not isinstance(literal, exp.Literal):
@@ -122,7 +113,7 @@ def _decimal(text: SqlText, value: Decimal, span: Span | None) -> Literal:
     return Literal(abs(value) if value == 0 else value, decimal(precision, scale), span=span)
 
 
-def string_value(text: SqlText, node: exp.Expression) -> str:
+def string_value(text: SqlText, node: Node) -> str:
     """Value of a string literal, with Spark's escapes."""
     if isinstance(node, exp.RawString):
         return str(node.this)
@@ -165,11 +156,10 @@ def constant(value: bool | str | bytes | None, span: Span | None) -> Literal:
             return Literal(value, BINARY, span=span)
 
 
-# Constants of time: dates, timestamps, intervals, and what Spark makes of them beforehand. Law: a
-# constant is computed here only where it is what Spark computes: texts in the form that leaves
-# nothing open, and a TIMESTAMP without a zone of its own where the session's is a fixed offset
-# from UTC. In a region (`Europe/Berlin`) it stays a cast for Spark to do (docs/decisions/0022),
-# and so does all that fails or leaves the range of dates.
+# Dates, timestamps and intervals. A constant is computed here only where Spark surely gets the same
+# value: unambiguous text, and TIMESTAMP without a zone only if the session's is a fixed offset from
+# UTC. Otherwise (a region such as `Europe/Berlin`, failures, out of range) it stays a cast for
+# Spark (docs/decisions/0022).
 
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIMESTAMP = re.compile(
@@ -188,7 +178,7 @@ _TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 
 
 def typed(
-    text: SqlText, kind: SqlType, written: str, node: exp.Expression, zone: str, span: Span | None
+    text: SqlText, kind: SqlType, written: str, node: Node, zone: str, span: Span | None
 ) -> Expr:
     """Read `DATE '...'` or `TIMESTAMP '...'` in this session time zone."""
     if kind == DATE:
@@ -213,14 +203,14 @@ def typed(
         raise text.error(
             f"Not a timestamp: {error}", node, hint="check the day and the time"
         ) from None
-    own = match.group(6)
-    if own is not None and fixed_offset(own) is None:
+    offset = match.group(6)
+    if offset is not None and fixed_offset(offset) is None:
         raise text.error(
-            f"Not a timestamp: {own} is not a valid time zone offset",
+            f"Not a timestamp: {offset} is not a valid time zone offset",
             node,
             hint="offsets range from -18:00 to +18:00",
         )
-    micros = _instant(local, own, kind, zone)
+    micros = _instant(local, offset, kind, zone)
     if micros is None:
         return Cast(Literal(written, STRING, span=span), kind, zone, span=span)
     return Literal(micros, kind, span=span)
@@ -255,7 +245,7 @@ def computed(call: Call) -> Expr:
 
 def alike(expr: Expr, beside: Expr, zone: str) -> Expr:
     """Cast a constant text beside a DATE or timestamp, and a DATE beside a timestamp, as Spark
-    compares them; others are unchanged."""
+    does."""
     kind = type_of(beside)
     if kind is None or not isinstance(expr, Literal) or expr.type not in (STRING, DATE):
         return expr

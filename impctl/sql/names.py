@@ -1,9 +1,6 @@
-"""Resolves names of tables in SQL: short, full, quoted, or by path.
-
-Law: the default catalog and schema complete a name of one or two parts, as in Spark, ignoring case.
-One table may have many names; one name means one table. `delta` and a path mean the table at that
-path, unless a schema has that name.
-"""
+"""Resolves names of tables in SQL: short, full, quoted, or by path. As in Spark, the default
+catalog and schema complete names, and case is ignored. A table may have many names; a name means
+one table. `delta` and a path mean the table at that path, unless a schema has that name."""
 
 from __future__ import annotations
 

@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 
     from impctl.types import ParameterValue, QueryName
 
-# Constants that the clock gives a SQL text: the day, the hour, and longer stretches of time. Law:
-# one instant, in the session's time zone, decides all of them, and each enters the text as one
-# literal (`sql.parameters`), so impctl and Spark see the same one. `now()` and
-# `current_timestamp` are constants only where the text cuts them to the hour or more coarsely:
-# uncut they differ between any two runs. A name that is part of another, quoted or an alias is
-# none.
+# Constants of the clock in SQL: the day, the hour and longer units. All of them come from one
+# instant in the session's time zone, and enter the text as literals, so impctl and Spark see the
+# same. `now()` and `current_timestamp` are constants only if the text truncates them to the hour or
+# coarser. Parts of other names, quoted names and aliases are none.
 
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
@@ -69,8 +67,8 @@ class Clock(Struct, frozen=True):
         return self.value(moment, follows).isoformat()
 
     def value(self, moment: str, follows: str | None = None) -> date | datetime:
-        """A date, or a timestamp with UTC offset. A `given` parameter value overrides; else it
-        `follows` another moment."""
+        """A date, or a timestamp with UTC offset. A `given` parameter value overrides the moment it
+        `follows`."""
         if moment in self.held:
             return read_moment(self.held[moment])
         if moment in self.given:
@@ -126,8 +124,8 @@ _NOW = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-
 
 
 def instant_of(written: str, zone: str) -> datetime:
-    """Read `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an offset;
-    UsageError for any other text."""
+    """Read `2026-11-25` or `2026-11-25 13:00:00`, in the session's zone or with an offset; else
+    UsageError."""
     try:
         return _instant(written, zone)
     except (ValueError, OverflowError):
@@ -223,12 +221,10 @@ def _now(words: Sequence[str], index: int) -> int:
     return 0
 
 
-# Named parameters (`:name`, Spark's own syntax) and constants of the clock, given their values.
-# Law: a value enters the text as one literal of its type and can be nothing else: characters that
-# could end a string literal, start an escape or a variable of Spark (`${...}`) are written as
-# their code points, negative numbers stand in parentheses. A parameter stands where an operand
-# may stand; a colon inside a string, a comment, a quoted name or after a column (`payload:key`)
-# is none.
+# Named parameters (`:name`, Spark's syntax). A value enters the text as one literal of its type:
+# characters that could end the literal, start an escape or a Spark variable (`${...}`) become code
+# points, and negative numbers get parentheses. A parameter stands only where an operand may; a
+# colon in a string, comment or quoted name, or after a column (`payload:key`), is none.
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN = re.compile(r"[^\x00-\x1f\x7f'\"\\$\u2028\u2029]*")
@@ -238,8 +234,8 @@ _BEFORE = frozenset(
     | {"and", "or", "not", "between", "like", "ilike", "rlike", "then", "else", "when", "select"}
     | {"where", "having", "qualify", "limit", "offset", "on", "case", "div", "distinct", "["}
 )
-"""What may precede an operand; elsewhere a literal could change its meaning (`DATE :day` would
-become a typed literal, `day :key` a call)."""
+"""What may precede an operand. Elsewhere a literal could change its meaning: `DATE :day` would
+become a typed literal, `day :key` a call."""
 
 
 class Binding(Struct, frozen=True):
@@ -283,10 +279,10 @@ def bind(
     clock: Clock | None = None,
     follows: Mapping[str, str] = MappingProxyType({}),
 ) -> BoundSql:
-    """Replace every parameter, and constants of the clock, by literals. Raises UsageError for a
-    parameter without a value, a value without a parameter, and a parameter where no operand can be;
-    its location is a place in the text. Without a `clock` its constants stay. Parameters that
-    follow the clock have no values: `follows` has the moment of each, unless another is given."""
+    """Replace all parameters and constants of the clock by literals; without a `clock` its
+    constants stay. `follows` has the moments of parameters that follow the clock, unless a value is
+    given. UsageError, with a place in the text, for a parameter without a value or where no operand
+    can be, or a value without a parameter."""
     from sqlglot.dialects.spark import Spark
     from sqlglot.errors import TokenError
 
@@ -303,14 +299,14 @@ def bind(
         return BoundSql(sql)
     parameters = list(_parameters(sql, tokens))
     _refuse_unused(values, {parameter.name for parameter in parameters}, name)
-    places = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
+    edits = [(p.start, p.end, _literal(p, values, name)) for p in parameters]
     uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:
-        places += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
+        edits += [(u.start, u.end, literal_text(clock.value(u.moment))) for u in uses]
         moments = {use.moment: clock.text(use.moment) for use in uses}
         moments |= {name: clock.text(name, moment) for name, moment in moving.items()}
-    text, bindings = _replaced(sql, sorted(places))
+    text, bindings = _replaced(sql, sorted(edits))
     bare = frozenset(sql[use.start : use.end].lower() for use in uses) & NAMES_WITHOUT_PARENTHESES
     return BoundSql(text, bindings, moments, bare)
 
@@ -319,8 +315,8 @@ _CLOCK = re.compile(rf"curdate|{'|'.join(sorted(NOW | NAMES_WITHOUT_PARENTHESES)
 
 
 def _clock_places(sql: str, tokens: Sequence[Token]) -> list[ClockUse]:
-    """Constants of the clock that are operands. A name without parentheses that is also an alias,
-    even in backticks, may mean that, so it is skipped."""
+    """Operands that are constants of the clock; names without parentheses that are also aliases are
+    skipped."""
     uses = list(clock_uses(sql, tokens))
     operands = [
         use for use in uses if use.before is not None and _is_before(sql, tokens[use.before])
@@ -350,12 +346,12 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
     return literal_text(values[parameter.name])
 
 
-def _replaced(sql: str, places: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
+def _replaced(sql: str, edits: Sequence[tuple[int, int, str]]) -> tuple[str, tuple[Binding, ...]]:
     """The text with these ranges (start, end, new text; ascending) replaced, lines kept."""
     pieces: list[str] = []
     bindings: list[Binding] = []
     done = 0
-    for start, end, literal in places:
+    for start, end, literal in edits:
         line = sql.count("\n", 0, start) + 1
         column = start - sql.rfind("\n", 0, start)
         first, *others = sql[start:end].split("\n")

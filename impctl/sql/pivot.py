@@ -45,11 +45,11 @@ from impctl.sql.aggregates import (
 )
 from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
+from impctl.sql.text import Node
 
-# Values after IN of a PIVOT: the constant each stands for in its column's type, and its name.
-# Law: a value is taken only where Spark's cast of it to the column's type changes nothing, so
-# that both find the same rows; it is called as Spark shows it as text, by the type it was written
-# in. None where either is not certain. Source: Spark's rule ResolvePivot.
+# Values after IN of a PIVOT, as constants of the column's type, and their names: Spark's text for
+# them in the type as written. None unless Spark's cast to the column's type surely changes nothing.
+# Source: Spark's rule ResolvePivot.
 
 _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
@@ -129,11 +129,10 @@ def _text(value: Literal) -> str | None:
     return None
 
 
-# PIVOT: one grouping, in which every call counts the rows of one value only. Law: what a pivot
-# yields is what Spark's yields, names, NULLs and the order of columns included. Rows are grouped
-# by every column that neither an aggregate nor FOR reads; `f(x) FOR c IN (v)` is `f(x) FILTER
-# (WHERE c <=> v)`. Where every result is a number or a boolean, Spark first groups by `c` as
-# well, so that a group without a row of `v` has NULL even for COUNT; otherwise COUNT is 0.
+# PIVOT as one grouping by all columns that neither an aggregate nor FOR reads, with names, NULLs
+# and column order as in Spark. `f(x) FOR c IN (v)` is `f(x) FILTER (WHERE c <=> v)`. If every
+# result is a number or a boolean, Spark first groups by `c` too, so that a group without a row of
+# `v` has NULL even for COUNT; otherwise COUNT is 0.
 
 _SKIPPING_NULL = frozenset(
     {"sum", "avg", "min", "max", "count", "count_if", "bool_and", "bool_or"}
@@ -143,7 +142,7 @@ _SKIPPING_NULL = frozenset(
 _ALIAS_HINT = "give it a name with AS"
 
 
-class _Made(Struct, frozen=True):
+class _Results(Struct, frozen=True):
     """Computed for every value: expressions over placeholders of calls."""
 
     calls: tuple[AggregateCall, ...]
@@ -163,30 +162,30 @@ class _Made(Struct, frozen=True):
 
 
 def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) -> tuple[Plan, Scope]:
-    """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names. QueryError where
-    refused."""
+    """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names."""
     field = _field(node, reading)
     collector = AggregateCollector()
     reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
     columns = tuple(
-        (_suffix(one, node, reading), reader.read(one.unalias())) for one in node.expressions
+        (_suffix(expression, node, reading), reader.read(expression.unalias()))
+        for expression in node.expressions
     )
-    made = _Made(tuple(collector.calls), columns)
-    _check_calls(node, made, reading)
+    results = _Results(tuple(collector.calls), columns)
+    _check_calls(node, results, reading)
     plain = replace(reader, special=None)
     axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
-    keys = _keys(scope, plain, axes, made)
+    keys = _keys(scope, plain, axes, results)
     values = [_value(item, axes, plain) for item in field.expressions]
-    grouped = _grouped(plan, keys, made.calls, values, reading.text.span_of(node), reading)
+    grouped = _grouped(plan, keys, results.calls, values, reading.text.span_of(node), reading)
     named: list[tuple[str, Expr]] = []
-    width = len(made.calls) + 1
+    width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
-        *mine, rows = grouped.aggregates[number * width :][:width]
-        refs = {placeholder(at): one.attribute.ref() for at, one in enumerate(mine)}
+        *outputs, rows = grouped.aggregates[number * width :][:width]
+        refs = {placeholder(index): output.attribute.ref() for index, output in enumerate(outputs)}
         lift = Lift(reading.text, (), refs, scope.ids())
-        for suffix, expr in made.columns:
+        for suffix, expr in results.columns:
             value = lift(expr)
-            if made.is_two_phase and not made.is_null_without_rows(expr):
+            if results.is_two_phase and not results.is_null_without_rows(expr):
                 value = _where_there(value, rows.attribute)
             named.append((name if suffix is None else f"{name}_{suffix}", value))
     return _projected(scope, keys, grouped, named, reading)
@@ -229,7 +228,7 @@ def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
     return result
 
 
-def _suffix(item: exp.Expression, node: exp.Pivot, reading: ParseContext) -> str | None:
+def _suffix(item: Node, node: exp.Pivot, reading: ParseContext) -> str | None:
     """Suffix of the column name; None where there is one call only."""
     if len(node.expressions) == 1:
         return None
@@ -240,8 +239,8 @@ def _suffix(item: exp.Expression, node: exp.Pivot, reading: ParseContext) -> str
     return str(item.alias)
 
 
-def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
-    for call in made.calls:
+def _check_calls(node: exp.Pivot, results: _Results, reading: ParseContext) -> None:
+    for call in results.calls:
         if call.function not in _SKIPPING_NULL:
             raise reading.text.unsupported(
                 f"`{call.function}` in PIVOT",
@@ -249,10 +248,10 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
                 hint="group by the columns and use FILTER (WHERE ...) for each value, or keep the "
                 "query without a sketch (`sketch: none`)",
             )
-    for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
+    for item, (_, expr) in zip(node.expressions, results.columns, strict=True):
         reads_call = has_placeholder(expr)
         is_bare = reads_call and isinstance(expr, ColumnRef)
-        if not is_bare and not (made.is_two_phase and reads_call):
+        if not is_bare and not (results.is_two_phase and reads_call):
             raise reading.text.unsupported(
                 "an expression around the aggregates of a PIVOT",
                 item,
@@ -261,19 +260,17 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: ParseContext) -> None:
 
 
 def _keys(
-    scope: Scope, reader: ExprReader, axes: list[exp.Expression], made: _Made
+    scope: Scope, reader: ExprReader, axes: list[Node], results: _Results
 ) -> list[ScopeEntry]:
     """Columns that the pivot does not read otherwise: Spark groups by these."""
-    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in made.columns)]
-    for call in made.calls:
+    exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in results.columns)]
+    for call in results.calls:
         exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
     read = frozenset[str]().union(*map(columns_of, exprs))
     return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
 
 
-def _value(
-    item: exp.Expression, axes: list[exp.Expression], reader: ExprReader
-) -> tuple[str, Expr]:
+def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]:
     """One value of IN: its column name, and the condition on its rows."""
     text = reader.text
     value = item.this if isinstance(item, exp.PivotAlias) else item

@@ -36,16 +36,14 @@ from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
-from impctl.sql.text import SqlText, as_invalid_query
+from impctl.sql.text import Node, SqlText, as_invalid_query
 from impctl.types import AttributeId, FixpointId
 
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
 
-# What stands between the brackets of a WITH entry. Law: as all places, it is taken from the words
-# of the text, none guessed; the entry's rows are those of this stretch by itself, so another
-# query of the same rows may stand there instead.
+# The text between the brackets of a WITH entry; another query of the same rows may replace it.
 
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
@@ -70,16 +68,14 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
     return None
 
 
-# Which recursion Spark surely refuses, so that nobody need start it to hear so. Law: it is told
-# by the text alone, and only what Spark 4.3 refuses whatever its tables hold: of entries that
-# read themselves it runs those of UNION ALL, and it knows no clause behind them. What it may run
-# is left to it.
+# Recursion that Spark 4.3 surely refuses, whatever the tables hold, by the text alone: it runs
+# UNION ALL only, and no clause after it. Everything else is left to Spark.
 
 _FOREIGN = ("search", "cycle")
 """Clauses on WITH that Spark's grammar lacks."""
 
 
-def is_refused_by_spark(tree: exp.Expression) -> bool:
+def is_refused_by_spark(tree: Node) -> bool:
     """Whether any WITH clause of the query, used or not, has what Spark does not run."""
     return any(_is_refused(clause) for clause in tree.find_all(exp.With))
 
@@ -96,13 +92,13 @@ def _is_refused(clause: exp.With) -> bool:
     )
 
 
-def _is_union_all(query: exp.Expression) -> bool:
+def _is_union_all(query: Node) -> bool:
     """The last UNION decides for several parts: those before it may remove duplicates."""
     result = unwrapped(query)
     return isinstance(result, exp.Union) and not result.args.get("distinct")
 
 
-def reads_name(node: exp.Expression, name: str) -> bool:
+def reads_name(node: Node, name: str) -> bool:
     """Whether the query reads a relation of that name that no WITH inside defines."""
     waiting = [node]
     while waiting:
@@ -126,13 +122,12 @@ def reads_name(node: exp.Expression, name: str) -> bool:
     return False
 
 
-# What may stand between a step and the rows it reads of its own fixpoint. Law: a step gives more
-# rows, never fewer, where it reads more: selections, computed columns, joins that keep the
-# entry's rows, UNIONs. Where the fixpoint is a set, DISTINCT over its rows is left out, and IN or
-# EXISTS over them is the inner join that gives the same rows. Where it is a bag, both would
-# change how often a row comes; and every row that a step gives is made of one row of the entry,
-# as each round makes its rows of those of the last one alone. Everything else is refused by its
-# name, at its place. What does not read the entry may be any query.
+# What may stand between a step and the rows it reads of its own fixpoint. A step must give more
+# rows when it reads more: selections, computed columns, joins that preserve the entry's rows,
+# UNIONs. In a set, DISTINCT over these rows is dropped, and IN or EXISTS over them becomes an inner
+# join. In a bag both would change multiplicities, and each row must come from one row of the entry,
+# since a round sees only the last one's rows. Anything else is refused with its place. Parts that
+# do not read the entry may be any query.
 
 _ONLY_ONCE = (
     "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
@@ -150,23 +145,22 @@ class _Step(Struct, frozen=True):
     fixpoint: FixpointId
     name: str
     is_set: bool
-    references: Mapping[AttributeId, exp.Expression]
+    references: Mapping[AttributeId, Node]
     """Text nodes of the leaves, by the id of a leaf's first column."""
     text: SqlText
 
-    def refuse_without(self, plan: Plan, place: Span | None) -> None:
+    def refuse_without(self, plan: Plan, span: Span | None) -> None:
         """With UNION ALL, rows derived from no row of the entry would be added in every round."""
         if self.is_set or leaves_in(plan, self.fixpoint):
             return
         raise self.text.unsupported(
             f"rows derived without `{self.name}` in its own step of UNION ALL",
-            plan.span if plan.span is not None else place,
+            plan.span if plan.span is not None else span,
             hint="move them to the first part: here every round derives them again",
         )
 
     def of(self, plan: Plan) -> Plan:
-        """The node over its inputs, after checking all that read the entry; QueryError for what a
-        step may not be."""
+        """The node over its inputs, after checking all that read the entry; else QueryError."""
         if not leaves_in(plan, self.fixpoint):
             return plan
         match plan:
@@ -207,14 +201,14 @@ class _Step(Struct, frozen=True):
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
         # A row comes once for each partner, which makes no difference in a set.
-        kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(join.left))
+        kept = ComputedColumn.unchanged(attributes_of(join.left))
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 
     def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
         leaf = leaves_in(node, self.fixpoint)[0]
-        place = self.references[leaf.attributes[0].id]
-        construct = _around(place, node) or construct
+        reference = self.references[leaf.attributes[0].id]
+        construct = _around(reference, node) or construct
         return self.text.unsupported(
             f"{construct} over recursive `{self.name}` in its own step",
             node.span if node.span is not None else leaf.span,
@@ -224,7 +218,7 @@ class _Step(Struct, frozen=True):
         )
 
 
-def _around(place: exp.Expression, node: Plan) -> str | None:
+def _around(place: Node, node: Plan) -> str | None:
     """What encloses the name in the text where the plan has other operators."""
     if not isinstance(node, Join | Aggregate):
         return None
@@ -265,14 +259,11 @@ def _construct(node: Plan) -> str:
     return type(node).__name__.upper()
 
 
-# WITH clauses: which entries are in sight, and those that read themselves as fixpoints. Law:
-# `WITH RECURSIVE r(columns) AS (base UNION step)` is the least set of rows with T = base UNION
-# step; of UNION ALL it is the rows of the base, those that a step makes of these, and so on, each
-# as often as it is derived. Whatever else a system makes of such a text is refused by its name.
-# Under RECURSIVE an entry's name means the entry inside itself, be there a table of that name or
-# not; entries that do not read themselves are what they are without the word. Every place that
-# reads an entry has a fixpoint of its own, with accesses and columns of its own and the entry's
-# one id.
+# WITH clauses: visible entries, and self-referencing ones as fixpoints. `WITH RECURSIVE r(columns)
+# AS (base UNION step)` is the least set with T = base UNION step; with UNION ALL, a row counts as
+# often as it is derived. Other forms are refused. Under RECURSIVE an entry's name inside the entry
+# means the entry, even if a table has that name. Every reference to an entry has its own fixpoint,
+# with its own accesses and columns and the entry's one id.
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")
@@ -280,17 +271,17 @@ MOST_LEVELS = 2**31 - 1
 """Largest INT; Spark reads MAX RECURSION LEVEL as INT."""
 
 
-def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+def with_common_tables(node: Node, environment: Environment) -> Environment:
     """The environment of a query, with its WITH entries visible."""
     clause = part(node, "with")
     if clause is None:
         return environment
     _refuse_clauses(clause, environment)
     entries: list[exp.CTE] = clause.expressions
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         visible = dict(environment.common_tables)
         if clause.args.get("recursive"):
-            result = _recursive_table(entry, entries[place + 1 :], environment)
+            result = _recursive_table(entry, entries[index + 1 :], environment)
         else:
             result = CommonTable(entry, environment)
         visible[entry.alias.lower()] = result
@@ -298,7 +289,7 @@ def with_common_tables(node: exp.Expression, environment: Environment) -> Enviro
     return environment
 
 
-def read_unused(node: exp.Expression, environment: Environment) -> None:
+def read_unused(node: Node, environment: Environment) -> None:
     """Read entries that no plan contains: Spark runs the text that has them."""
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
@@ -307,7 +298,7 @@ def read_unused(node: exp.Expression, environment: Environment) -> None:
             environment.reading.unused.append(plan)
 
 
-def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
+def _refuse_clauses(clause: Node, environment: Environment) -> None:
     text = environment.text
     for name in ("search", "cycle"):
         result = clause.args.get(name)
@@ -355,7 +346,7 @@ def _recursive_table(
 
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
-    def refuse(place: exp.Expression) -> Plan:
+    def refuse(place: Node) -> Plan:
         # Spark does not know such a name.
         raise as_invalid_query(
             environment.text.unsupported(
@@ -378,15 +369,15 @@ class _Entry(Struct, frozen=True):
     def name(self) -> str:
         return self.node.alias
 
-    def read(self, place: exp.Expression) -> Plan:
+    def read(self, place: Node) -> Plan:
         environment, text = self.environment, self.environment.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
         columns = self._columns(base)
         identity = environment.reading.fixpoint_of(self.node)
-        references: dict[AttributeId, exp.Expression] = {}
+        references: dict[AttributeId, Node] = {}
 
-        def leaf(at: exp.Expression) -> Plan:
+        def leaf(at: Node) -> Plan:
             made = self._attributes("r", columns)
             span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
             references[made[0].id] = at
@@ -421,9 +412,9 @@ class _Entry(Struct, frozen=True):
             )
         return None if result is None else result.most
 
-    def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
+    def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> Plan:
         """Base or step, with the entry's name bound to `own`."""
-        visible = {**self.environment.common_tables, self.name.lower(): own}
+        visible = {**self.environment.common_tables, self.name.lower(): entry}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
         reading = inside.reading
         volatile = len(reading.volatile)
@@ -464,13 +455,12 @@ class _Entry(Struct, frozen=True):
         refuse_misread(union, self.environment)
         return union
 
-    def _in_base(self, place: exp.Expression) -> Plan:
-        raise self.environment.text.unsupported(
-            f"`{self.name}` in the first part of its UNION",
-            place,
-            hint="put all parts that read it after the first UNION, in parentheses if there are "
-            "several",
+    def _in_base(self, place: Node) -> Plan:
+        hint = (
+            "put all parts that read it after the first UNION, in parentheses if there are several"
         )
+        construct = f"`{self.name}` in the first part of its UNION"
+        raise self.environment.text.unsupported(construct, place, hint=hint)
 
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -39,13 +38,11 @@ from impctl.sql.scope import (
     side_by_side,
     table_hint,
 )
+from impctl.sql.text import Node, SqlText
 
-if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
-
-# Joins by columns of one name: USING and NATURAL. Law: the columns appear once and first in `*`,
-# and first in `t.*`, as Spark orders them. Where Spark pairs columns otherwise than by one name
-# on each side, the join is refused. Source: Spark's Analyzer, rule ResolveNaturalAndUsingJoin.
+# USING and NATURAL: common columns appear once and first in `*`, and first in `t.*`. A join is
+# refused where Spark pairs columns other than by one name on each side. Source: Spark's Analyzer,
+# rule ResolveNaturalAndUsingJoin.
 
 Pairs = Sequence[tuple[ScopeEntry, ScopeEntry]]
 
@@ -111,8 +108,8 @@ def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Sco
 
 def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[ScopeEntry, ...]:
     """The entries at these positions, then all others."""
-    others = [entry for place, entry in enumerate(entries) if place not in positions]
-    return (*(entries[place] for place in positions), *others)
+    others = [entry for index, entry in enumerate(entries) if index not in positions]
+    return (*(entries[index] for index in positions), *others)
 
 
 def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
@@ -121,11 +118,9 @@ def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
     return right if kind is JoinKind.RIGHT else left
 
 
-# Rows once for every element of an array or a map: LATERAL VIEW, and a generator in SELECT. Law:
-# the columns it makes are as many as Spark makes, under the names that are written or Spark's
-# own; where how many there are is not certain, names are asked for. A generator in the SELECT
-# list takes apart the rows that WHERE lets through, so it is the LATERAL VIEW of a query over
-# these; its columns stand in its place in the list, and there is one such item in a list.
+# LATERAL VIEW, and generators in SELECT. Columns have the written names or Spark's; names are
+# required if their number is uncertain. A generator in SELECT is the LATERAL VIEW of a query over
+# the rows that WHERE keeps, and its columns replace it; there may be one per list.
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 
@@ -146,12 +141,12 @@ def exploded(
             node.this,
             hint="explode and posexplode are supported",
         )
-    whole = _taken_apart(plan, scope, view, reading, outer=bool(node.args.get("outer")))
+    whole = _exploded_rows(plan, scope, view, reading, outer=bool(node.args.get("outer")))
     called = None if alias is None or alias.this is None else (alias.this.name,)
     return whole, side_by_side(scope, relation_scope(called, whole.made))
 
 
-def is_generator(node: exp.Expression) -> bool:
+def is_generator(node: Node) -> bool:
     """Whether the node is a generator call, which makes one row per element."""
     return function_name(node) in _GENERATORS
 
@@ -159,7 +154,7 @@ def is_generator(node: exp.Expression) -> bool:
 class Generated(Struct, frozen=True):
     """A generator of a SELECT list: its item, the exploded rows, and the new columns."""
 
-    item: exp.Expression
+    item: Node
     plan: Explode
 
     @property
@@ -168,17 +163,17 @@ class Generated(Struct, frozen=True):
         span = self.plan.span
         return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
 
-    def refuse_beside(self, what: str, text: SqlText) -> None:
+    def refuse_beside(self, construct: str, text: SqlText) -> None:
         """Refuse other constructs in a query with the generator."""
         raise text.unsupported(
-            f"`{self.plan.function}` in the SELECT list of a query with {what}",
+            f"`{self.plan.function}` in the SELECT list of a query with {construct}",
             self.plan.span,
             hint=f"write {_AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
         )
 
 
 def read_generated(
-    items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: ParseContext
+    items: Sequence[Node], plan: Plan, scope: Scope, reading: ParseContext
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
     generators = [item for item in items if is_generator(_called(item))]
@@ -196,20 +191,20 @@ def read_generated(
     else:
         names = [item.alias] if item.alias else []
     written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
-    return Generated(item, _taken_apart(plan, scope, written, reading, outer=False))
+    return Generated(item, _exploded_rows(plan, scope, written, reading, outer=False))
 
 
-def _called(item: exp.Expression) -> exp.Expression:
+def _called(item: Node) -> Node:
     """An item of a SELECT list without aliases."""
     inner = item.this if isinstance(item, exp.Aliases) else item.unalias()
-    return inner if isinstance(inner, exp.Expression) else item
+    return inner if isinstance(inner, Node) else item
 
 
 class _Written(Struct, frozen=True):
     """A generator as written: clause, call, and column names."""
 
     clause: str
-    call: exp.Expression
+    call: Node
     names: list[str]
     example: str
 
@@ -218,7 +213,7 @@ class _Written(Struct, frozen=True):
         return "a generator" if self.clause == "SELECT" else f"a {self.clause}"
 
 
-def _taken_apart(
+def _exploded_rows(
     plan: Plan, scope: Scope, written: _Written, reading: ParseContext, *, outer: bool
 ) -> Explode:
     call, text = written.call, reading.text
@@ -228,10 +223,12 @@ def _taken_apart(
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
     array = ExprReader(reading, Names(text, scope), written.clause).read(arguments[0])
-    made = _columns(written, function, known_type(array), reading)
-    ids = reading.fresh("x", [attribute.name for attribute in made])
-    made = tuple(replace(item, id=identity) for item, identity in zip(made, ids, strict=True))
-    return Explode(plan, function, array, made, outer or name != function, span=text.span_of(call))
+    columns = _columns(written, function, known_type(array), reading)
+    ids = reading.fresh("x", [attribute.name for attribute in columns])
+    columns = tuple(replace(item, id=identity) for item, identity in zip(columns, ids, strict=True))
+    return Explode(
+        plan, function, array, columns, outer or name != function, span=text.span_of(call)
+    )
 
 
 def _columns(
@@ -239,7 +236,7 @@ def _columns(
 ) -> tuple[Attribute, ...]:
     """New columns without ids: a position, then an element, or key and value."""
     names = written.names
-    place = ["pos"] if function == "posexplode" else []
+    position = ["pos"] if function == "posexplode" else []
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
@@ -248,7 +245,7 @@ def _columns(
             written.call,
             hint=f"name the columns, as in `{written.example}`",
         )
-    elements = len(names) - len(place) if names else (2 if is_map else 1)
+    elements = len(names) - len(position) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
         raise reading.text.error(
             f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
@@ -256,8 +253,8 @@ def _columns(
             written.call,
             hint="name one column for an array, two for a map, and one more for a position",
         )
-    defaults = [*place, *(["key", "value"] if elements == 2 else ["col"])]
-    types = [*(INTEGER for _ in place), *_element_types(kind, elements)]
+    defaults = [*position, *(["key", "value"] if elements == 2 else ["col"])]
+    types = [*(INTEGER for _ in position), *_element_types(kind, elements)]
     return tuple(
         Attribute("", name, type_, nullable=True)
         for name, type_ in zip(names or defaults, types, strict=True)
@@ -273,17 +270,15 @@ def _element_types(kind: SqlType | None, elements: int) -> list[SqlType | None]:
     return [from_spark(key), from_spark(value)]
 
 
-# `VALUES (1, 'a'), (2, 'b')`: rows written into the text, as so many SELECTs without FROM. Law:
-# the relation is `SELECT 1 AS col1, 'a' AS col2 UNION ALL SELECT 2, 'b'`, which Spark gives the
-# same names and rows. Values of a column have one type, or are NULL: where they do not, what
-# Spark takes is refused, since it is not what UNION takes. Rows are put together as a tree, so
-# that plans are no deeper for many.
+# `VALUES (1, 'a'), (2, 'b')` is `SELECT 1 AS col1, 'a' AS col2 UNION ALL SELECT 2, 'b'`. Values of
+# a column must have one type or be NULL, since Spark's common type is not that of UNION. The UNIONs
+# form a balanced tree to limit the plan's depth.
 
 MOST_ROWS = 200
 """Each costs an operator or two; more rows belong in a table."""
 
 
-def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression], Plan]) -> Plan:
+def read_values(node: exp.Values, text: SqlText, read: Callable[[Node], Plan]) -> Plan:
     """Read VALUES, subqueries by `read`; QueryError for what is not read."""
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in node.expressions]
     widths = {len(row) for row in rows}
@@ -310,15 +305,15 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression]
     return read(_together(selects))
 
 
-def _selected(row: Sequence[exp.Expression]) -> exp.Expression:
+def _selected(row: Sequence[Node]) -> Node:
     items = (
-        exp.Alias(this=value, alias=exp.to_identifier(f"col{place}"))
-        for place, value in enumerate(row, start=1)
+        exp.Alias(this=value, alias=exp.to_identifier(f"col{number}"))
+        for number, value in enumerate(row, start=1)
     )
     return exp.Select(expressions=list(items))
 
 
-def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
+def _together(rows: Sequence[Node]) -> Node:
     if len(rows) == 1:
         return rows[0]
     half = len(rows) // 2
@@ -328,28 +323,24 @@ def _together(rows: Sequence[exp.Expression]) -> exp.Expression:
 
 
 def _refuse_types(
-    selects: Sequence[exp.Expression],
-    node: exp.Values,
-    text: SqlText,
-    read: Callable[[exp.Expression], Plan],
+    selects: Sequence[Node], node: exp.Values, text: SqlText, read: Callable[[Node], Plan]
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
     rows = [attributes_of(read(select)) for select in selects]
-    for place, column in enumerate(zip(*rows, strict=True), start=1):
+    for number, column in enumerate(zip(*rows, strict=True), start=1):
         types = {attribute.type for attribute in column}
         kinds = {kind for kind in types if kind is not None and kind.kind is not Kind.NULL}
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(
-                f"VALUES with {named} in column {place}", node, hint="cast the values to one type"
+                f"VALUES with {named} in column {number}", node, hint="cast the values to one type"
             )
 
 
-# FROM clauses: tables, derived tables, common table expressions and joins. Law: every occurrence
-# of a table is an access of its own, with a span that is exactly its written name; a common table
-# expression used twice is read twice. JOIN is read as if it bound tighter than the comma; to
-# Spark it does not (`spark.sql.ansi.relationPrecedence`), so joins of which that changes rows or
-# columns are refused behind a comma.
+# FROM clauses. Every occurrence of a table is a separate access, whose span is its written name; a
+# common table expression used twice is read twice. JOIN is read as if it bound tighter than the
+# comma. In Spark it does not (`spark.sql.ansi.relationPrecedence`), so a join after a comma is
+# refused if this changes rows or columns.
 
 _KINDS = {
     ("", ""): JoinKind.INNER, ("", "INNER"): JoinKind.INNER, ("", "CROSS"): JoinKind.INNER,
@@ -370,10 +361,10 @@ class CommonTable(Struct, frozen=True):
 
     node: exp.CTE
     environment: Environment
-    read: Callable[[exp.Expression], Plan] | None = None
+    read: Callable[[Node], Plan] | None = None
     """For an entry that reads itself: its rows, for the place that names it."""
 
-    def plan(self, place: exp.Expression) -> Plan:
+    def plan(self, place: Node) -> Plan:
         """Read the entry again, for the place that names it."""
         if self.read is not None:
             return self.read(place)
@@ -384,7 +375,7 @@ class Environment(Struct, frozen=True):
     """Context of a query: the reading, visible WITH entries, how to read a query."""
 
     reading: ParseContext
-    read_query: Callable[[exp.Expression, Environment], Plan]
+    read_query: Callable[[Node, Environment], Plan]
     common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
     """By lower-case name."""
 
@@ -401,7 +392,6 @@ class FromSource(Struct, frozen=True):
 
 
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
-    """Read the FROM clause of one SELECT block."""
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))
@@ -411,22 +401,20 @@ def read_from(select: exp.Select, environment: Environment) -> FromSource:
     return source
 
 
-def part(node: exp.Expression, name: str) -> exp.Expression | None:
+def part(node: Node, name: str) -> Node | None:
     """An argument whose name newer sqlglot versions write with an underscore."""
     result = node.args.get(name)
     return result if result is not None else node.args.get(f"{name}_")
 
 
-def refuse_parts(
-    node: exp.Expression, known: frozenset[str], environment: Environment, what: str
-) -> None:
+def refuse_parts(node: Node, known: frozenset[str], environment: Environment, what: str) -> None:
     """Refuse a node with parts that are not known."""
     text = environment.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
         items = value if isinstance(value, list) else [value]
-        nodes = (item for item in items if isinstance(item, exp.Expression))
+        nodes = (item for item in items if isinstance(item, Node))
         place = next((item for item in nodes if text.span_of(item) is not None), node)
         label = name.rstrip("_").upper().replace("_", " ")
         raise text.unsupported(f"{_CLAUSES.get(name.rstrip('_'), label)} in {what}", place)
@@ -439,9 +427,9 @@ _CLAUSES = {
 }  # fmt: skip
 
 
-def _joined(first: exp.Expression, joins: list[exp.Join], environment: Environment) -> FromSource:
+def _joined(first: Node, joins: list[exp.Join], environment: Environment) -> FromSource:
     """Comma-separated groups of a FROM clause, each a chain of joins."""
-    groups: list[tuple[exp.Expression, list[exp.Join]]] = [(first, [])]
+    groups: list[tuple[Node, list[exp.Join]]] = [(first, [])]
     for join in joins:
         if _is_comma(join, environment):
             _refuse_pivot(join, environment)
@@ -499,7 +487,7 @@ def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) 
     return source
 
 
-def _relation(node: exp.Expression, environment: Environment) -> FromSource:
+def _relation(node: Node, environment: Environment) -> FromSource:
     text = environment.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
@@ -598,12 +586,12 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     )
 
 
-def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
+def _derived(plan: Plan, node: Node, environment: Environment) -> FromSource:
     renamed = _relation_columns(node, attributes_of(plan), environment)
     return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
 
 
-def _aliased(source: FromSource, node: exp.Expression, environment: Environment) -> FromSource:
+def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSource:
     """The source under the alias of a node, with the alias's column names if it has any."""
     if not node.alias:
         return source
@@ -619,7 +607,7 @@ def _aliased(source: FromSource, node: exp.Expression, environment: Environment)
 
 
 def _relation_columns(
-    node: exp.Expression, attributes: tuple[Attribute, ...], environment: Environment
+    node: Node, attributes: tuple[Attribute, ...], environment: Environment
 ) -> tuple[Attribute, ...]:
     """The attributes under the column names of an alias such as `t(a, b)`."""
     names = node.alias_column_names
@@ -632,9 +620,7 @@ def _relation_columns(
     )
 
 
-def _column_count(
-    node: exp.Expression, listed: int, there: int, environment: Environment
-) -> Exception:
+def _column_count(node: Node, listed: int, there: int, environment: Environment) -> Exception:
     return environment.text.error(
         f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
         f"{there}",
@@ -671,7 +657,7 @@ def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSou
 
 
 def _refuse_same_name(
-    left: FromSource, right: FromSource, node: exp.Expression, environment: Environment
+    left: FromSource, right: FromSource, node: Node, environment: Environment
 ) -> None:
     # Rewritten texts use only the last part of a table's name.
     twice = {name[-1] for name in left.scope.relations}

@@ -16,16 +16,16 @@ from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
+from impctl.sql.text import Node, SqlText
 
 if TYPE_CHECKING:
     from impctl.errors import QueryError
     from impctl.sql.names import TableNames
-    from impctl.sql.text import SqlText
     from impctl.types import AccessId, AttributeId, FixpointId, TableName
 
-# What one reading of a query carries along: the text, the catalog, numbers not used yet. Law:
-# identities handed out are unique in the plan; accesses are numbered per table in the order in
-# which they are read, which is the order of the text but for common table expressions.
+# State of reading one query: text, catalog, unused numbers. Identities are unique in the plan;
+# accesses are numbered per table in reading order, the order of the text except for common table
+# expressions.
 
 MAX_ACCESSES = 1_000
 """WITH entries that use each other twice multiply to 2 to the n."""
@@ -107,13 +107,11 @@ def known_type(expr: Expr) -> SqlType | None:
 
 
 def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:
-    """Output column of an expression."""
     return Attribute(identity, name, known_type(expr), is_nullable(expr))
 
 
-# What a name that is no table's may have meant: a table, or a WITH entry, also the one around it.
-# Law: it only helps to mend an error; nothing is read by it. Without RECURSIVE an entry is not
-# known inside itself, which is said of a name that is its own, rightly spelt or nearly.
+# What an unknown table name may have meant, for error messages only: a table, or a WITH entry,
+# including the enclosing one, which is unknown inside itself without RECURSIVE.
 
 
 def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
@@ -130,7 +128,7 @@ def table_hint(node: exp.Table, written: str, known: Iterable[str]) -> str | Non
     return hint
 
 
-def _around(node: exp.Expression) -> Iterator[exp.CTE]:
+def _around(node: Node) -> Iterator[exp.CTE]:
     """The WITH entries around the node, the innermost first."""
     outer = node.parent
     while outer is not None:
@@ -139,11 +137,10 @@ def _around(node: exp.Expression) -> Iterator[exp.CTE]:
         outer = outer.parent
 
 
-# What the names in one SELECT block stand for. Law: a name means what Spark makes of it, without
-# regard to case, or it is refused with its place and near names; an ambiguous name is refused
-# with its candidates. A name found only in an enclosing block is a correlated one, and allowed
-# only where the reader said so. A table without an alias is called by its whole name or the end
-# of it (`main.shop.sales.x`, `sales.x`).
+# Names in one SELECT block, resolved as in Spark regardless of case. Unknown names are refused with
+# similar ones, ambiguous names with the candidates. A name of an enclosing block is correlated, and
+# must be allowed by the reader. A table without an alias is called by its full name or the end of
+# it (`main.shop.sales.x`, `sales.x`).
 
 Qualifier = tuple[str, ...]
 """Parts of a relation's name in lower case: an alias has one, a table three."""
@@ -151,8 +148,8 @@ Qualifier = tuple[str, ...]
 
 class ScopeEntry(Struct, frozen=True):
     """One nameable column: its relation's name, its name, and what it reads. A column merged by
-    USING has one entry without its relation's name, and another with it that `*` and plain names do
-    not see."""
+    USING has one entry without a relation name, and another with it that `*` and plain names do not
+    see."""
 
     relation: Qualifier | None
     name: str
@@ -188,7 +185,7 @@ class Scope(Struct, frozen=True):
         return tuple(entry for entry in self.entries if entry.is_of(relation))
 
     def has(self, relation: Qualifier) -> bool:
-        return any(is_called(known, relation) for known in self.relations)
+        return any(is_called(name, relation) for name in self.relations)
 
     def ids(self) -> frozenset[str]:
         return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
@@ -312,7 +309,7 @@ class Names(Struct, frozen=True):
     def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
         """Rewritten texts use the last part of a table's name, so no inner relation may have the
         same."""
-        if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
+        if len(relation) > 1 and any(name[-1] == relation[-1] for name in self.scope.relations):
             raise self.text.unsupported(
                 f"a column of an outer table named `{relation[-1]}`, which is also the name of an "
                 "inner table",
@@ -320,8 +317,8 @@ class Names(Struct, frozen=True):
                 hint="give each of the two tables its own alias",
             )
 
-    def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
-        is_grouped = any(entry.expr in self.grouped for entry in own)
+    def _takes_alias(self, columns: Sequence[ScopeEntry]) -> bool:
+        is_grouped = any(entry.expr in self.grouped for entry in columns)
         return self.prefer is Prefer.ALIAS or (self.prefer is Prefer.GROUPED and not is_grouped)
 
     def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:

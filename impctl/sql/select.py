@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,14 +73,11 @@ from impctl.sql.subqueries import (
     read_values,
     without_parentheses,
 )
+from impctl.sql.text import Node, SqlText
 from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 
-if TYPE_CHECKING:
-    from impctl.sql.text import SqlText
-
-
-# ORDER BY, LIMIT and OFFSET. Law: ORDER BY sees the SELECT list first; a column it needs beyond
-# that is carried along hidden. ORDER BY without LIMIT is a Sort, with LIMIT or OFFSET a TopK.
+# ORDER BY sees the SELECT list first; other columns it needs are hidden columns. ORDER BY alone is
+# a Sort, with LIMIT or OFFSET a TopK.
 
 
 class Order(Struct, frozen=True):
@@ -112,9 +108,7 @@ class Order(Struct, frozen=True):
         return hidden, replace(self, keys=tuple(keys))
 
 
-def read_order(
-    node: exp.Expression, reader: ExprReader, ordinal: Callable[[exp.Expression], Expr | None]
-) -> Order:
+def read_order(node: Node, reader: ExprReader, ordinal: Callable[[Node], Expr | None]) -> Order:
     """Read ORDER BY, LIMIT and OFFSET of a block or set operation."""
     text = reader.text
     keys = []
@@ -132,7 +126,7 @@ def read_order(
     return Order(tuple(keys), count, skipped or 0, text.span_of(clause or limit or offset))
 
 
-def _count(node: exp.Expression, text: SqlText, clause: str) -> int | None:
+def _count(node: Node, text: SqlText, clause: str) -> int | None:
     if isinstance(node, exp.Var) and node.name.upper() == "ALL":
         return None
     if _is_number(node):
@@ -157,11 +151,10 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
     return with_children(expr, tuple(_through(part, columns) for part in parts))
 
 
-# UNION, EXCEPT and INTERSECT. Law: columns match by position and get the common type, decimals
-# without one that to which Spark rounds both; a side of another type is cast explicitly, and
-# sides of other types are refused.
+# UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
+# (for decimals without one, the type Spark rounds to); other types are refused.
 
-_KINDS: dict[type[exp.Expression], SetKind] = {
+_KINDS: dict[type[Node], SetKind] = {
     exp.Union: SetKind.UNION,
     exp.Except: SetKind.EXCEPT,
     exp.Intersect: SetKind.INTERSECT,
@@ -180,7 +173,7 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
+def ordered(node: Node, plan: Plan, environment: Environment) -> Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     text = environment.text
     scope = relation_scope(None, attributes_of(plan))
@@ -191,7 +184,7 @@ def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
 
 
 def _ordinal(
-    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: exp.Expression
+    text: SqlText, columns: Sequence[Expr], clause: str, owner: str, node: Node
 ) -> Expr | None:
     """The column that a number in a clause names; None for anything but a number."""
     if not _is_number(node):
@@ -206,7 +199,7 @@ def _ordinal(
     return columns[position - 1]
 
 
-def _is_number(node: exp.Expression) -> bool:
+def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
@@ -242,8 +235,8 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
 
 
 def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
-    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some supported
-    sqlglot versions differ. A Subquery was in brackets."""
+    """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some sqlglot
+    versions differ. A Subquery was in brackets."""
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
@@ -265,7 +258,7 @@ def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
 
 
 def _common(
-    left: Attribute, right: Attribute, place: exp.Expression, environment: Environment
+    left: Attribute, right: Attribute, node: Node, environment: Environment
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
@@ -274,7 +267,7 @@ def _common(
         text = environment.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
-            place,
+            node,
             hint="cast one side so that both have the same type",
         )
     return result
@@ -308,10 +301,9 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
     return Project(plan, tuple(outputs))
 
 
-# One SELECT block, from FROM to LIMIT. Law: the plan computes what Spark computes for the block,
-# clause by clause: FROM, WHERE, GROUP BY, HAVING, windows, QUALIFY, SELECT, DISTINCT, ORDER BY,
-# LIMIT. Names are resolved as Spark resolves them (`sql.scope`). Expressions are read over FROM
-# columns first and brought above the grouping afterwards.
+# One SELECT block, computed clause by clause as in Spark: FROM, WHERE, GROUP BY, HAVING, windows,
+# QUALIFY, SELECT, DISTINCT, ORDER BY, LIMIT. Expressions are read over FROM columns first, and
+# brought above the grouping afterwards.
 
 _A_NAME = re.compile(r"[\w.`]*")
 _BLOCK_PARTS = frozenset(
@@ -329,7 +321,6 @@ class Item(Struct, frozen=True):
 
 
 def read_select(select: exp.Select, environment: Environment) -> Plan:
-    """Read one SELECT block."""
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")
@@ -434,7 +425,7 @@ def _items(
     return tuple(items), tuple(beside)
 
 
-def _name(node: exp.Expression, span: Span | None, reading: ParseContext) -> str:
+def _name(node: Node, span: Span | None, reading: ParseContext) -> str:
     if isinstance(node, exp.Aliases):
         raise reading.text.unsupported("several aliases for one expression", node)
     if node.alias:
@@ -450,7 +441,7 @@ def _name(node: exp.Expression, span: Span | None, reading: ParseContext) -> str
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
 
-def _cast_operand(node: exp.Expression) -> exp.Expression | None:
+def _cast_operand(node: Node) -> Node | None:
     """Operand of a cast, written as a function or not; Spark names a cast like its column."""
     if isinstance(node, exp.Cast):
         return without_parentheses(node.this)
@@ -459,7 +450,7 @@ def _cast_operand(node: exp.Expression) -> exp.Expression | None:
     return without_parentheses(parts[0]) if len(parts) == 1 else None
 
 
-def _star(node: exp.Expression, source: FromSource, reading: ParseContext) -> list[Item]:
+def _star(node: Node, source: FromSource, reading: ParseContext) -> list[Item]:
     text = reading.text
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):
@@ -476,9 +467,9 @@ def _star(node: exp.Expression, source: FromSource, reading: ParseContext) -> li
 def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
     result: dict[str, tuple[Expr, ...]] = {}
     for item in items:
-        known = result.get(item.name.lower(), ())
-        if item.expr not in known:
-            result[item.name.lower()] = (*known, item.expr)
+        exprs = result.get(item.name.lower(), ())
+        if item.expr not in exprs:
+            result[item.name.lower()] = (*exprs, item.expr)
     return result
 
 
@@ -570,8 +561,10 @@ def _projected(
 ) -> Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
     present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
-    wanted = [(name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs]
-    if present == wanted:
+    projection = [
+        (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
+    ]
+    if present == projection:
         return limited(Distinct(plan, span=span) if is_distinct else plan, order)
     columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
@@ -591,10 +584,10 @@ def _without(
 ) -> Plan:
     """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
-    kept = tuple(
+    outputs = tuple(
         ComputedColumn(
             replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
         )
         for identity, output in zip(ids, columns, strict=True)
     )
-    return Project(plan, kept, span=span)
+    return Project(plan, outputs, span=span)

@@ -1,9 +1,5 @@
-"""Parses SQL text into a plan.
-
-Law: the plan means what Spark makes of the text, or the text is refused with the construct's
-name, its place and what to do. Only sqlglot's tokenizer and grammar are used; this package resolves
-names, types and clauses.
-"""
+"""Parses SQL text into a plan that means what Spark makes of the text; other text is refused with
+the construct's name, its place and a hint. Only sqlglot's tokenizer and grammar are used."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_t
 from impctl.sql.relations import Environment
 from impctl.sql.scope import ParseContext
 from impctl.sql.select import ordered, read_select, read_set_operation
-from impctl.sql.text import SqlText, as_invalid_query, read_text
+from impctl.sql.text import Node, SqlText, as_invalid_query, read_text
 
 if TYPE_CHECKING:
     from impctl.types import QueryName, TableName
@@ -46,7 +42,7 @@ def parse_query(
 ) -> Query:
     """Plan one SELECT statement (or set operation) over the catalog's tables. `zone` is the
     session's time zone, `names` other names of tables, `live` the expiry of tables. Raises
-    QueryError, with line and column in the text, for anything that is not read."""
+    QueryError with line and column."""
     try:
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
@@ -63,21 +59,21 @@ def parse_query(
         )
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
-    asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
+    live_rows = tuple((table, rows) for table, rows in named.items() if rows is not None)
     volatile = (*reading.volatile, *deciding_functions(root))
     unused = (node for plan in reading.unused for node in nodes_of(plan))
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
-    return Query(sql, root, volatile, mentions, live=asked, unused=derived)
+    return Query(sql, root, volatile, mentions, live=live_rows, unused=derived)
 
 
-def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
+def _refuse_time_windows(tree: Node, text: SqlText) -> None:
     """Refuse `window(...)` and the like first: they add columns that other parts may name."""
     for call in tree.find_all(exp.Anonymous):
         if call.name.lower() in TIME_WINDOWS:
             raise text.unsupported(f"the function `{call.name.lower()}`", call)
 
 
-def _root(tree: exp.Expression, reading: ParseContext) -> Plan:
+def _root(tree: Node, reading: ParseContext) -> Plan:
     """The whole plan; the class of a refusal says who may run the query."""
     try:
         _refuse_time_windows(tree, reading.text)
@@ -96,9 +92,8 @@ def _too_deep(name: QueryName) -> QueryError:
     )
 
 
-def _depths(tree: exp.Expression) -> Iterator[int]:
-    """Depth of every node, without recursion; a chain of AND or OR is read in a loop, so it counts
-    once."""
+def _depths(tree: Node) -> Iterator[int]:
+    """Depth of every node; a chain of AND or OR counts once, since it is read in a loop."""
     waiting = [(tree, 1)]
     while waiting:
         node, depth = waiting.pop()
@@ -108,7 +103,7 @@ def _depths(tree: exp.Expression) -> Iterator[int]:
             waiting.append((child, depth if chained else depth + 1))
 
 
-def _read_query(node: exp.Expression, environment: Environment) -> Plan:
+def _read_query(node: Node, environment: Environment) -> Plan:
     """Read any query, and check that its unused WITH entries are queries too."""
     environment = with_common_tables(node, environment)
     plan = _read_body(node, environment)
@@ -116,7 +111,7 @@ def _read_query(node: exp.Expression, environment: Environment) -> Plan:
     return plan
 
 
-def _read_body(node: exp.Expression, environment: Environment) -> Plan:
+def _read_body(node: Node, environment: Environment) -> Plan:
     match node:
         case exp.Select():
             return read_select(node, environment)

@@ -45,10 +45,11 @@ from impctl.plan.nodes import (
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
+from impctl.sql.text import Node
 
-# What a condition reads beside its row: values and marks of subqueries, joined to every row. Law:
-# such a join neither drops a row nor repeats one, unless no condition on what it brings could be
-# true of that row. So what is read beside rows can be joined below the condition, in any order.
+# Values and marks of subqueries that a condition reads, joined to every row. Such a join drops or
+# repeats a row only if no condition on its columns can be true of that row, so these joins may
+# stand below the condition in any order.
 
 
 class JoinedSubquery(Struct, frozen=True):
@@ -87,8 +88,8 @@ def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
     return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
 
 
-# What every place that reads a subquery needs: its form without parentheses, and its plan. Law: a
-# subquery read on its own sees nothing of the enclosing query.
+# A subquery's form without parentheses, and its plan. Read on its own, it does not see the
+# enclosing query.
 
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 """Error codes of unknown names."""
@@ -112,19 +113,18 @@ _CONSTRUCTS = (
 """By argument of the query."""
 
 
-def without_parentheses(node: exp.Expression) -> exp.Expression:
-    """Remove parentheses around an expression."""
+def without_parentheses(node: Node) -> Node:
     while isinstance(node, exp.Paren):
         node = node.this
     return node
 
 
-def has_tail(query: exp.Expression) -> bool:
+def has_tail(query: Node) -> bool:
     """Whether the query has ORDER BY, LIMIT, OFFSET or WITH."""
     return any(query.args.get(name) for name in ("order", "limit", "offset", "with", "with_"))
 
 
-def unwrapped(query: exp.Expression) -> exp.Expression:
+def unwrapped(query: Node) -> Node:
     """Remove parentheses around a query that add nothing."""
     while isinstance(query, exp.Subquery | exp.Paren) and not query.args.get("alias"):
         if isinstance(query, exp.Subquery) and has_tail(query):
@@ -133,7 +133,7 @@ def unwrapped(query: exp.Expression) -> exp.Expression:
     return query
 
 
-def read_uncorrelated(query: exp.Expression, reader: ExprReader, environment: Environment) -> Plan:
+def read_uncorrelated(query: Node, reader: ExprReader, environment: Environment) -> Plan:
     """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
         return environment.read_query(query, environment)
@@ -141,7 +141,7 @@ def read_uncorrelated(query: exp.Expression, reader: ExprReader, environment: En
         raise explain_outer_name(error, query, reader) from None
 
 
-def explain_outer_name(error: QueryError, query: exp.Expression, reader: ExprReader) -> QueryError:
+def explain_outer_name(error: QueryError, query: Node, reader: ExprReader) -> QueryError:
     """The error of a subquery read alone: an unknown name may be the enclosing query's."""
     if error.code not in UNKNOWN:
         return error
@@ -175,7 +175,7 @@ def _reads(reader: ExprReader, column: exp.Column) -> bool:
     return True
 
 
-def _construct(query: exp.Expression) -> str | None:
+def _construct(query: Node) -> str | None:
     """Name of the construct that prevents joining a subquery directly."""
     if isinstance(query, exp.SetOperation):
         return "a set operation"
@@ -183,24 +183,20 @@ def _construct(query: exp.Expression) -> str | None:
     return next((words for name, words in _CONSTRUCTS if name in present), None)
 
 
-# Subqueries that have one value, wherever an expression reads them, as joins. Law: an aggregate
-# without GROUP BY has exactly one row and joins as that row. Any other subquery of one column is
-# the least of its values, NULL where it has no row; where it has several the plan fails, as Spark
-# does. One whose WHERE equates columns of its own with columns of the enclosing query is the same
-# aggregate grouped by these columns, joined on them: a row without a group compares with NULL and
-# is dropped either way, which takes a comparison that nothing but arithmetic parts from it. Both
-# have one type, else values of several groups could equal one value of the enclosing query. That
-# holds where no rows give NULL, so not for COUNT nor for what makes a value of NULL.
+# Scalar subqueries as joins. An aggregate without GROUP BY joins as its one row. Any other subquery
+# of one column becomes the least of its values, NULL without rows, and a failure with several, as
+# in Spark. A subquery whose WHERE equates its columns with columns of the enclosing query becomes
+# the aggregate grouped by these columns, joined on them. A row without a group then compares with
+# NULL and is dropped either way; this needs a comparison with nothing but arithmetic in between,
+# and an aggregate that is NULL without rows (not COUNT, nor an expression that turns NULL into a
+# value). Both sides need one type, else values of several groups could equal one outer value.
 
 _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 
 def read_single(
-    node: exp.Expression,
-    reader: ExprReader,
-    environment: Environment,
-    marks: Mapping[int, MembershipMark],
+    node: Node, reader: ExprReader, environment: Environment, marks: Mapping[int, MembershipMark]
 ) -> ScalarCondition | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
@@ -228,7 +224,7 @@ class ScalarValue(Struct, frozen=True):
 
 
 def read_values(
-    node: exp.Expression, reader: ExprReader, environment: Environment
+    node: Node, reader: ExprReader, environment: Environment
 ) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
     """A reader that knows the values of the expression's subqueries, and the plans of these."""
     values: dict[int, Expr] = {}
@@ -250,7 +246,7 @@ def read_values(
     return known, tuple(beside)
 
 
-def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
+def scalar_subqueries(node: Node) -> list[exp.Subquery]:
     """Subqueries of the expression itself, in text order; none inside another query."""
     result: list[exp.Subquery] = []
     pending = [node]
@@ -263,19 +259,16 @@ def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
     return result
 
 
-def _above(inner: exp.Expression, top: exp.Expression) -> Iterator[exp.Expression]:
+def _above(inner: Node, top: Node) -> Iterator[Node]:
     """The ancestors of the inner node up to the top, from the inside out."""
     current = inner
-    while current is not top and isinstance(current.parent, exp.Expression):
+    while current is not top and isinstance(current.parent, Node):
         current = current.parent
         yield current
 
 
 def _read(
-    subquery: exp.Subquery,
-    condition: exp.Expression | None,
-    reader: ExprReader,
-    environment: Environment,
+    subquery: exp.Subquery, condition: Node | None, reader: ExprReader, environment: Environment
 ) -> ScalarValue:
     """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
@@ -303,7 +296,7 @@ def _read(
     )
 
 
-def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
+def _drops_null(subquery: Node, condition: Node) -> bool:
     """Whether the condition's form makes it not true where the subquery's value is NULL."""
     if type(condition) not in COMPARISONS or isinstance(
         condition, exp.NullSafeEQ | exp.NullSafeNEQ
@@ -314,8 +307,7 @@ def _drops_null(subquery: exp.Expression, condition: exp.Expression) -> bool:
 
 
 def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
-    """The single value of a column; NULL where there is no row, a failure where there are
-    several."""
+    """The single value of a column; NULL without rows, a failure with several."""
     (column,) = attributes_of(plan)
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
     value = AggregateCall("min", (column.ref(span),), span=span)
@@ -343,7 +335,7 @@ def _is_one_row(plan: Plan) -> bool:
 
 
 def _by_groups(
-    query: exp.Expression, reader: ExprReader, environment: Environment, span: Span | None
+    query: Node, reader: ExprReader, environment: Environment, span: Span | None
 ) -> tuple[Plan, tuple[Expr, ...]] | None:
     """An aggregate over rows equated with the enclosing query's: one row per group."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
@@ -356,12 +348,12 @@ def _by_groups(
         return None
     scope = read_from(query, environment).scope
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
-    own: list[exp.Expression] = []
-    keys: list[exp.Expression] = []
+    local: list[Node] = []
+    keys: list[Node] = []
     outside: list[Expr] = []
     for condition in _conjuncts(where.this):
         if _value_reads(inner, condition):
-            own.append(condition)
+            local.append(condition)
             continue
         pair = _pair(condition, inner)
         if pair is None:
@@ -373,25 +365,25 @@ def _by_groups(
         exp.alias_(key.copy(), f"impctl_key{number}", copy=False) for number, key in enumerate(keys)
     ]
     grouped.set("expressions", [*named, *grouped.expressions])
-    grouped.set("where", exp.Where(this=exp.and_(*own, copy=True)) if own else None)
+    grouped.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     right = read_uncorrelated(grouped, reader, environment)
     refs = [attribute.ref(span) for attribute in attributes_of(right)]
-    for key, one, ref in zip(keys, outside, refs, strict=False):
-        if not groups_as_compared(type_of(one), type_of(ref)):
+    for key, expr, ref in zip(keys, outside, refs, strict=False):
+        if not groups_as_compared(type_of(expr), type_of(ref)):
             raise reader.text.unsupported(
                 "a subquery whose WHERE equates values of different types with the query's",
                 key,
                 hint="cast the subquery's side to the type of the other side",
             )
     equal = [
-        Compare(CompareOp.EQUAL, one, ref, span=span)
-        for one, ref in zip(outside, refs, strict=False)
+        Compare(CompareOp.EQUAL, expr, ref, span=span)
+        for expr, ref in zip(outside, refs, strict=False)
     ]
     return right, tuple(equal)
 
 
-def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
+def _conjuncts(node: Node) -> list[Node]:
     """In order; a loop, since chains may be deep."""
     pending, result = [node], []
     while pending:
@@ -403,7 +395,7 @@ def _conjuncts(node: exp.Expression) -> list[exp.Expression]:
     return result
 
 
-def _is_null_when_empty(value: exp.Expression) -> bool:
+def _is_null_when_empty(value: Node) -> bool:
     """Whether the value over no rows is NULL: arithmetic over aggregates that are NULL then."""
     if function_name(value) in _NULL_WHEN_EMPTY:
         return True
@@ -417,7 +409,7 @@ def _is_null_when_empty(value: exp.Expression) -> bool:
     return bool(others) and all(_is_null_when_empty(without_parentheses(part)) for part in others)
 
 
-def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
+def _value_reads(reader: ExprReader, node: Node) -> bool:
     """Whether the subquery's columns are enough for an expression."""
     try:
         reader.read(node)
@@ -428,28 +420,24 @@ def _value_reads(reader: ExprReader, node: exp.Expression) -> bool:
     return True
 
 
-def _pair(
-    condition: exp.Expression, inner: ExprReader
-) -> tuple[exp.Expression, exp.Expression] | None:
+def _pair(condition: Node, inner: ExprReader) -> tuple[Node, Node] | None:
     """An equality's inner side and its outer one; None for another condition."""
     if not isinstance(condition, exp.EQ):
         return None
     sides = (condition.this, condition.expression)
-    mine = [_value_reads(inner, side) for side in sides]
-    if mine[0] == mine[1]:
+    is_inner = [_value_reads(inner, side) for side in sides]
+    if is_inner[0] == is_inner[1]:
         return None
-    own, other = sides if mine[0] else (sides[1], sides[0])
+    left, right = sides if is_inner[0] else (sides[1], sides[0])
     # A name is the subquery's own wherever it has such a column.
-    is_mixed = any(_value_reads(inner, column) for column in other.find_all(exp.Column))
-    return None if is_mixed else (own, other)
+    is_mixed = any(_value_reads(inner, column) for column in right.find_all(exp.Column))
+    return None if is_mixed else (left, right)
 
 
-# IN and EXISTS under OR: marks beside the rows, of which the condition asks whether one is there.
-# Law: the subquery's values, each once, are joined LEFT to the rows by equality; a row has at
-# most one partner, and the mark it brings is NULL where there is none. That tells true from not
-# true, all that a condition made of AND and OR asks; below NOT, and of values compared in any
-# other way, the difference between false and NULL or the number of partners would count, and it
-# is refused.
+# IN and EXISTS under OR, as marks: the distinct values of the subquery are LEFT joined to the rows
+# by equality, so a row has at most one partner, and the mark is NULL without one. That tells true
+# from not true, which is enough under AND and OR. Below NOT, or with other comparisons, false and
+# NULL or the number of partners would matter: refused.
 
 
 class MembershipMark(Struct, frozen=True):
@@ -459,40 +447,39 @@ class MembershipMark(Struct, frozen=True):
     is_there: Expr
 
 
-def is_membership(node: exp.Expression) -> bool:
-    """Whether the node is IN or EXISTS of a subquery."""
+def is_membership(node: Node) -> bool:
     return isinstance(node, exp.Exists) or (
         isinstance(node, exp.In) and node.args.get("query") is not None
     )
 
 
-def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
+def nested_memberships(node: Node) -> list[Node]:
     """IN and EXISTS of the condition that are below AND, OR and parentheses only."""
-    result: list[exp.Expression] = []
+    result: list[Node] = []
     pending = [node]
     while pending:
         current = pending.pop()
         if is_membership(current):
             result.append(current)
         elif isinstance(current, exp.Paren | exp.And | exp.Or):
-            pending += [p for p in current.iter_expressions() if isinstance(p, exp.Expression)]
+            pending += [p for p in current.iter_expressions() if isinstance(p, Node)]
     return result
 
 
 def mark_of(
-    plan: Plan, conditions: tuple[Expr, ...], node: exp.Expression, reader: ExprReader
+    plan: Plan, conditions: tuple[Expr, ...], node: Node, reader: ExprReader
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
-    own = {attribute.id for attribute in attributes_of(plan)}
+    columns = {attribute.id for attribute in attributes_of(plan)}
     inner: list[Expr] = []
     outer: list[Expr] = []
     within: list[Expr] = []
     for condition in conditions:
-        if columns_of(condition) <= own:
+        if columns_of(condition) <= columns:
             within.append(condition)
             continue
-        pair = _sides(condition, own)
+        pair = _sides(condition, columns)
         if pair is None:
             raise reader.text.unsupported(
                 "IN or EXISTS under OR with a subquery that is correlated by more than equalities",
@@ -510,8 +497,8 @@ def mark_of(
     truth = ComputedColumn(marked, Literal(True, BOOLEAN))
     distinct = Distinct(Project(plan, (*keys, truth), span=span), span=span)
     equal = tuple(
-        Compare(CompareOp.EQUAL, one, key.attribute.ref(span), span=span)
-        for one, key in zip(outer, keys, strict=True)
+        Compare(CompareOp.EQUAL, outer_expr, key.attribute.ref(span), span=span)
+        for outer_expr, key in zip(outer, keys, strict=True)
     )
     joined = conjunction(equal, span) if equal else Literal(True, BOOLEAN)
     beside = JoinedSubquery(JoinKind.LEFT, distinct, joined, span)
@@ -519,22 +506,21 @@ def mark_of(
     return MembershipMark(beside, Not(there, span=span))
 
 
-def _sides(condition: Expr, own: set[str]) -> tuple[Expr, Expr] | None:
+def _sides(condition: Expr, columns: set[str]) -> tuple[Expr, Expr] | None:
     """An equality's side of the subquery and that of the row; None for another condition."""
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return None
-    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
-        if columns_of(one) <= own and columns_of(other).isdisjoint(own):
-            alike = groups_as_compared(type_of(one), type_of(other))
-            return (one, other) if alike else None
+    for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
+        if columns_of(left) <= columns and columns_of(right).isdisjoint(columns):
+            is_hashable = groups_as_compared(type_of(left), type_of(right))
+            return (left, right) if is_hashable else None
     return None
 
 
-# WHERE and HAVING: predicates, subqueries in IN and EXISTS as semi and anti joins, single values.
-# Law: a subquery of plain FROM and WHERE joins directly, its conditions on columns of the
-# enclosing query becoming part of the join condition; NOT IN keeps its meaning for NULL. A
-# subquery that groups, limits or combines is read on its own and may not name columns of the
-# enclosing query.
+# WHERE and HAVING: IN and EXISTS as semi and anti joins, scalar subqueries. A subquery of plain
+# FROM and WHERE joins directly, its correlated conditions becoming part of the join condition; NOT
+# IN keeps its meaning for NULL. A subquery that groups, limits or combines is read on its own and
+# may not be correlated.
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
@@ -556,9 +542,7 @@ class Membership(Struct, frozen=True):
 Part = Filter | Membership | ScalarCondition
 
 
-def read_condition(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[Part, ...]:
+def read_condition(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
     """The conjuncts of a condition, in order."""
     parts: list[Part] = []
     for conjunct in _conjuncts(node):
@@ -571,16 +555,14 @@ def read_condition(
 
 
 def as_truth(condition: Expr) -> Expr:
-    """A whole condition of HAVING or QUALIFY: Spark casts it to BOOLEAN. It refuses a non-boolean
-    one anywhere else, also below AND."""
+    """A whole condition of HAVING or QUALIFY, which Spark casts to BOOLEAN. Anywhere else, also
+    below AND, it refuses non-boolean conditions."""
     if type_of(condition) == BOOLEAN:
         return condition
     return Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> tuple[Part, ...]:
+def read_having(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
     if len(parts) > 1 or isinstance(parts[0], Membership):
@@ -609,24 +591,22 @@ def apply_condition(
     return plan
 
 
-def _membership(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> Membership | None:
+def _membership(node: Node, reader: ExprReader, env: Environment) -> Membership | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
     kind = JoinKind.ANTI if negated else JoinKind.SEMI
     span = reader.text.span_of(node)
     counted = _counted(inner)
     if counted is not None:
-        return _exists(counted, kind, span, reader, environment)
+        return _exists(counted, kind, span, reader, env)
     if isinstance(inner, exp.Exists):
-        return _exists(inner.this, kind, span, reader, environment)
+        return _exists(inner.this, kind, span, reader, env)
     if isinstance(inner, exp.In) and is_membership(inner):
-        return _in(inner, kind, span, reader, environment)
+        return _in(inner, kind, span, reader, env)
     return None
 
 
-def _counted(node: exp.Expression) -> exp.Expression | None:
+def _counted(node: Node) -> Node | None:
     """Rows of `(SELECT COUNT(*) FROM ...) > 0`, which is EXISTS of them."""
     least = "0" if isinstance(node, exp.GT) else "1" if isinstance(node, exp.GTE) else None
     if least is None or not isinstance(node.expression, exp.Literal) or node.expression.is_string:
@@ -649,9 +629,7 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
     return rows
 
 
-def _marks(
-    node: exp.Expression, reader: ExprReader, environment: Environment
-) -> dict[int, MembershipMark]:
+def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int, MembershipMark]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):
@@ -663,11 +641,7 @@ def _marks(
 
 
 def _exists(
-    query: exp.Expression,
-    kind: JoinKind,
-    span: Span | None,
-    reader: ExprReader,
-    environment: Environment,
+    query: Node, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
 ) -> Membership:
     query = unwrapped(query)
     if not _is_plain(query):
@@ -715,13 +689,13 @@ def _in(
     return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
 
 
-def _values(query: exp.Expression, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
     inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
 
 
-def _is_plain(query: exp.Expression) -> bool:
+def _is_plain(query: Node) -> bool:
     """Whether a subquery has only FROM and WHERE, so that it can join directly."""
     if not isinstance(query, exp.Select):
         return False
@@ -738,7 +712,7 @@ def _is_plain(query: exp.Expression) -> bool:
 
 
 def _opened(
-    query: exp.Expression, reader: ExprReader, environment: Environment
+    query: Node, reader: ExprReader, environment: Environment
 ) -> tuple[FromSource, tuple[Expr, ...]]:
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
@@ -750,9 +724,9 @@ def _opened(
     scope = _correlated(source.scope, reader)
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
     parts = read_condition(where.this, inner, environment)
-    correlated, own = _separated(parts, reader.names.scope, query, reader)
+    correlated, local = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
-    return FromSource(apply_condition(source.plan, own, span), source.scope), correlated
+    return FromSource(apply_condition(source.plan, local, span), source.scope), correlated
 
 
 def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
@@ -782,11 +756,11 @@ def _correlated(scope: Scope, reader: ExprReader) -> Scope:
 
 
 def _separated(
-    parts: tuple[Part, ...], outer: Scope, query: exp.Expression, reader: ExprReader
+    parts: tuple[Part, ...], outer: Scope, query: Node, reader: ExprReader
 ) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
     outside = outer.ids()
     correlated: list[Expr] = []
-    own: list[Part] = []
+    local: list[Part] = []
     for item in parts:
         if isinstance(item, Filter) and columns_of(item.predicate) & outside:
             correlated.append(item.predicate)
@@ -809,5 +783,5 @@ def _separated(
                 item.span or query,
                 hint="use joins instead",
             )
-        own.append(item)
-    return tuple(correlated), tuple(own)
+        local.append(item)
+    return tuple(correlated), tuple(local)

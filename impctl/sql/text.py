@@ -19,9 +19,11 @@ from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 
-# MAX RECURSION LEVEL n behind the name of a WITH entry, which sqlglot does not know. Law: the
-# clause is read where Spark reads it: four words between the name of an entry (with its columns)
-# and AS. Everybody else sees blanks in its place, so that all other words stand where they stood.
+Node = exp.Expression
+
+
+# MAX RECURSION LEVEL n after the name (and columns) of a WITH entry, which sqlglot does not know:
+# it is read, then blanked out, so that all other words keep their places.
 
 _WORDS = ["MAX", "RECURSION", "LEVEL"]
 
@@ -61,19 +63,19 @@ def by_entry(
     tree: Any, clauses: Sequence[RecursionLimit], words: Tokens, places: Mapping[int, Place]
 ) -> dict[int, RecursionLimit]:
     """The clauses by the `id` of their WITH entries, without those elsewhere."""
-    wanted = {words.at(clause.start): clause for clause in clauses}
+    by_word = {words.at(clause.start): clause for clause in clauses}
     result = {}
-    for entry in tree.find_all(exp.CTE) if wanted else ():
+    for entry in tree.find_all(exp.CTE) if by_word else ():
         name = places.get(id(entry.args["alias"]))
-        clause = None if name is None else wanted.get(words.at(name[1]))
+        clause = None if name is None else by_word.get(words.at(name[1]))
         if clause is not None:
             result[id(entry)] = clause
     return result
 
 
-# Comments that end in one place for Spark and in another for sqlglot. Law: a comment is refused
-# where the two may disagree about its end: what follows would be query to one and comment to the
-# other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT, BRACKETED_COMMENT).
+# Comments that Spark and sqlglot may end at different places are refused, since the rest would be
+# query to one and comment to the other. Source: Spark's SqlBaseLexer (SIMPLE_COMMENT,
+# BRACKETED_COMMENT).
 
 
 def ambiguous_comment(sql: str, words: Tokens) -> Place | None:
@@ -112,9 +114,8 @@ def _doubtful(sql: str, start: int, end: int) -> Place | None:
     return None
 
 
-# Where the nodes of a sqlglot tree stand in the text. Law: a place runs from a node's first to
-# its last token, widened until every parenthesis in it has its partner; it is computed once per
-# tree, in time proportional to it.
+# Places of sqlglot nodes: from a node's first to its last token, widened until parentheses match;
+# computed once per tree, in linear time.
 
 _SIGNS = {exp.Neg: TokenType.DASH, exp.BitwiseNot: TokenType.TILDE, exp.Not: TokenType.NOT}
 """Prefix operators, which have no place in sqlglot's tree."""
@@ -183,9 +184,9 @@ def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
     for node in reversed(list(tree.walk(bfs=True))):
         parts: Sequence[Place] = [result[id(p)] for p in node.iter_expressions() if id(p) in result]
         own = _own_place(node, tokens)
-        known = parts if own is None else [*parts, own]
-        if known:
-            start, end = min(a for a, _ in known), max(b for _, b in known)
+        inner = parts if own is None else [*parts, own]
+        if inner:
+            start, end = min(a for a, _ in inner), max(b for _, b in inner)
             sign = _SIGNS.get(type(node))
             result[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
     return {key: tokens.balanced(place) for key, place in result.items()}
@@ -199,10 +200,9 @@ def _own_place(node: Any, tokens: Tokens) -> Place | None:
     return (start, tokens.opened(end + 1) if isinstance(node, exp.Anonymous) else end + 1)
 
 
-# The SQL text being read: its sqlglot tree, and the places of that tree's nodes in the text. Law:
-# every place is taken from token positions and checked against the text; none is guessed.
-# Functions stay as written, name and arguments in order, because sqlglot's own function classes
-# reorder and add arguments, and Spark is to be asked exactly what the user asked.
+# The text of a query: its sqlglot tree and the places of its nodes, from token positions checked
+# against the text. Functions stay as written, since sqlglot's function classes reorder and add
+# arguments.
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
 _CLAUSES = (
@@ -237,7 +237,7 @@ class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a 
     }
 
 
-def _positive(parser: Any) -> exp.Expression | None:
+def _positive(parser: Any) -> Node | None:
     """`+x` as Spark's function, which casts text; sqlglot drops the sign."""
     sign = parser._prev
     operand = parser._parse_unary()
@@ -248,7 +248,7 @@ def _positive(parser: Any) -> exp.Expression | None:
     return result
 
 
-def _overlay(parser: Any) -> exp.Expression:
+def _overlay(parser: Any) -> Node:
     """`overlay(s PLACING t FROM n FOR k)` as a call; commas are allowed too."""
     name = parser._tokens[parser._index - 2]
     arguments = [
@@ -266,8 +266,7 @@ def _overlay(parser: Any) -> exp.Expression:
 
 
 def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
-    """The tokens, with `window` before a bracket as a function name: sqlglot reads it as a
-    clause."""
+    """The tokens, with `window` before a bracket as a function name, not a clause."""
     result = []
     for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
         is_call = behind is not None and behind.token_type is TokenType.L_PAREN
@@ -323,21 +322,20 @@ class SqlText(Struct, frozen=True):
     def error(
         self,
         message: str,
-        place: exp.Expression | Span | None,
+        place: Node | Span | None,
         *,
         hint: str | None = None,
         code: str | None = None,
     ) -> QueryError:
         """A QueryError at a node or span (the text's beginning without a place)."""
-        span = self.span_of(place) if isinstance(place, exp.Expression) else place
+        span = self.span_of(place) if isinstance(place, Node) else place
         line, column = (span.line, span.column) if span is not None else (1, 1)
         location = Location(self.file, line, column)
         return QueryError(message, hint=hint, code=code, location=location)
 
     def unsupported(
-        self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
+        self, construct: str, place: Node | Span | None, *, hint: str = _REPHRASE
     ) -> NotReadError:
-        """The error for an unsupported construct."""
         error = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
         )
@@ -345,15 +343,14 @@ class SqlText(Struct, frozen=True):
 
 
 def as_invalid_query(refusal: NotReadError) -> QueryError:
-    """The error for what Spark does not run either: the query must change, a sketch is not the
-    issue."""
+    """The error for a query that Spark does not run either."""
     hint = refusal.hint
     if hint == _REPHRASE:
         hint = f"{_WITHOUT_IT}; Spark supports it, but does not run the recursion of this query"
     return QueryError(refusal.message, hint=hint, code=refusal.code, location=refusal.location)
 
 
-def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
+def read_text(sql: str, name: str) -> tuple[SqlText, Node]:
     """Parse a text into its tokens and the tree of its one query."""
     dialect = Spark()
     empty = SqlText(name, sql, tokens_of(()))
@@ -475,8 +472,8 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
             )
         result = _ambiguous(text.sql[token.start], token)
         if result is not None:
-            what, hint = result
-            raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
+            construct, hint = result
+            raise text.unsupported(construct, text.span(token.start, token.end + 1), hint=hint)
 
 
 def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
@@ -485,14 +482,14 @@ def _ambiguous(first: str, token: Token) -> tuple[str, str] | None:
         case TokenType.NOT if first == "!":
             return "the operator `!`", "use NOT instead"
         case TokenType.HEX_STRING if first == "0":
-            what = "a number with 0x, which Spark reads as a name"
-            return what, "write X'1F' for bytes, or decimal digits"
+            construct = "a number with 0x, which Spark reads as a name"
+            return construct, "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
             # In Spark each step reads the rows of the previous one; sqlglot makes one SELECT.
             return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
             hint = "remove the version, because impctl pins versions itself"
-            what = f"`{first}`, a version of a table or a variable"
-            return what, f"{hint}, and use `:name` for a parameter"
+            construct = f"`{first}`, a version of a table or a variable"
+            return construct, f"{hint}, and use `:name` for a parameter"
     return None

@@ -24,17 +24,16 @@ from impctl.plan.functions import (
 )
 from impctl.sql.names import FullName, TableNames
 from impctl.sql.relations import part
-from impctl.sql.text import SqlText, read_text
+from impctl.sql.text import Node, SqlText, read_text
 from impctl.types import QueryName, TableName
 
 if TYPE_CHECKING:
     from impctl.expr.nodes import Span
 
-# Views of the workload file, put into the texts that name them. Law: a view stands in the text as
-# a WITH entry of its own, before all others, once however often it is used; it sees tables and
-# other views, never a WITH entry of the query. Its entry is called as no name in any of the texts
-# is, unless the name can mean nothing else there. A place in the new text leads back to the text
-# it came from.
+# Views of the workload file become WITH entries at the start of the text, one per view; a view sees
+# tables and other views, never WITH entries of the query. Entries get names that occur in none of
+# the texts, unless the name can mean nothing else there. Places in the new text map back to the
+# original texts.
 
 Views = Mapping[FullName, tuple[TableName, str]]
 """Name and SELECT text of each view, by full name."""
@@ -96,8 +95,8 @@ def view_label(view: TableName) -> str:
 
 
 def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) -> ExpandedSql:
-    """Add the views a text needs as WITH entries; errors as of `parse_query`. Raises QueryError for
-    a cycle of views; its place is in the view's text."""
+    """Add the views that a text needs as WITH entries. QueryError for a cycle of views (with its
+    place in the view's text), and as of `parse_query`."""
     if not any("`" in full[-1] or full[-1] in sql.lower() for full in views):
         return ExpandedSql(sql)
     query = _read(sql, None, views, names, name)
@@ -132,7 +131,7 @@ def _head(text: SqlText) -> int:
     return 0 if words[:1] != ["WITH"] else len(words) if words[1:] == ["RECURSIVE"] else 1
 
 
-def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) -> Iterator[_Use]:
+def _uses(text: SqlText, tree: Node, views: Views, names: TableNames) -> Iterator[_Use]:
     nodes: list[exp.Table | exp.Column] = [*tree.find_all(exp.Table), *tree.find_all(exp.Column)]
     for node in nodes:
         is_table = isinstance(node, exp.Table)
@@ -146,7 +145,7 @@ def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) 
             yield _Use(text.span(first.start, last.end), full, table)
 
 
-def _is_entry(node: exp.Expression) -> bool:
+def _is_entry(node: Node) -> bool:
     """Whether a table name is a visible WITH entry."""
     inner: Any = node
     outer: Any = node.parent
@@ -180,7 +179,7 @@ def _need(
     for use in read.uses:
         if use.view in (*above, full):
             circle = [*above, full][[*above, full].index(use.view) :]
-            listed = " -> ".join(f"`{views[each][0]}`" for each in (*circle, use.view))
+            listed = " -> ".join(f"`{views[view][0]}`" for view in (*circle, use.view))
             raise read.text.error(
                 f"Views depend on each other in a cycle: {listed}",
                 use.span,
@@ -241,9 +240,8 @@ def _renamed(use: _Use, written: str, called: str) -> str:
     return called if use.node.alias else f"{called} AS {name}"
 
 
-# The tables that a text names, for a query that is run as it stands and never planned. Law: only
-# what is surely one query that reads is given names; a name that may be another table's is
-# refused.
+# Names of tables in a query that is run without a plan. Only a text that is surely one reading
+# query is given names; a name that may be another table's is refused.
 
 _DENIED = (
     exp.QueryTransform,
@@ -265,8 +263,8 @@ _KNOWN = (
 def named_tables(
     sql: str, known: Iterable[TableName], *, name: QueryName
 ) -> tuple[TableName, ...] | None:
-    """The `known` tables that the text names; None where it names another, or may do more than
-    read. Raises QueryError for a text that is not one query."""
+    """The `known` tables that the text names; None if it names another, or may do more than read.
+    QueryError for a text that is not one query."""
     _, tree = read_text(sql, name)
     if any(_may_do_more(node) for node in tree.walk()):
         return None
@@ -288,8 +286,8 @@ def named_tables(
 
 
 def _may_do_more(node: object) -> bool:
-    """Whether a part of a query may do more than read the newest rows: run a program, call an
-    unknown function, write, or stand for another value or version."""
+    """Whether a part of a query may do more than read current rows: run a program, call an unknown
+    function, write, or read another version or a variable."""
     if isinstance(node, _DENIED):
         return True
     if isinstance(node, exp.CTE):

@@ -1,9 +1,6 @@
-"""Window functions, named windows and QUALIFY.
-
-Law: a window call becomes one more column above the grouping and HAVING; the frame stays text, for
-Spark. QUALIFY is a filter right above it, below DISTINCT and ORDER BY. While a block is read,
-window results are placeholders.
-"""
+"""Window functions, named windows and QUALIFY. A window call becomes a column above the grouping
+and HAVING; its frame stays text for Spark. QUALIFY is a filter above that, below DISTINCT and ORDER
+BY. While a block is read, window results are placeholders."""
 
 from __future__ import annotations
 
@@ -21,6 +18,7 @@ from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nu
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.scope import ParseContext, known_type
 from impctl.sql.subqueries import as_truth
+from impctl.sql.text import Node
 
 _WINDOW_PLACEHOLDER = "?window"
 _RANKING = {
@@ -33,12 +31,12 @@ class WindowCollector(Struct):
     """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
 
     aggregates: AggregateCollector
-    named: Mapping[str, exp.Expression]
+    named: Mapping[str, Node]
     """WINDOW clause entries by lower-case name."""
     calls: list[WindowCall] = field(default_factory=list)
     """Their attributes have no ids and names yet."""
 
-    def __call__(self, reader: ExprReader, node: exp.Expression) -> Expr | None:
+    def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
         if reader.in_aggregate or not isinstance(node, exp.Window):
             return self.aggregates(reader, node)
         call = self._read(reader, node)
@@ -73,7 +71,7 @@ class WindowCollector(Struct):
         frame, span = self._frame(reader, spec), text.span_of(node)
         return WindowCall(result, function, arguments, partition_by, order, frame, span=span)
 
-    def _specification(self, reader: ExprReader, node: exp.Window) -> exp.Expression:
+    def _specification(self, reader: ExprReader, node: exp.Window) -> Node:
         name = node.alias
         if not name:
             return node
@@ -94,7 +92,7 @@ class WindowCollector(Struct):
             )
         return result
 
-    def _frame(self, reader: ExprReader, node: exp.Expression) -> str | None:
+    def _frame(self, reader: ExprReader, node: Node) -> str | None:
         spec = node.args.get("spec")
         if spec is None:
             return None
@@ -112,14 +110,13 @@ def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None,
     return result_type(call), call_is_nullable(call)
 
 
-def read_order(reader: ExprReader, node: exp.Expression | None) -> tuple[SortKey, ...]:
-    """Read ORDER BY inside OVER."""
+def read_order(reader: ExprReader, node: Node | None) -> tuple[SortKey, ...]:
     if node is None:
         return ()
     return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
 
 
-def sort_key(expr: Expr, item: exp.Expression) -> SortKey:
+def sort_key(expr: Expr, item: Node) -> SortKey:
     """A sort key with direction and place of NULLs; Spark puts NULLs first when ascending."""
     descending = bool(item.args.get("desc"))
     nulls_first = item.args.get("nulls_first")
@@ -132,7 +129,6 @@ def reads_window(expr: Expr) -> bool:
 
 
 def window_placeholder(position: int) -> str:
-    """Placeholder for the result of the collector's call at that position."""
     return f"{_WINDOW_PLACEHOLDER}{position}"
 
 
@@ -143,20 +139,20 @@ def read_qualify(
     grouping: GroupingClause | None,
 ) -> Expr | None:
     """Read QUALIFY with a reader that collects windows; Spark requires one. A name is a column
-    before it is an alias; one that is both, with a window value, is ambiguous to Spark. Everything
-    but ORDER BY was read before, so that its aggregates are known."""
+    before it is an alias; one that is both, with a window value, is ambiguous. Everything but ORDER
+    BY must be read before, so that its aggregates are known."""
     node = select.args.get("qualify")
     if node is None:
         return None
     windows = reader.special
     assert isinstance(windows, WindowCollector), "QUALIFY is about windows"
     is_grouped = any((grouping, windows.aggregates.calls, select.args.get("having")))
-    own = replace(windows, aggregates=AggregateCollector())
-    condition = as_truth(replace(reader, special=own).read(node.this))
-    if own.aggregates.calls:
+    fresh = replace(windows, aggregates=AggregateCollector())
+    condition = as_truth(replace(reader, special=fresh).read(node.this))
+    if fresh.aggregates.calls:
         raise reader.text.unsupported(
             "an aggregate function in QUALIFY",
-            own.aggregates.calls[0].span or node.this,
+            fresh.aggregates.calls[0].span or node.this,
             hint="Spark does not accept it either; select it under an alias, and use the alias",
         )
     if not windows.calls:
@@ -185,7 +181,7 @@ def read_qualify(
     return condition
 
 
-def _aggregates(node: exp.Expression | None) -> bool:
+def _aggregates(node: Node | None) -> bool:
     """Whether an aggregate function is there that is no window's."""
     return node is not None and any(
         (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
@@ -210,8 +206,7 @@ def _refuse_hidden(
     column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
 ) -> None:
     """Refuse a name above groups, unless it is an alias that no FROM column has, or a grouped
-    column selected under its own name: Spark resolves others, or refuses them, depending on windows
-    in QUALIFY."""
+    column selected under its own name: how Spark resolves others depends on windows in QUALIFY."""
     name = column.name
     is_plain = len(column.parts) == 1
     aliased = reader.names.aliases.get(name.lower(), ())

@@ -444,7 +444,7 @@ def _by_run(answer: AnswerPlan, compiled: Dataflow, case: Case) -> pa.Table | Im
         for name in sorted({source.table for source in compiled.sources}):
             rows = _arrow(name, case.after[name])
             compiled.circuit.step(
-                *(s.came(rows) if s.table == name else None for s in compiled.sources)
+                *(s.inserted(rows) if s.table == name else None for s in compiled.sources)
             )
         assert compiled.kept is not None
         return answer_of_rows(answer.ending, compiled.kept.whole(), "UTC")

@@ -155,7 +155,7 @@ def absorbed(
     parts = []
     for own_rows, table in zip((came, went), tables, strict=True):
         counts = counted(own_rows, partition)
-        told = pass_.rows_told_by(table, partition)
+        told = pass_.rows_per_range(table, partition)
         assert told is None or told.tolist() == counts
         parts.append(GroupedRows(table, np.array(counts, dtype=np.int64)))
     session.absorb(pass_, *parts, partition)

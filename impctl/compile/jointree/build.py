@@ -36,17 +36,16 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.types import AccessId, AttributeId
 
-# A circle of relations built as one operator that looks rows up. Law: the flow has the rows of
-# the circle, with the columns that are asked for and the ranges of all its relations. Relations
-# that are one table under the same conditions, with the same ranges, are kept once: their rows
-# are the same under other names.
+# A circle of relations as one operator that looks rows up: the joined rows with the requested
+# columns and the ranges of all its relations. Relations over one table with the same conditions and
+# ranges share one store.
 
 _Source = tuple[object, ...]
 
 
 class _Relation(Struct, frozen=True):
-    """A relation's rows and what is kept of them, in the form that relations with the same `source`
-    share: by `names` of the table's columns."""
+    """A relation's rows and kept columns. Relations with the same `source` share their `forms`, in
+    terms of `names`, the table's columns."""
 
     flow: Flow
     source: _Source
@@ -64,47 +63,51 @@ def build_circle(
 ) -> Flow:
     """The joined rows with the requested columns; `rows` is their plan."""
     relations = [
-        _relation(builder, at, plan, circle, frozenset(asked))
-        for at, plan in enumerate(circle.plans)
+        _relation(builder, index, plan, circle, frozenset(asked))
+        for index, plan in enumerate(circle.plans)
     ]
-    stores = list(dict.fromkeys(one.source for one in relations))
-    flows, inputs, back = [], [], []
-    for at, one in enumerate(relations):
+    stores = list(dict.fromkeys(relation.source for relation in relations))
+    flows, inputs, columns_back = [], [], []
+    for index, relation in enumerate(relations):
         # Relations of one store keep the same columns, in the same order.
-        alike = (other.forms for other in relations if other.source == one.source)
-        forms = list(dict.fromkeys(chain.from_iterable(alike)))
-        exprs = [substitute(form, dict(one.names)) for form in forms]
+        forms_of_store = (other.forms for other in relations if other.source == relation.source)
+        forms = list(dict.fromkeys(chain.from_iterable(forms_of_store)))
+        exprs = [substitute(form, dict(relation.names)) for form in forms]
         columns = tuple(
-            (f"{name}/{at}.{place}", known_type_of(expr, rows.span))
-            for place, expr in enumerate(exprs)
+            (f"{name}/{index}.{number}", known_type_of(expr, rows.span))
+            for number, expr in enumerate(exprs)
         )
         outputs = [(column, expr) for (column, _), expr in zip(columns, exprs, strict=True)]
-        flow = builder.project(one.flow, outputs, columns, rows)
+        flow = builder.project(relation.flow, outputs, columns, rows)
         refuse_approximate(flow, "looking up", rows.span)
         flows.append(flow)
-        classes = tuple((class_, forms.index(form)) for class_, form in one.keys)
-        inputs.append(Probed(columns, classes, len(flow.accesses), stores.index(one.source)))
-        back += [
+        classes = tuple((class_, forms.index(form)) for class_, form in relation.keys)
+        inputs.append(Probed(columns, classes, len(flow.accesses), stores.index(relation.source)))
+        columns_back += [
             (expr.id, ColumnRef(*column))
             for expr, column in zip(exprs, columns, strict=True)
             if isinstance(expr, ColumnRef) and expr.id in asked
         ]
-    kept = tuple(ref.id for _, ref in back)
+    kept = tuple(ref.id for _, ref in columns_back)
     probe = Probe(name, Circle(tuple(inputs), circle.null_safe, kept))
-    columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in back)
+    columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in columns_back)
     accesses = tuple(access for flow in flows for access in flow.accesses)
     result = Flow(builder.put(probe, *flows), columns_kept, accesses)
-    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in back)
-    return builder.project(result, list(back), named, rows)
+    named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in columns_back)
+    return builder.project(result, list(columns_back), named, rows)
 
 
 def _relation(
-    builder: CircuitBuilder, at: int, plan: Plan, circle: CircleRows, asked: frozenset[AttributeId]
+    builder: CircuitBuilder,
+    index: int,
+    plan: Plan,
+    circle: CircleRows,
+    asked: frozenset[AttributeId],
 ) -> _Relation:
     flow = builder.build(plan, must_be_sure=True)
     forms: dict[AttributeId, Expr] = {}
     names: dict[AttributeId, Expr] = {}
-    source: _Source = (at,)
+    source: _Source = (index,)
     scan = plan
     predicates: list[Expr] = []
     while isinstance(scan, Select):
@@ -115,14 +118,14 @@ def _relation(
             kind = known_type(attribute.type, scan.span)
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
-        alike = frozenset(_form(part, forms) for part in predicates)
-        source = (scan.table, frozenset(names), alike, builder.sketched.get(scan.access))
-    kept: list[Expr] = [expr for _, expr in circle.keys[at]]
+        conditions = frozenset(_form(part, forms) for part in predicates)
+        source = (scan.table, frozenset(names), conditions, builder.sketched.get(scan.access))
+    exprs: list[Expr] = [expr for _, expr in circle.keys[index]]
     kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
-    kept += [ColumnRef(one, kinds[one]) for one in sorted(asked & kinds.keys())]
-    own = tuple(_form(expr, forms) for expr in kept)
-    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[at])
-    return _Relation(flow, source, own, names, keys)
+    exprs += [ColumnRef(name, kinds[name]) for name in sorted(asked & kinds.keys())]
+    expr_forms = tuple(_form(expr, forms) for expr in exprs)
+    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[index])
+    return _Relation(flow, source, expr_forms, names, keys)
 
 
 def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
@@ -130,13 +133,13 @@ def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
     return substitute(expr, dict(forms))
 
 
-# Blocks of a plan built as join trees, in place of their joins and groupings. Law: the flow of a
-# block carries the ranges that the block's joins, built one after the other, would have; no
-# columns, since nothing that reads one stands above. A tree's groups take the place of the plan's
-# grouping, with one hidden column that goes through all that decides; what survives tells the way
-# down which groups count. A block without a tree is built as ever. Where the rows are asked for
-# too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
-# on them, without ranges: these go beside. Of a plan that only puts joined rows out nothing is.
+# Blocks of a plan built as join trees, in place of their joins and groupings. A block's flow
+# carries the ranges that its joins would have, and no columns, since no operator above reads one. A
+# tree's groups replace the plan's grouping, with a hidden column that passes through all operators
+# that decide; on the way down, the survivors tell which groups count. A block without a tree is
+# built as usual. For an answer, the groups or joined rows replace their plan nodes without ranges,
+# and the rest of the plan is built on them; the ranges go beside. A plan that only outputs joined
+# rows builds no more.
 
 
 class PlannedBlock(Struct, frozen=True):
@@ -158,23 +161,23 @@ class _Prepared(Struct, frozen=True):
 def build_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> Flow:
     """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
-    for one in blocks:
-        if isinstance(one.shape, NoTree) or one.block is None:
-            flows.append(builder.build(one.branch, must_be_sure=False))
+    for block in blocks:
+        if isinstance(block.shape, NoTree) or block.block is None:
+            flows.append(builder.build(block.branch, must_be_sure=False))
         else:
-            flows.append(_built(builder, one.block, one.shape))
+            flows.append(_built(builder, block.block, block.shape))
     if len(flows) == 1:
         return flows[0]
     return builder.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
 
 def plant_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> list[Flow]:
-    """Plant the rows of all blocks with trees, for the plan to be built on. Planted flows carry no
-    ranges: the returned flows do."""
+    """Plant the rows of all blocks with trees, for the plan to be built on, without ranges. Returns
+    the flows with the ranges."""
     return [
-        _built(builder, one.block, one.shape)
-        for one in blocks
-        if isinstance(one.shape, TreeShape) and one.block is not None
+        _built(builder, block.block, block.shape)
+        for block in blocks
+        if isinstance(block.shape, TreeShape) and block.block is not None
     ]
 
 
@@ -200,10 +203,10 @@ def _with_rows(
     builder: CircuitBuilder, block: Block, joined: Sequence[ComputedColumn], grown: _BuiltTree
 ) -> Flow:
     operator = JoinedRows(grown.tree, grown.shown)
-    own = tuple((one.name, one.kind) for one in grown.shown)
-    rows = Flow(builder.put(operator, *grown.inputs), own, ())
-    outputs = [(one.attribute.id, one.expr) for one in joined]
-    columns = typed((one.attribute for one in joined), block.joins.span)
+    columns_kept = tuple((column.name, column.kind) for column in grown.shown)
+    rows = Flow(builder.put(operator, *grown.inputs), columns_kept, ())
+    outputs = [(column.attribute.id, column.expr) for column in joined]
+    columns = typed((column.attribute for column in joined), block.joins.span)
     builder.planted[id(block.joins)] = builder.project(rows, outputs, columns, block.joins)
     return Flow(builder.put(JoinedRowTags(operator), rows), (), grown.accesses)
 
@@ -215,16 +218,16 @@ def rows_from_tree(
     rows."""
     if len(blocks) != 1:
         return None
-    (one,) = blocks
-    shape = one.shape
-    if isinstance(shape, NoTree) or shape.joined is None or one.block is None:
+    (block,) = blocks
+    shape = block.shape
+    if isinstance(shape, NoTree) or shape.joined is None or block.block is None:
         return None
-    outputs = outputs_above(one.branch, one.block.joins, shape.joined)
+    outputs = outputs_above(block.branch, block.block.joins, shape.joined)
     if outputs is None:
         return None
     for _, expr in outputs:
-        check(expr, one.branch.span)
-    columns = typed(attributes_of(one.branch), one.branch.span)
+        check(expr, block.branch.span)
+    columns = typed(attributes_of(block.branch), block.branch.span)
     grown = _grown(builder, shape, None)
     operator = EnumeratedRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
@@ -243,21 +246,21 @@ class _BuiltTree(Struct, frozen=True):
 def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
     arguments = _arguments(shape, calls)
-    prepared = [
-        _prepared(builder, f"{name}/{at}", node, arguments[at], shape)
-        for at, node in enumerate(shape.nodes)
+    prepared_nodes = [
+        _prepared(builder, f"{name}/{index}", node, arguments[index], shape)
+        for index, node in enumerate(shape.nodes)
     ]
-    inputs = tuple(one.flow for one in prepared if one.flow is not None)
+    inputs = tuple(node_.flow for node_ in prepared_nodes if node_.flow is not None)
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
-    nodes = _nodes(builder, name, shape, prepared)
+    nodes = _nodes(builder, name, shape, prepared_nodes)
     once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
     tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
     shown = tuple(
-        Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
-        for at, node in enumerate(shape.nodes)
-        for ref, place in node.shown
+        Shown(ref.id, known_type(ref.type, ref.span), index, nodes[index].kept_names[kept_index])
+        for index, node in enumerate(shape.nodes)
+        for ref, kept_index in node.shown
     )
     return _BuiltTree(tree, inputs, accesses, shown)
 
@@ -280,22 +283,22 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
         exprs = dict(calls.arguments)
         # What counts once is kept, not summed up.
         placed = set(calls.distinct)
-        for at, node in enumerate(shape.nodes):
+        for index, node in enumerate(shape.nodes):
             for call in node.arguments:
                 for name in _read_by(calls.columns[call]):
                     if name not in placed:
-                        result[at][name] = exprs[name]
+                        result[index][name] = exprs[name]
                     placed.add(name)
-    return [tuple(one.items()) for one in result]
+    return [tuple(arguments.items()) for arguments in result]
 
 
 def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
     part = column.accumulator
     parts = part.parts if isinstance(part, Spread) else (column.guard, part)
     names = (
-        one.argument
-        for one in parts
-        if one is not None and not isinstance(one, FirstValue | Spread)
+        part.argument
+        for part in parts
+        if part is not None and not isinstance(part, FirstValue | Spread)
     )
     return tuple(dict.fromkeys(names))
 
@@ -308,14 +311,14 @@ def _prepared(
     shape: TreeShape,
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
-    kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
-    types = [(one, known_type_of(expr, span)) for one, expr in (*kept, *arguments)]
-    held = list(types)
-    for ref, place in node.shown:
+    kept = [(f"{name}/{index}", expr) for index, expr in enumerate(node.kept)]
+    types = [(column_id, known_type_of(expr, span)) for column_id, expr in (*kept, *arguments)]
+    stored = list(types)
+    for ref, index in node.shown:
         if ref.type.is_fractional:
-            held[place] = (held[place][0], LONG)
+            stored[index] = (stored[index][0], LONG)
     if node.rows is None:
-        return _Prepared(None, tuple(held), ())
+        return _Prepared(None, tuple(stored), ())
     outputs = (*kept, *arguments)
     if node.circle is None:
         flow = builder.build(node.rows, must_be_sure=True)
@@ -325,7 +328,7 @@ def _prepared(
         flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
-    return _Prepared(flow, tuple(held[: len(kept)]), tuple(held[len(kept) :]))
+    return _Prepared(flow, tuple(stored[: len(kept)]), tuple(stored[len(kept) :]))
 
 
 def _nodes(
@@ -333,37 +336,37 @@ def _nodes(
 ) -> tuple[TreeNode, ...]:
     nodes: list[TreeNode] = []
     inputs = position = 0
-    for at, (node, one) in enumerate(zip(shape.nodes, prepared, strict=True)):
+    for index, (node, built) in enumerate(zip(shape.nodes, prepared, strict=True)):
         links = tuple(
             Link(
                 child,
                 shape.nodes[child].edge,
-                tuple(one.kept[place][0] for place in shape.nodes[child].parent_key),
+                tuple(built.kept[i][0] for i in shape.nodes[child].parent_key),
             )
-            for child in shape.children_of(at)
+            for child in shape.children_of(index)
         )
-        own = () if one.flow is None else one.flow.accesses
+        accesses_below = () if built.flow is None else built.flow.accesses
         accesses = tuple(
-            Access(position + place, _by(node, access, builder.sketched[access], one.kept))
-            for place, access in enumerate(own)
+            Access(position + i, _by(node, access, builder.sketched[access], built.kept))
+            for i, access in enumerate(accesses_below)
         )
-        position += len(own)
+        position += len(accesses_below)
         nodes.append(
             TreeNode(
-                f"{name}/{at}",
-                None if one.flow is None else inputs,
-                one.kept,
-                tuple(one.kept[place][0] for place in node.key),
+                f"{name}/{index}",
+                None if built.flow is None else inputs,
+                built.kept,
+                tuple(built.kept[i][0] for i in node.key),
                 node.null_safe,
                 links,
-                one.arguments,
+                built.arguments,
                 accesses,
                 bitwise=frozenset(
-                    one.kept[place][0] for ref, place in node.shown if ref.type.is_fractional
+                    built.kept[i][0] for ref, i in node.shown if ref.type.is_fractional
                 ),
             )
         )
-        inputs += one.flow is not None
+        inputs += built.flow is not None
     return tuple(nodes)
 
 
@@ -371,10 +374,10 @@ def _by(
     node: ShapeNode, access: AccessId, partition: RangePartition, kept: TypedColumns
 ) -> tuple[AttributeId, RangePartition] | None:
     """The kept column that gives the access's range, if there is one."""
-    place = partition_column(node, access, partition.attribute)
-    if place is None or kept[place][1] != partition.type:
+    index = partition_column(node, access, partition.attribute)
+    if index is None or kept[index][1] != partition.type:
         return None
-    return kept[place][0], partition
+    return kept[index][0], partition
 
 
 def _groups(
@@ -387,13 +390,17 @@ def _groups(
     root = operator.tree.root
     hidden: Column = (operator.tree.group, LONG)
     outputs: list[tuple[AttributeId, Expr]] = []
-    for (name, kind), place in zip(columns, shape.groups, strict=False):
-        own, own_kind = root.kept[place]
-        ref = ColumnRef(own, own_kind)
-        outputs.append((name, ref if own_kind == kind else Cast(ref, kind)))
+    for (name, kind), index in zip(columns, shape.groups, strict=False):
+        column_id, root_kind = root.kept[index]
+        ref = ColumnRef(column_id, root_kind)
+        outputs.append((name, ref if root_kind == kind else Cast(ref, kind)))
     own_columns = columns[len(shape.groups) :]
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
-    told = tuple(root.kept[place] for place in dict.fromkeys(shape.groups))
-    flow = Flow(tree.at, (*told, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
+    key_columns = tuple(root.kept[index] for index in dict.fromkeys(shape.groups))
+    flow = Flow(
+        tree.wire, (*key_columns, *own_columns, hidden), (), calls.inexact, whole=calls.whole
+    )
     result = builder.project(flow, outputs, (*columns, hidden), grouping)
-    return Flow(result.at, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))
+    return Flow(
+        result.wire, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,)
+    )

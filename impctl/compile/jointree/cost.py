@@ -38,11 +38,10 @@ if TYPE_CHECKING:
     from impctl.compile.jointree.build import PlannedBlock
 
 
-# Sides of joins as key columns of tables, with the conditions on the tables' own rows. Law: a
-# side is columns of one table as they are, or it is not known (None). Of the conditions on a
-# side's rows those are counted that stand above its scan, read columns of it alone, and are none
-# that the engine leaves to Spark; what follows from a join is not. Both hold for any plan of a
-# side, since an estimate chooses between two right ways.
+# Sides of joins as unchanged columns of one table, else None, with the conditions on the table's
+# own rows. Only conditions above the scan that read its columns alone and that the engine can
+# evaluate are counted, not what follows from joins. An estimate chooses between two correct ways,
+# so this is enough.
 
 
 class KeySide(Struct, frozen=True):
@@ -78,8 +77,8 @@ def key_side(
     rows: Plan, key: Sequence[Expr], null_safe: Sequence[bool], tuples: Sequence[Expr] = ()
 ) -> KeySide | None:
     """The table's columns that form the key; None if they are of several tables or computed. With
-    `tuples` it counts combinations of these, if the table has them all; else rows. Without a key it
-    is the first table's; None if there is no table."""
+    `tuples` it counts combinations of these, if the table has them all; else rows. Without a key,
+    the first table's side; None if there is no table."""
     result = _columns(rows, key)
     if result is None:
         return None
@@ -95,33 +94,33 @@ _Columns = tuple[tuple[ColumnName, SqlType], ...]
 
 def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
     """The one access of all these columns, with them; of no columns, the first access."""
-    made = _made(rows)
-    result = [_origin(rows, expr, made) for expr in exprs]
-    known = [one for one in result if one is not None]
-    if len(known) < len(result) or len({scan.access for scan, _, _ in known}) > 1:
+    projected = _projected_exprs(rows)
+    maybe_origins = [_origin(rows, expr, projected) for expr in exprs]
+    origins = [origin for origin in maybe_origins if origin is not None]
+    if len(origins) < len(maybe_origins) or len({scan.access for scan, _, _ in origins}) > 1:
         return None
-    scans = [known[0][0]] if known else scans_of(rows)
+    scans = [origins[0][0]] if origins else scans_of(rows)
     if not scans:
         # A SELECT without FROM reads no table.
         return None
-    return scans[0], tuple((name, kind) for _, name, kind in known)
+    return scans[0], tuple((name, kind) for _, name, kind in origins)
 
 
-_Made = dict[AttributeId, Expr]  # What projections of a plan compute columns from
+_Exprs = dict[AttributeId, Expr]  # What projections of a plan compute columns from
 
 
-def _made(rows: Plan) -> _Made:
-    result: _Made = {}
+def _projected_exprs(rows: Plan) -> _Exprs:
+    result: _Exprs = {}
     for node in nodes_of(rows):
         if isinstance(node, Project):
-            result |= {one.attribute.id: one.expr for one in node.outputs}
+            result |= {output.attribute.id: output.expr for output in node.outputs}
     return result
 
 
-def _origin(rows: Plan, expr: Expr, made: _Made) -> tuple[Scan, ColumnName, SqlType] | None:
+def _origin(rows: Plan, expr: Expr, exprs: _Exprs) -> tuple[Scan, ColumnName, SqlType] | None:
     """The scan that a column comes from unchanged, its name there and its type."""
-    while isinstance(expr, ColumnRef) and expr.id in made:
-        expr = made[expr.id]
+    while isinstance(expr, ColumnRef) and expr.id in exprs:
+        expr = exprs[expr.id]
     for scan in scans_of(rows):
         for attribute in scan.attributes:
             if isinstance(expr, ColumnRef) and expr.id == attribute.id and attribute.type:
@@ -131,15 +130,15 @@ def _origin(rows: Plan, expr: Expr, made: _Made) -> tuple[Scan, ColumnName, SqlT
 
 def condition_on(rows: Plan, scan: Scan) -> Expr | None:
     """What selections say of a scan's own rows, its columns by their names in the table."""
-    made = _made(rows)
+    exprs = _projected_exprs(rows)
     names: dict[AttributeId, Expr] = {
-        one.id: ColumnRef(one.name, one.type, one.nullable)
-        for one in scan.attributes
-        if one.type is not None
+        attribute.id: ColumnRef(attribute.name, attribute.type, attribute.nullable)
+        for attribute in scan.attributes
+        if attribute.type is not None
     }
     parts = dict.fromkeys(
         substitute(part, names)
-        for part in _selecting(rows, made)
+        for part in _selecting(rows, exprs)
         if columns_of(part)
         and columns_of(part) <= names.keys()
         and find_condition_blocker(part) is None
@@ -147,21 +146,20 @@ def condition_on(rows: Plan, scan: Scan) -> Expr | None:
     return all_of(list(parts))
 
 
-def _selecting(rows: Plan, made: _Made) -> Iterator[Expr]:
+def _selecting(rows: Plan, exprs: _Exprs) -> Iterator[Expr]:
     """The conditions of selections in terms of scans, the lowest first: it may guard others."""
     for node in reversed(tuple(nodes_of(rows))):
         if isinstance(node, Select):
             for part in conjuncts(node.predicate):
                 # As often as projections lie above each other.
-                while columns_of(part) & made.keys():
-                    part = substitute(part, made)
+                while columns_of(part) & exprs.keys():
+                    part = substitute(part, exprs)
                 yield part
 
 
-# What an index join writes down for a changed row, and what it keeps. Law: relations are joined
-# in the order in which the circuit joins them; each step but the last keeps what it joined, for
-# the next one to look up. Rows are products of fan-outs, as if keys were independent. What is not
-# known is None, never a guess.
+# Rows that an index join writes and keeps for a changed row. Relations are joined in the circuit's
+# order; each step but the last keeps its output for the next one to look up. Rows are products of
+# fan-outs, as if keys were independent. Unknown values are None, never guessed.
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
@@ -186,39 +184,39 @@ class IndexCost(Struct, frozen=True):
 
 
 def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | None:
-    """The cost of a block's joins; None if a key is computed, or a join is not inner. Where groups
-    decide (`mode`) they keep the ranges of their rows too."""
+    """The cost of a block's joins; None if a key is computed, or a join is not inner. In ring mode,
+    groups keep the ranges of their rows too."""
     while isinstance(joins, Select | Project | Sort):
         joins = joins.child
     if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
         return None
     chain = _Chain.of(joins, fan_outs)
     joined_accesses: list[JoinedAccess] = []
-    held = 0.0
-    for at, plan in enumerate(chain.plans):
-        size = chain.size(at)
-        steps = [chain.met(at, last) for last in range(max(at, 1), len(chain.plans))]
-        known = [one for one in steps if one is not None]
-        if size is None or len(known) < len(steps):
+    size_in_bytes = 0.0
+    for index, plan in enumerate(chain.plans):
+        size = chain.size(index)
+        steps = [chain.met(index, last) for last in range(max(index, 1), len(chain.plans))]
+        fan_outs_met = [step for step in steps if step is not None]
+        if size is None or len(fan_outs_met) < len(steps):
             return None
         rows, share = size
-        *kept, last = (share * one for one in known)
+        *kept, last = (share * rows_met for rows_met in fan_outs_met)
         joined_accesses += [
-            JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)
+            JoinedAccess(scan, share, len(fan_outs_met), sum(kept), last) for scan in scans_of(plan)
         ]
-        held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is TreeMode.RING else 0))
-        if at == 0:
-            held += sum(
-                rows * one * _row_bytes(chain.plans[: last + 1])
-                for last, one in enumerate(known[:-1], 1)
+        size_in_bytes += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is TreeMode.RING else 0))
+        if index == 0:
+            size_in_bytes += sum(
+                rows * fan_out * _row_bytes(chain.plans[: last + 1])
+                for last, fan_out in enumerate(fan_outs_met[:-1], 1)
             )
-    return IndexCost(tuple(joined_accesses), held)
+    return IndexCost(tuple(joined_accesses), size_in_bytes)
 
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
     """Bytes of a joined row of these relations, as if each was sketched once."""
-    columns = [(one.id, one.type) for plan in plans for one in attributes_of(plan)]
-    return row_bytes([(name, kind) for name, kind in columns if kind is not None], len(plans))
+    columns = [(a.id, a.type) for plan in plans for a in attributes_of(plan) if a.type is not None]
+    return row_bytes(columns, len(plans))
 
 
 class _Arc(Struct, frozen=True):
@@ -237,26 +235,28 @@ class _Chain(Struct, frozen=True):
     @classmethod
     def of(cls, joins: Join, fan_outs: FanOuts) -> _Chain:
         chain = chain_of(joins)
-        owner = {name: at for at, one in enumerate(chain.relations) for name in one.ids}
+        owner = {
+            name: index for index, relation in enumerate(chain.relations) for name in relation.ids
+        }
         arcs = []
         for part in chain.conditions:
             match part:
-                case Compare(op, ColumnRef() as one, ColumnRef() as other) if op in _EQUALITIES:
-                    ends = (owner[one.id], owner[other.id])
-                    arcs.append(_Arc(ends, (one, other), op is CompareOp.NULL_SAFE_EQUAL))
-        return cls(tuple(one.plan for one in chain.relations), tuple(arcs), fan_outs)
+                case Compare(op, ColumnRef() as left, ColumnRef() as right) if op in _EQUALITIES:
+                    ends = (owner[left.id], owner[right.id])
+                    arcs.append(_Arc(ends, (left, right), op is CompareOp.NULL_SAFE_EQUAL))
+        return cls(tuple(relation.plan for relation in chain.relations), tuple(arcs), fan_outs)
 
-    def between(self, one: int, other: int) -> list[_Arc]:
-        return [arc for arc in self.arcs if {one, other} == set(arc.ends)]
+    def between(self, left: int, right: int) -> list[_Arc]:
+        return [arc for arc in self.arcs if {left, right} == set(arc.ends)]
 
-    def side(self, at: int, other: int) -> KeySide | None:
-        arcs = self.between(at, other)
-        exprs = [arc.columns[arc.ends.index(at)] for arc in arcs]
-        return key_side(self.plans[at], exprs, [arc.null_safe for arc in arcs])
+    def side(self, index: int, other: int) -> KeySide | None:
+        arcs = self.between(index, other)
+        exprs = [arc.columns[arc.ends.index(index)] for arc in arcs]
+        return key_side(self.plans[index], exprs, [arc.null_safe for arc in arcs])
 
-    def size(self, at: int) -> tuple[float, float] | None:
+    def size(self, index: int) -> tuple[float, float] | None:
         """Rows of a relation that its conditions keep, and their share of all rows."""
-        side = self.side(at, next(other for _, other in self._way(at, len(self.plans) - 1)))
+        side = self.side(index, next(o for _, o in self._join_order(index, len(self.plans) - 1)))
         if side is None:
             return None
         result = self.fan_outs.size(side)
@@ -265,35 +265,37 @@ class _Chain(Struct, frozen=True):
     def met(self, start: int, last: int) -> float | None:
         """How many rows one counted row yields, joined with all relations up to the last one."""
         product = 1.0
-        for one, other in self._way(start, last):
-            sides = (self.side(one, other), self.side(other, one))
+        for left, right in self._join_order(start, last):
+            sides = (self.side(left, right), self.side(right, left))
             if sides[0] is None or sides[1] is None:
                 return None
             product *= self.fan_outs.met(sides[0], sides[1])
         return product
 
-    def _way(self, start: int, last: int) -> list[tuple[int, int]]:
+    def _join_order(self, start: int, last: int) -> list[tuple[int, int]]:
         """The order of joins until all relations up to the last one are reached."""
-        reached, way = [start], list[tuple[int, int]]()
-        left = [at for at in range(last + 1) if at != start]
-        while left:
+        reached, order = [start], list[tuple[int, int]]()
+        remaining = [index for index in range(last + 1) if index != start]
+        while remaining:
             connected = (
-                (one, other) for one in reached for other in left if self.between(one, other)
+                (left, right)
+                for left in reached
+                for right in remaining
+                if self.between(left, right)
             )
             # What no equality connects is met as a whole.
-            one, other = next(connected, (reached[0], left[0]))
-            way.append((one, other))
-            reached.append(other)
-            left.remove(other)
-        return way
+            left, right = next(connected, (reached[0], remaining[0]))
+            order.append((left, right))
+            reached.append(right)
+            remaining.remove(right)
+        return order
 
 
-# Which tuples of a tree a changed row touches, and what its nodes keep. Law: on the way up a row
-# touches its own tuple, and above it the tuples that its key reaches, in the mean. Where only
-# crossing zero goes on (bits, semi and anti edges), a change does so as often as its key has no
-# other row. As often it makes tuples live, or takes that from them, and on the way down those of
-# other nodes that nobody else wants: the ranges of their rows are told. What is not known is
-# None, never a guess.
+# Tuples of a tree that a changed row touches: its own, and above it the mean number that its key
+# reaches. Where only crossing zero is passed on (bits, semi and anti edges), a change does so as
+# often as its key has no other row. As often it makes tuples live or dead, and on the way down
+# those of other nodes that nothing else needs, whose ranges are then sent. Unknown values are None,
+# never guessed.
 
 PAIR_BYTES = 24  # Bytes of a range beside a tuple or a group
 _TUPLE, _VALUE, _SLOT = 24, 8, 16  # Bytes of a tuple, of each kept column and of each sum
@@ -320,35 +322,35 @@ class TreeCost(Struct, frozen=True):
 
 
 def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
-    """The cost of a block's tree; None if a key is computed, or a node has several relations, which
-    are joined or probed in it at a cost of their own."""
+    """The cost of a block's tree; None if a key is computed, or if a node has several relations,
+    whose joining or probing has another cost."""
     result: list[TouchingAccess] = []
     tuples: list[float] = []
-    held = 0.0
-    for at, node in enumerate(shape.nodes):
+    size_in_bytes = 0.0
+    for index, node in enumerate(shape.nodes):
         if len(node.accesses) > 1:
             return None
-        side = _own_side(shape, at)
+        side = _own_side(shape, index)
         if side is None:
             return None
         size = fan_outs.size(side)
         tuples.append(size.keys if side.columns.counted is None else size.tuples)
-        held += tuples[-1] * _tuple_bytes(shape, at)
+        size_in_bytes += tuples[-1] * _tuple_bytes(shape, index)
         if node.rows is None:
             continue
-        touched = _touched(shape, at, size.share, fan_outs)
+        touched = _touched(shape, index, size.share, fan_outs)
         if touched is None:
             return None
         result += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
-        held += size.rows * PAIR_BYTES
-    return TreeCost(tuple(result), tuple(tuples), shape.mode, held)
+        size_in_bytes += size.rows * PAIR_BYTES
+    return TreeCost(tuple(result), tuple(tuples), shape.mode, size_in_bytes)
 
 
-def _own_side(shape: TreeShape, at: int) -> KeySide | None:
+def _own_side(shape: TreeShape, index: int) -> KeySide | None:
     """The side that identifies a node's tuples: a child's key, else the parent's; a virtual root's:
     a child's."""
-    node = shape.nodes[at]
-    children = [shape.nodes[place] for place in shape.children_of(at)]
+    node = shape.nodes[index]
+    children = [shape.nodes[child] for child in shape.children_of(index)]
     if node.rows is None:
         return _lower(children[0])
     return _upper(node, children[0]) if children else _lower(node)
@@ -356,25 +358,27 @@ def _own_side(shape: TreeShape, at: int) -> KeySide | None:
 
 def _lower(node: ShapeNode) -> KeySide | None:
     assert node.rows is not None
-    return key_side(node.rows, [node.kept[place] for place in node.key], node.null_safe)
+    return key_side(node.rows, [node.kept[position] for position in node.key], node.null_safe)
 
 
 def _upper(node: ShapeNode, child: ShapeNode) -> KeySide | None:
     """The key by which a node joins a child, its tuples counted."""
     assert node.rows is not None
-    exprs = [node.kept[place] for place in child.parent_key]
+    exprs = [node.kept[position] for position in child.parent_key]
     return key_side(node.rows, exprs, child.null_safe, tuples=node.kept)
 
 
 def _touched(
-    shape: TreeShape, at: int, share: float, fan_outs: FanOuts
+    shape: TreeShape, index: int, share: float, fan_outs: FanOuts
 ) -> tuple[tuple[tuple[int, float], ...], float] | None:
     """The tuples of a node and its ancestors that a changed row touches; the rows woken below."""
     reached = flipped = share
-    result, woken = [(at, reached)], _woken(shape, at, flipped, fan_outs, None)
-    for below, place in _upwards(shape, at):
+    result, woken = [(index, reached)], _woken(shape, index, flipped, fan_outs, None)
+    below = shape.nodes[index]
+    while below.parent is not None:
+        parent = below.parent
         side = _lower(below)
-        above = shape.nodes[place]
+        above = shape.nodes[parent]
         upper = None if above.rows is None else _upper(above, below)
         if side is None or (upper is None and above.rows is not None):
             return None
@@ -383,26 +387,27 @@ def _touched(
         is_crossing = shape.mode is TreeMode.BITS or below.edge in NO_SLOTS
         reached *= (alone if is_crossing else 1.0) * met
         flipped *= alone * met
-        result.append((place, reached))
-        woken += _woken(shape, place, flipped, fan_outs, below)
+        result.append((parent, reached))
+        woken += _woken(shape, parent, flipped, fan_outs, below)
+        below = above
     return tuple(result), woken
 
 
 def _woken(
-    shape: TreeShape, at: int, flipped: float, fan_outs: FanOuts, origin: ShapeNode | None
+    shape: TreeShape, index: int, flipped: float, fan_outs: FanOuts, origin: ShapeNode | None
 ) -> float:
     """Rows below a node that start or stop counting with so many of its rows, except those of the
     child where the change comes from; none if unknown."""
-    node, result = shape.nodes[at], 0.0
-    for place in shape.children_of(at):
-        child = shape.nodes[place]
+    node, result = shape.nodes[index], 0.0
+    for child_index in shape.children_of(index):
+        child = shape.nodes[child_index]
         asking, lower = _asking(node, child, origin), _lower(child)
         if child is origin or child.edge is Edge.ANTI or asking is None or lower is None:
             continue
         # No other row looks up a group of a virtual root.
         keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
         rows = keys * fan_outs.met(asking, lower)
-        result += rows + _woken(shape, place, rows, fan_outs, None)
+        result += rows + _woken(shape, child_index, rows, fan_outs, None)
     return result
 
 
@@ -410,31 +415,20 @@ def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeyS
     """The key by which a node looks up a child's rows; of a virtual root, the origin's."""
     if node.rows is None:
         return None if origin is None else _lower(origin)
-    return key_side(node.rows, [node.kept[place] for place in child.parent_key], child.null_safe)
+    return key_side(node.rows, [node.kept[i] for i in child.parent_key], child.null_safe)
 
 
-def _upwards(shape: TreeShape, at: int) -> Iterator[tuple[ShapeNode, int]]:
-    while True:
-        node = shape.nodes[at]
-        if node.parent is None:
-            return
-        yield node, node.parent
-        at = node.parent
-
-
-def _tuple_bytes(shape: TreeShape, at: int) -> int:
+def _tuple_bytes(shape: TreeShape, index: int) -> int:
     """Bytes of a tuple in all places: by itself, and in the index of each child."""
-    node = shape.nodes[at]
-    own = _TUPLE + _VALUE * len(node.kept) + _SLOT * len(node.arguments)
-    return own * (1 + len(shape.children_of(at)))
+    node = shape.nodes[index]
+    tuple_bytes = _TUPLE + _VALUE * len(node.kept) + _SLOT * len(node.arguments)
+    return tuple_bytes * (1 + len(shape.children_of(index)))
 
 
-# How long a step takes by either way, from what changed rows come to. Law: processor time of the
-# engine for a step of `STEP_ROWS` changed rows of one table, in the mean over the tables, weighed
-# by how much they change; reading changes and committing cost both ways alike and are left out. A
-# tuple that several rows of a step touch is touched once. The constants are measured
-# (docs/decisions/0087), each the share of one thing that is done so often; on other machines they
-# go up and down together, so that a choice by their ratios holds.
+# Times of a step: processor time of the engine for `STEP_ROWS` changed rows of one table, averaged
+# over tables weighted by their changes. Reading changes and committing cost the same both ways and
+# are left out. A tuple that several rows touch counts once. The constants are measured
+# (docs/decisions/0087); on other machines they scale together, so their ratios hold.
 
 STEP_ROWS = 1_000  # Rows that a step is assumed to change
 
@@ -477,63 +471,62 @@ def index_ms(
 ) -> float:
     """Milliseconds of a step of the index join; `tree` says which groups change, if any count."""
     times = INDEX[tree.mode]
-    groups = _groups(tree)
+    groups = {
+        table: _touched_rows(tree, touching).get(len(tree.tuples) - 1, 0.0)
+        for table, touching in _by_table(tree.accesses).items()
+    }
 
-    def micros(own: Sequence[JoinedAccess]) -> float:
-        kept, last = sum(one.kept for one in own), sum(one.last for one in own)
-        again = kept + last if len(own) > 1 else 0.0
-        each = times.kept * kept + times.last * last + times.again * again
-        fixed = times.step + times.join * sum(one.joins for one in own)
-        changed = min(groups[own[0].scan.table], STEP_ROWS * last)
-        return fixed + STEP_ROWS * each + times.group * changed
+    def micros(group: Sequence[JoinedAccess]) -> float:
+        kept, last = sum(access.kept for access in group), sum(access.last for access in group)
+        again = kept + last if len(group) > 1 else 0.0
+        per_row = times.kept * kept + times.last * last + times.again * again
+        fixed = times.step + times.join * sum(access.joins for access in group)
+        changed = min(groups[group[0].scan.table], STEP_ROWS * last)
+        return fixed + STEP_ROWS * per_row + times.group * changed
 
     return _mean(accesses, micros, weights) / 1000.0
 
 
 def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
-    """Milliseconds of a step of the tree."""
     times = TREE[cost.mode]
 
-    def micros(own: Sequence[TouchingAccess]) -> float:
+    def micros(group: Sequence[TouchingAccess]) -> float:
         fixed = times.step + times.node * len(cost.tuples)
-        woken = STEP_ROWS * sum(one.woken for one in own)
-        return fixed + times.touched * sum(_touched_rows(cost, own).values()) + times.woken * woken
+        woken = STEP_ROWS * sum(access.woken for access in group)
+        return (
+            fixed + times.touched * sum(_touched_rows(cost, group).values()) + times.woken * woken
+        )
 
     return _mean(cost.accesses, micros, weights) / 1000.0
 
 
-def _touched_rows(cost: TreeCost, own: Sequence[TouchingAccess]) -> dict[int, float]:
+def _touched_rows(cost: TreeCost, accesses: Sequence[TouchingAccess]) -> dict[int, float]:
     """The number of distinct tuples of each node that a step of a table touches."""
     drawn: dict[int, float] = {}
-    for one in own:
-        for node, tuples in one.reached:
+    for access in accesses:
+        for node, tuples in access.reached:
             drawn[node] = drawn.get(node, 0.0) + STEP_ROWS * tuples
-    return {node: _different(many, cost.tuples[node]) for node, many in drawn.items()}
-
-
-def _groups(cost: TreeCost) -> dict[TableName, float]:
-    root = len(cost.tuples) - 1
     return {
-        table: _touched_rows(cost, own).get(root, 0.0)
-        for table, own in _by_table(cost.accesses).items()
+        node: cost.tuples[node] * -math.expm1(-many / cost.tuples[node])
+        for node, many in drawn.items()
+        if cost.tuples[node] > 0
     }
 
 
 def rows_joined(accesses: Sequence[JoinedAccess], weights: Mapping[TableName, float]) -> float:
     """Rows that an index join writes for one changed row of a table, over all its accesses."""
-    return _mean(accesses, lambda own: sum(one.kept + one.last for one in own), weights)
+    return _mean(
+        accesses, lambda group: sum(access.kept + access.last for access in group), weights
+    )
 
 
 def tuples_touched(accesses: Sequence[TouchingAccess], weights: Mapping[TableName, float]) -> float:
     """Tuples that one changed row of a table touches by itself, over all its accesses."""
     return _mean(
-        accesses, lambda own: sum(tuples for one in own for _, tuples in one.reached), weights
+        accesses,
+        lambda group: sum(tuples for access in group for _, tuples in access.reached),
+        weights,
     )
-
-
-def _different(drawn: float, tuples: float) -> float:
-    """The expected number of distinct tuples when so many are drawn."""
-    return tuples * -math.expm1(-drawn / tuples) if tuples > 0 else 0.0
 
 
 _Access = TypeVar("_Access", JoinedAccess, TouchingAccess)
@@ -549,22 +542,15 @@ def _mean(
     known = {table: weights.get(table, 0.0) for table in tables}
     if not any(known.values()):
         known = dict.fromkeys(tables, 1.0)
-    total = sum(known[table] * cost(own) for table, own in tables.items())
+    total = sum(known[table] * cost(group) for table, group in tables.items())
     return total / sum(known.values())
 
 
 def _by_table(accesses: Iterable[_Access]) -> dict[TableName, list[_Access]]:
     tables: dict[TableName, list[_Access]] = {}
-    for one in accesses:
-        tables.setdefault(one.scan.table, []).append(one)
+    for access in accesses:
+        tables.setdefault(access.scan.table, []).append(access)
     return tables
-
-
-# What a changed row costs as an index join and as a tree, from the fan-outs of key columns.
-# `joined` are the rows that the index join writes down for it, all its steps; `touched` the
-# tuples that the tree looks at on the way up. Both are products of fan-outs over the rows that
-# the tables' own conditions keep, as if keys were independent. Law: an estimate chooses between
-# two right ways, so it may be wrong; what is not known is None, never a guess.
 
 
 class CountedAccess(Struct, frozen=True):
@@ -576,9 +562,9 @@ class CountedAccess(Struct, frozen=True):
 
 
 class JoinEstimate(Struct, frozen=True):
-    """Rows written and tuples touched per changed row, on average over what changes; the processor
-    time of a step of `STEP_ROWS` of them, and the bytes of state, both ways. `kept` are the
-    accesses whose rows conditions restrict."""
+    """Rows written (`joined`, over all steps) and tuples touched on the way up, per changed row,
+    averaged over what changes; the processor time of a step of `STEP_ROWS` of them, and the bytes
+    of state, both ways. `kept` are the accesses whose rows conditions restrict."""
 
     joined: float
     touched: float
@@ -592,14 +578,13 @@ class JoinEstimate(Struct, frozen=True):
 def estimate(
     joins: Plan, shape: TreeShape, changed: Mapping[TableName, int], fan_outs: FanOuts
 ) -> JoinEstimate | None:
-    """Estimate a block's joins and their tree; None if a key is computed, or a node has several
-    relations, which are joined or probed in it at a cost of their own. `changed` weighs the tables;
+    """Estimate a block's joins and their tree; None as of `tree_cost`. `changed` weighs the tables;
     if no change is known, all count alike."""
     tree = tree_cost(shape, fan_outs)
     index = None if tree is None else index_cost(joins, shape.mode, fan_outs)
     if tree is None or index is None:
         return None
-    shares = {one.scan.access: one.share for one in tree.accesses}
+    shares = {access.scan.access: access.share for access in tree.accesses}
     return JoinEstimate(
         joined=rows_joined(index.accesses, changed),
         touched=tuples_touched(tree.accesses, changed),
@@ -614,13 +599,13 @@ def estimate(
 def together(estimates: Sequence[JoinEstimate]) -> JoinEstimate:
     """The cost of several blocks maintained side by side."""
     return JoinEstimate(
-        joined=sum(one.joined for one in estimates),
-        touched=sum(one.touched for one in estimates),
-        index_ms=sum(one.index_ms for one in estimates),
-        tree_ms=sum(one.tree_ms for one in estimates),
-        index_bytes=sum(one.index_bytes for one in estimates),
-        tree_bytes=sum(one.tree_bytes for one in estimates),
-        kept=tuple(kept for one in estimates for kept in one.kept),
+        joined=sum(block.joined for block in estimates),
+        touched=sum(block.touched for block in estimates),
+        index_ms=sum(block.index_ms for block in estimates),
+        tree_ms=sum(block.tree_ms for block in estimates),
+        index_bytes=sum(block.index_bytes for block in estimates),
+        tree_bytes=sum(block.tree_bytes for block in estimates),
+        kept=tuple(kept for block in estimates for kept in block.kept),
     )
 
 
@@ -633,12 +618,11 @@ def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[Counte
                 yield CountedAccess(scan.access, condition, shares[scan.access])
 
 
-# Whether the joins of a plan are maintained as trees, where they could be. Law: both ways find
-# the same sketches, so a choice may be a bad one, never a wrong one. It is made once, at capture,
-# and stored with the state, because a circuit is made for its state. By itself a plan's joins are
-# trees where a step is expected to take less time so; where both take about as long, where the
-# state of an index join would be far larger. What is not known leaves the index join. Of a plan
-# with several blocks all or none are trees.
+# Whether a plan's joins are maintained as trees. The sketches are the same, so a choice may be
+# slow, never wrong. It is made at capture and stored with the state, which fits only that circuit.
+# Trees are chosen if a step is expected to take less time, or about the same time with a far
+# smaller state. If a cost is unknown, the index join stays. All blocks of a plan are trees, or
+# none.
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
 ALIKE = 0.1  # Times that differ by less than this share of the index join's count as equal
@@ -657,8 +641,6 @@ class TreeChoice(Struct, frozen=True):
 
 
 class TreeChooser(Protocol):
-    """Chooses for a plan of which some block has a tree."""
-
     def choose(self, core: Plan) -> TreeChoice:
         """The choice for a plan; trees where it has none are no choice at all."""
         ...
@@ -681,53 +663,49 @@ class TreesByFanOut(Struct, frozen=True):
     def choose(self, core: Plan) -> TreeChoice:
         try:
             blocks = planned_blocks(core, {})
-            result = [
-                estimate(one.block.joins, one.shape, self.rows, self.fan_outs)
-                for one in blocks
-                if one.block is not None and isinstance(one.shape, TreeShape)
+            maybe_estimates = [
+                estimate(block.block.joins, block.shape, self.rows, self.fan_outs)
+                for block in blocks
+                if block.block is not None and isinstance(block.shape, TreeShape)
             ]
         except ImpctlError as error:
             return TreeChoice(False, f"its fan-out is unknown: {error.message}")
-        if not result:
+        if not maybe_estimates:
             return TreeChoice(False, "none of its joins can be a tree")
-        known = [one for one in result if one is not None]
-        if len(known) < len(result):
+        estimates = [known for known in maybe_estimates if known is not None]
+        if len(estimates) < len(maybe_estimates):
             return TreeChoice(False, _NOT_ESTIMATED)
-        both = together(known)
-        return TreeChoice(is_better_as_tree(both), _told(both), both, blocks)
+        both = together(estimates)
+        return TreeChoice(is_better_as_tree(both), _reason(both), both, blocks)
 
 
-def is_better_as_tree(both: JoinEstimate) -> bool:
+def is_better_as_tree(estimate: JoinEstimate) -> bool:
     """By times where these differ; else by state."""
-    if both.tree_ms <= (1.0 - ALIKE) * both.index_ms:
+    if estimate.tree_ms <= (1.0 - ALIKE) * estimate.index_ms:
         return True
-    is_alike = both.tree_ms <= (1.0 + ALIKE) * both.index_ms
-    return is_alike and both.index_bytes >= LARGER * both.tree_bytes
+    is_alike = estimate.tree_ms <= (1.0 + ALIKE) * estimate.index_ms
+    return is_alike and estimate.index_bytes >= LARGER * estimate.tree_bytes
 
 
-def _told(both: JoinEstimate) -> str:
+def _reason(cost: JoinEstimate) -> str:
     return (
-        f"a changed row joins about {_about(both.joined)} rows, and touches about "
-        f"{_about(both.touched)} rows in a tree. For {STEP_ROWS:,} changed rows, the estimate is "
-        f"{_about(both.index_ms)} ms with an index and {_about(both.tree_ms)} ms with a tree. "
-        f"The state has about {_megabytes(both.index_bytes)} and {_megabytes(both.tree_bytes)} MB"
-        f"{_counted(both.kept)}"
+        f"a changed row joins about {_about(cost.joined)} rows, and touches about "
+        f"{_about(cost.touched)} rows in a tree. For {STEP_ROWS:,} changed rows, the estimate is "
+        f"{_about(cost.index_ms)} ms with an index and {_about(cost.tree_ms)} ms with a tree. "
+        f"The state has about {_megabytes(cost.index_bytes)} and {_megabytes(cost.tree_bytes)} MB"
+        f"{_counted(cost.kept)}"
     )
 
 
 def _counted(kept: Sequence[CountedAccess]) -> str:
     if not kept:
         return ""
-    said = [
-        f"{one.access.removesuffix('#1')} where {shortened(expr_text(one.condition), _LONGEST)} "
-        f"({_percent(one.share)})"
-        for one in kept
-    ]
-    return f"; keys were counted only for these rows: {', '.join(said)}"
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.2g}%" if share < 0.995 else "100%"
+    texts = []
+    for counted in kept:
+        condition = shortened(expr_text(counted.condition), _LONGEST)
+        share = f"{100.0 * counted.share:.2g}%" if counted.share < 0.995 else "100%"
+        texts.append(f"{counted.access.removesuffix('#1')} where {condition} ({share})")
+    return f"; keys were counted only for these rows: {', '.join(texts)}"
 
 
 def _megabytes(size: float) -> str:

@@ -9,6 +9,7 @@ from itertools import chain
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from impctl.compile.flows import ids_of
 from impctl.compile.jointree.graph import (
     CircleRows,
     EdgeJoin,
@@ -62,10 +63,10 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AttributeId, TableName
 
-# Joins taken apart for a tree: classes, edges, and the bags that conditions and calls ask for.
-# Law: a condition is an equality of a class, or is over one bag; a join beside is an edge that
-# hangs on one bag, or inside one; a call's arguments and a group expression are over one bag, or
-# over the other side of one left edge. Cycles and group columns are looked at later.
+# Joins decomposed into classes, edges and bags. A condition is an equality of a class, or is over
+# one bag; a join beside is an edge on one bag, or inside one; a call's arguments and a group
+# expression are over one bag, or over the other side of one left edge. Cycles and group columns
+# come later.
 
 Calls = Mapping[int, tuple[Expr, ...]]
 """Per call of a grouping, by position, the expressions it reads of one row."""
@@ -76,8 +77,8 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 
 class RequestedRows(Struct, frozen=True):
     """What is requested of joined rows: columns that one bag must have, arguments of calls, and
-    columns that any bag may have. `one_by_one` are the calls that need individual values of columns
-    the root has: DISTINCT and ordered ones."""
+    columns that any bag may have. `one_by_one` are the calls that need single values of columns
+    that the root has: DISTINCT and ordered ones."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
@@ -91,17 +92,17 @@ class RequestedRows(Struct, frozen=True):
     def of(self, relations: Relations) -> RequestedRows:
         """The same in terms of the relations' own columns."""
         calls = {
-            at: tuple(relations.resolved(part) for part in parts)
-            for at, parts in self.arguments.items()
+            call: tuple(relations.resolved(part) for part in parts)
+            for call, parts in self.arguments.items()
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
         columns = tuple(relations.resolved(column) for column in self.columns)
         return RequestedRows(columns, calls, shown, self.one_by_one)
 
     @property
-    def told_one_by_one(self) -> Calls:
+    def single_values(self) -> Calls:
         """The arguments of each call in `one_by_one`."""
-        return {at: self.arguments[at] for at in sorted(self.one_by_one)}
+        return {call: self.arguments[call] for call in sorted(self.one_by_one)}
 
 
 class JoinGraph(Struct, frozen=True):
@@ -131,36 +132,35 @@ class JoinGraph(Struct, frozen=True):
 
     def calls_of_edge(self, beside: int) -> Calls:
         """The calls whose arguments are of the other side of a left edge."""
-        own = self.relations.beside[beside].padded
+        padded = self.relations.beside[beside].padded
         return {
-            at: parts
-            for at, parts in self.asked.arguments.items()
-            if any(columns_of(part) & own for part in parts)
+            call: parts
+            for call, parts in self.asked.arguments.items()
+            if any(columns_of(part) & padded for part in parts)
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
         """The columns shown of these relations, or of what these joins beside add."""
         owners_of = self.relations.owners_of
-        return tuple(one for one in self.asked.shown if owners_of(one[1]) & relations)
+        return tuple(column for column in self.asked.shown if owners_of(column[1]) & relations)
 
 
 def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
-    """Decompose the joins at the top of the plan."""
     relations = relations_of(plan)
     asked = asked.of(relations)
-    sides = (*relations.plans, *(one.other for one in relations.beside))
+    sides = (*relations.plans, *(join.other for join in relations.beside))
     bounded = frozenset().union(*(bounded_columns(side) for side in sides))
-    equalities, conditions = _sorted_out(relations, bounded)
+    equalities, conditions = _split_conditions(relations, bounded)
     classes = classes_of(equalities)
     edges: dict[int, EdgeJoin] = {}
     inside: dict[int, Merging] = {}
-    for at, beside in enumerate(relations.beside):
-        above = _columns_read_above(at, beside, relations, asked)
+    for index, beside in enumerate(relations.beside):
+        above = _columns_read_above(index, beside, relations, asked)
         edge = edge_of(beside, classes, bounded, above)
         if isinstance(edge, EdgeJoin):
-            edges[at] = edge
+            edges[index] = edge
         else:
-            inside[at] = edge
+            inside[index] = edge
     bags = _bags(plan, relations, conditions, edges, inside)
     bags = _with_reads(bags, relations, asked, edges)
     return JoinGraph(
@@ -179,42 +179,35 @@ def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
 
 def host_of(relations: Relations, beside: int) -> frozenset[int]:
     """The relations, or what other joins beside add, that a join beside reads."""
-    one = relations.beside[beside]
+    join = relations.beside[beside]
     count = len(relations.plans)
-    read = frozenset().union(*(relations.owners_of(part) for part in one.parts))
+    read = frozenset().union(*(relations.owners_of(part) for part in join.parts))
     return read - {count + beside} or frozenset({0})
 
 
-def _sorted_out(
+def _split_conditions(
     relations: Relations, bounded: frozenset[AttributeId]
 ) -> tuple[list[tuple[Equality, tuple[int, int]]], tuple[Expr, ...]]:
     """The equalities between two relations, with these, and all other conditions."""
     equalities = []
     others = []
     for condition in relations.conditions:
-        result = equality_of(condition, bounded)
-        between = None if result is None else _between(result, relations)
-        if result is None or between is None:
-            others.append(condition)
-        else:
-            equalities.append((result, between))
+        equality = equality_of(condition, bounded)
+        owners = [] if equality is None else [relations.owners_of(s) for s in equality.sides]
+        match [tuple(side) for side in owners]:
+            case [(left,), (right,)] if equality is not None and left != right:
+                equalities.append((equality, (left, right)))
+            case _:
+                others.append(condition)
     return equalities, tuple(others)
 
 
-def _between(equality: Equality, relations: Relations) -> tuple[int, int] | None:
-    """The two relations of the sides; None if a side is of none or several."""
-    left, right = (relations.owners_of(side) for side in equality.sides)
-    if len(left) != 1 or len(right) != 1 or left == right:
-        return None
-    return next(iter(left)), next(iter(right))
-
-
 def _columns_read_above(
-    at: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
+    index: int, beside: OuterOrSemiJoin, relations: Relations, asked: RequestedRows
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
-    others = (one for place, one in enumerate(relations.beside) if place != at)
-    exprs = [*relations.conditions, *asked.columns, *(p for one in others for p in one.parts)]
+    others = (join for position, join in enumerate(relations.beside) if position != index)
+    exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
     for parts in asked.arguments.values():
         is_own = all(columns_of(part) <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
@@ -230,21 +223,21 @@ def _bags(
     inside: Mapping[int, Merging],
 ) -> Bags:
     count = len(relations.plans)
-    single = [frozenset({at}) for at in (*range(count), *(count + at for at in inside))]
-    padding = {count + at for at in inside if not relations.beside[at].padded}
-    bags = Bags(tuple(one for one in single if not one & padding))
-    sides = (plan, *relations.plans, *(one.other for one in relations.beside))
-    names: Names = {one.id: one.name for side in sides for one in attributes_of(side)}
+    single = [frozenset({index}) for index in (*range(count), *(count + index for index in inside))]
+    padding = {count + index for index in inside if not relations.beside[index].padded}
+    bags = Bags(tuple(bag for bag in single if not bag & padding))
+    sides = (plan, *relations.plans, *(join.other for join in relations.beside))
+    names: Names = {a.id: a.name for side in sides for a in attributes_of(side)}
     for condition in conditions:
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
-    for at, reason in inside.items():
-        bags = bags.merged({*host_of(relations, at), count + at}, reason)
-    for at, edge in edges.items():
+    for index, reason in inside.items():
+        bags = bags.merged({*host_of(relations, index), count + index}, reason)
+    for index, edge in edges.items():
         text = "columns of several tables are compared with the same other side"
-        reason = Merging(text, relations.beside[at].span)
-        bags = bags.merged(host_of(relations, at), reason) if edge.keys else bags
+        reason = Merging(text, relations.beside[index].span)
+        bags = bags.merged(host_of(relations, index), reason) if edge.keys else bags
     return bags
 
 
@@ -253,29 +246,28 @@ def _with_reads(
 ) -> Bags:
     """Merge bags that one argument or group expression reads."""
     count = len(relations.plans)
-    below = {count + at for at in edges}
-    for exprs, what in _read_together(asked):
+    below = {count + edge for edge in edges}
+    for exprs, reader in _read_together(asked):
         read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
         span = next((expr.span for expr in exprs if expr.span is not None), None)
-        bags = bags.merged(read, Merging(f"{what} reads several tables", span))
+        bags = bags.merged(read, Merging(f"{reader} reads several tables", span))
     return bags
 
 
 def _read_together(asked: RequestedRows) -> Iterator[tuple[tuple[Expr, ...], str]]:
     for column in asked.columns:
         yield (column,), "a GROUP BY column"
-    for at, parts in asked.arguments.items():
-        if at in asked.one_by_one:
+    for call, parts in asked.arguments.items():
+        if call in asked.one_by_one:
             # Another relation may have an equal column.
             yield from (((part,), "an aggregate") for part in parts)
         else:
             yield parts, "an aggregate"
 
 
-# Which relations are one bag, and why. Law: any merging is right, since a bag is joined or
-# probed; what is merged here has to be, in this order: what one condition or other join reads
-# beyond equality, what one argument or group expression reads, cyclic cores, and what holds the
-# group columns together with what is between.
+# Any merging of relations into bags is right, since a bag is joined or probed. Required merges, in
+# this order: relations read together by a condition or other join beyond equality, by an argument
+# or group expression, cyclic cores, and the bags between those with group columns.
 
 Relation = int
 
@@ -292,21 +284,21 @@ class Bags(Struct, frozen=True):
         if len(touched) < 2:
             return self
         others = [bag for bag in self.members if bag not in touched]
-        whole = [*others, frozenset().union(*touched)]
-        return Bags(tuple(sorted(whole, key=min)), (*self.reasons, reason))
+        bags = [*others, frozenset().union(*touched)]
+        return Bags(tuple(sorted(bags, key=min)), (*self.reasons, reason))
 
     def place_of(self, relation: Relation) -> int:
-        return next(at for at, bag in enumerate(self.members) if relation in bag)
+        return next(index for index, bag in enumerate(self.members) if relation in bag)
 
     def classes(self, classes: Sequence[KeyClass]) -> tuple[Bag, ...]:
         """Per bag the numbers of the classes it has a column of."""
         return tuple(
-            frozenset(at for at, one in enumerate(classes) if one.relations & bag)
+            frozenset(index for index, key_class in enumerate(classes) if key_class.relations & bag)
             for bag in self.members
         )
 
-    def relations_of(self, places: Iterable[int]) -> frozenset[Relation]:
-        return frozenset().union(*(self.members[at] for at in places))
+    def relations_of(self, positions: Iterable[int]) -> frozenset[Relation]:
+        return frozenset().union(*(self.members[position] for position in positions))
 
 
 def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
@@ -322,62 +314,55 @@ def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) ->
 def with_all_columns(
     bags: Bags, classes: Sequence[KeyClass], holders: Sequence[frozenset[int]], reason: Merging
 ) -> Bags:
-    """Merge acyclic bags until one has all wanted columns. `holders[i]` are the bags with the i-th
-    one. The bag with most of them is merged with those on the way to the nearest bag that has each
-    other."""
-    start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
+    """Merge acyclic bags until one has all wanted columns; `holders[i]` are the bags with the i-th
+    one. The bag with most of them is merged with those on the way to the nearest holder of each
+    other one."""
+    start = max(range(len(bags.members)), key=lambda bag: (sum(bag in h for h in holders), -bag))
     tree = rooted_at(start, bags.classes(classes))
     path = {start}
     for holder in holders:
         if not holder & path:
-            nearest = min(holder, key=lambda at: (tree.depths[at], at))
+            nearest = min(holder, key=lambda bag: (tree.depths[bag], bag))
             path |= set(tree.path_to_root(nearest))
     return bags.merged(bags.relations_of(path), reason)
 
 
-# Bags whose relations equal columns join in a circle, which are probed instead of joined in turn.
-# Law: a bag is a circle if all that holds between its relations are equalities of classes, and
-# these are not acyclic; its rows are the combinations of the relations' rows that are equal in
-# each class. A bag that conditions beyond equality or other joins are in is joined as every join
-# is.
+# A bag is a circle, which is probed instead of joined in turn, if all its conditions are equalities
+# of classes, and these are cyclic. Its rows are the combinations of its relations' rows that are
+# equal in each class. Bags with other conditions or joins are joined as usual.
 
 _FEWEST = 3
 
 
 def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> CircleRows | None:
     """The circle that a bag is; None if it is none."""
-    own = sorted(bag)
-    if len(own) < _FEWEST or max(own) >= joins.count or joins.bounded:
+    members = sorted(bag)
+    if len(members) < _FEWEST or max(members) >= joins.count or joins.bounded:
         return None
-    if any(joins.host_of(at) <= frozenset(bag) for at in joins.inside):
+    if any(joins.host_of(relation) <= frozenset(bag) for relation in joins.inside):
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
-    classes = [one for one in joins.classes if len(one.relations & set(own)) > 1]
-    sets = _sets(own, [one.relations for one in classes])
+    classes = [c for c in joins.classes if len(c.relations & set(members)) > 1]
+    sets = [
+        frozenset(index for index, c in enumerate(classes) if relation in c.relations)
+        for relation in members
+    ]
     if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
         return None
     keys = tuple(
         tuple(
-            (place, next(iter(one.members_in({at}))))
-            for place, one in enumerate(classes)
-            if at in one.relations
+            (index, next(iter(key_class.members_in({relation}))))
+            for index, key_class in enumerate(classes)
+            if relation in key_class.relations
         )
-        for at in own
+        for relation in members
     )
     plans = []
-    for at in own:
-        mine = [one for one, read in conditions if read == {at}]
-        for one in joins.classes:
-            op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
-            first, *others = one.members_in({at}) or (None,)
-            mine += [Compare(op, first, other) for other in others if first is not None]
-        plans.append(selected(joins.relations.plans[at], mine))
-    return CircleRows(tuple(plans), keys, tuple(one.null_safe for one in classes))
-
-
-def _sets(own: Collection[int], relations: Collection[frozenset[int]]) -> list[Bag]:
-    """Per relation its classes."""
-    return [frozenset(place for place, one in enumerate(relations) if at in one) for at in own]
+    for relation in members:
+        predicates = [condition for condition, read in conditions if read == {relation}]
+        predicates += _equalities({relation}, joins.classes)
+        plans.append(selected(joins.relations.plans[relation], predicates))
+    return CircleRows(tuple(plans), keys, tuple(key_class.null_safe for key_class in classes))
 
 
 def _hang(bags: list[Bag]) -> bool:
@@ -390,11 +375,10 @@ def _hang(bags: list[Bag]) -> bool:
         left = [bag for bag in left if bag not in near]
 
 
-# The cyclic cores of bags: what has no tree before it is joined. Law: with the bags of each core
-# as one bag the bags are acyclic or have fewer cores, so that doing so again comes to an end. An
-# *ear*, whose shared classes all lie in one other bag, is on no cycle and is left out, again and
-# again; of the rest, bags in one biconnected component of the graph between bags and classes are
-# a core (where all components are single edges there is an ear).
+# Cyclic cores of bags. Merging each core makes the bags acyclic or leaves fewer cores, so
+# repetition ends. An *ear*, whose shared classes all lie in one other bag, is on no cycle and is
+# removed, repeatedly; of the rest, the bags in one biconnected component of the graph between bags
+# and classes are a core (if all components are single edges there is an ear).
 
 _Vertex = tuple[str, int]
 _Arc = tuple[_Vertex, _Vertex]
@@ -403,9 +387,9 @@ _Arc = tuple[_Vertex, _Vertex]
 def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
     """The bags of each core, by position; none if all bags are acyclic. Cores may overlap."""
     left = without_ears(bags)
-    arcs = [(("bag", bag), ("class", one)) for bag in left for one in sorted(bags[bag])]
+    arcs = [(("bag", bag), ("class", class_)) for bag in left for class_ in sorted(bags[bag])]
     cores = [
-        frozenset(at for arc in component for kind, at in arc if kind == "bag")
+        frozenset(member for arc in component for kind, member in arc if kind == "bag")
         for component in _components(arcs)
     ]
     return tuple(core for core in cores if len(core) > 1)
@@ -413,26 +397,24 @@ def cyclic_cores(bags: Sequence[Bag]) -> tuple[frozenset[int], ...]:
 
 def without_ears(bags: Sequence[Bag]) -> tuple[int, ...]:
     """The bags that remain when every ear is removed; none of acyclic ones."""
+
+    def is_ear(bag: int) -> bool:
+        others = [bags[other] for other in left if other != bag]
+        shared = bags[bag] & frozenset().union(*others)
+        return not others or any(shared <= other for other in others)
+
     left = list(range(len(bags)))
-    while True:
-        ear = next((bag for bag in left if _is_ear(bag, left, bags)), None)
-        if ear is None:
-            return tuple(left)
+    while (ear := next(filter(is_ear, left), None)) is not None:
         left.remove(ear)
-
-
-def _is_ear(bag: int, left: Collection[int], bags: Sequence[Bag]) -> bool:
-    others = [bags[other] for other in left if other != bag]
-    shared = bags[bag] & frozenset().union(*others)
-    return not others or any(shared <= other for other in others)
+    return tuple(left)
 
 
 def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
     """The biconnected components, as arcs. Bags and classes bound the depth of the search."""
     neighbours: dict[_Vertex, list[_Vertex]] = {}
-    for one, other in arcs:
-        neighbours.setdefault(one, []).append(other)
-        neighbours.setdefault(other, []).append(one)
+    for left, right in arcs:
+        neighbours.setdefault(left, []).append(right)
+        neighbours.setdefault(right, []).append(left)
     # When a vertex was reached, and the earliest vertex it leads back to.
     reached, earliest = dict[_Vertex, int](), dict[_Vertex, int]()
     passed: list[_Arc] = []  # Arcs of components that are not closed yet
@@ -462,13 +444,12 @@ def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
     return result
 
 
-# Bags of classes hung on a root, so that what two of them share lies on all bags between them.
-# Law: a spanning tree has this (*running intersection*) iff its weight, the number of classes
-# that each bag shares with its parent, summed, is the greatest possible: `full_weight`. Prim's
-# way from any root finds the greatest, so it finds such a tree iff there is one; the bags are
-# acyclic then. Ties go to the parent nearest to the root, then to the bag that changes most,
-# which is best near the root, then to the place in the SQL. Bags that share nothing are joined
-# all the same, by weight 0.
+# Bags on a root with *running intersection*: what two bags share lies on all bags between them. A
+# spanning tree has it iff its weight, the sum of the classes each bag shares with its parent, is
+# the greatest possible, `full_weight`. Prim's algorithm from any root finds the greatest, so it
+# finds such a tree iff the bags are acyclic. Ties go to the parent nearest to the root, then to the
+# bag that changes most, which is best near the root, then to the order in the SQL. Bags that share
+# nothing are joined with weight 0.
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
@@ -501,12 +482,11 @@ class Hung(Struct, frozen=True):
 
 def full_weight(bags: Sequence[Bag]) -> int:
     """The weight of a tree with running intersection."""
-    held = list(chain.from_iterable(bags))
-    return len(held) - len(set(held))
+    classes = list(chain.from_iterable(bags))
+    return len(classes) - len(set(classes))
 
 
 def is_acyclic(bags: Sequence[Bag]) -> bool:
-    """Whether the bags have a tree with running intersection."""
     return not bags or rooted_at(0, bags).weight == full_weight(bags)
 
 
@@ -540,29 +520,27 @@ def best_rooted(
     changed: Sequence[int] = (),
     hung: Sequence[Hung] = (),
 ) -> Rooted:
-    """The tree of least height from these roots; then that whose changes have the shortest way: the
-    sum of depth times changed rows. Then the order in the SQL decides."""
-    trees = [(root, rooted_at(root, bags, changed)) for root in roots]
-    return min(trees, key=lambda one: (_cost(one[1], changed, hung), one[0]))[1]
+    """The tree of least height from these roots; then the one with the least sum of depth times
+    changed rows; then the order in the SQL decides."""
+    trees = {root: rooted_at(root, bags, changed) for root in roots}
+    return trees[min(roots, key=lambda root: (_cost(trees[root], changed, hung), root))]
 
 
 def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[int, int]:
     """Height, and the way of all changes to the root."""
     depths = list(tree.depths)
     changes = list(changed or (0,) * len(depths))
-    for depth, one in zip(tree.depths, hung, strict=False):
-        depths.extend(depth + below for below in one.below)
-        changes.extend(one.changed)
-    way = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
-    return max(depths), way
+    for depth, branch in zip(tree.depths, hung, strict=False):
+        depths.extend(depth + below for below in branch.below)
+        changes.extend(branch.changed)
+    distance = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
+    return max(depths), distance
 
 
-# A tree grown from joins that are taken apart: its root, and the trees that hang on its bags.
-# Law: the bags are acyclic when they hang on the root, so what two nodes share lies on all nodes
-# between them. Where two bags have all columns asked for together, the root is virtual: a node of
-# these alone, on which only bags hang that have all of them; else it is the bag that has them.
-# The other side of an edge is a tree of its own, whose root has the columns that are compared;
-# one node where it cannot be one.
+# The tree of decomposed joins. The bags on the root are acyclic. If two bags have all requested
+# columns, the root is virtual: a node of these columns alone, with only such bags as children; else
+# it is the bag that has them. The other side of an edge is a tree of its own, whose root has the
+# compared columns, or one node if it can have no tree.
 
 Changed = Mapping[TableName, int]  # Changed rows of each table; 0 for a table that is not named
 
@@ -587,7 +565,7 @@ def objection_to(joins: JoinGraph) -> NoTree | None:
 
 def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTree:
     """The tree; of one node if all relations end up in one bag."""
-    branches = {at: _other_side(joins, at, changed) for at in joins.edges}
+    branches = {edge: _other_side(joins, edge, changed) for edge in joins.edges}
     # A virtual root keeps no individual values.
     may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
@@ -596,10 +574,10 @@ def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTre
     if virtual is not None:
         tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
     else:
-        roots = [at for at in range(len(sets)) if all(at in holder for holder in holders)]
-        read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
+        roots = [index for index in range(len(sets)) if all(index in holder for holder in holders)]
+        read = [expr for parts in joins.asked.single_values.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
-        roots = [at for at in roots if all(at in result for result in having)] or roots
+        roots = [root for root in roots if all(root in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
     return nodes_of_layout(TreeLayout(joins, bags, virtual, tree, branches))
 
@@ -625,14 +603,15 @@ def _settled(
 def _virtual(joins: JoinGraph, bags: Bags) -> Bag | None:
     """The classes of the requested columns, if at least two bags have all of them."""
     result = [_class_of(joins, column) for column in joins.asked.columns]
-    classes = frozenset(one for one in result if one is not None)
+    classes = frozenset(class_ for class_ in result if class_ is not None)
     if not classes or None in result:
         return None
     return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
 
 
 def _class_of(joins: JoinGraph, column: Expr) -> int | None:
-    return next((at for at, one in enumerate(joins.classes) if one.has(column)), None)
+    classes = enumerate(joins.classes)
+    return next((index for index, key_class in classes if key_class.has(column)), None)
 
 
 def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
@@ -643,20 +622,20 @@ def _holders(joins: JoinGraph, bags: Bags, column: Expr) -> frozenset[int]:
     result = _class_of(joins, column)
     if result is not None:
         owners |= joins.classes[result].relations
-    held = frozenset().union(*bags.members)
+    members = frozenset().union(*bags.members)
     # No bag has what an edge's other side has.
-    return frozenset(bags.place_of(owner) for owner in owners & held)
+    return frozenset(bags.place_of(owner) for owner in owners & members)
 
 
-def _other_side(joins: JoinGraph, at: int, changed: Changed) -> SubTree:
-    edge = joins.edges[at]
-    other = joins.relations.beside[at].other
+def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
+    edge = joins.edges[index]
+    other = joins.relations.beside[index].other
     # How often a partner is there does not matter to these edges.
     while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
         other = other.child
     rows = selected(other, edge.own)
-    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + at})))
-    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(at), shown)
+    shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
+    asked = RequestedRows(tuple(key.below for key in edge.keys), joins.calls_of_edge(index), shown)
     below = decompose(rows, asked)
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
@@ -670,7 +649,7 @@ def _other_side(joins: JoinGraph, at: int, changed: Changed) -> SubTree:
 def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
     accesses = tuple(scan.access for scan in scans_of(rows))
-    arguments = tuple(at for at, parts in asked.arguments.items() if parts)
+    arguments = tuple(call for call, parts in asked.arguments.items() if parts)
     kept = KeptColumns(())
     for column in asked.columns:
         kept.put(column)
@@ -680,8 +659,8 @@ def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
 
 
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
-    plans = [joins.relations.plans[at] for at in bag if at < joins.count]
-    plans += [joins.relations.beside[at].other for at in joins.inside if joins.host_of(at) <= bag]
+    plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
+    plans += [joins.relations.beside[i].other for i in joins.inside if joins.host_of(i) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
 
 
@@ -690,34 +669,34 @@ def _hung(
 ) -> Sequence[Hung]:
     """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
     result: list[Hung] = [Hung() for _ in bags.members]
-    for at, branch in branches.items():
-        place = bags.place_of(min(joins.host_of(at)))
+    for index, branch in branches.items():
+        position = bags.place_of(min(joins.host_of(index)))
         depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
         changes = [
             0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
             for node in branch.nodes
         ]
-        one = result[place]
-        result[place] = Hung((*one.below, *depths), (*one.changed, *changes))
+        hung = result[position]
+        result[position] = Hung((*hung.below, *depths), (*hung.changed, *changes))
     return result
 
 
-def _depth(nodes: Sequence[ShapeNode], at: int) -> int:
-    parent = nodes[at].parent
+def _depth(nodes: Sequence[ShapeNode], index: int) -> int:
+    parent = nodes[index].parent
     return 0 if parent is None else 1 + _depth(nodes, parent)
 
 
-# Bags that hang on a root, with the trees that hang on them, as nodes in order. Law: children
-# stand before parents, the root last. A node keeps one column of each class that it shares with
-# another bag, the columns that its edges compare, at the root the columns asked for, and those of
-# joined rows that are shown; columns of one class are one, but for doubles that are shown.
+# The bags and branches as nodes, children before parents, the root last. A node keeps one column of
+# each class that it shares with another bag, the columns that its edges compare, shown columns of
+# joined rows, and at the root the requested columns. Columns of one class are kept once, except
+# shown doubles.
 
 
 class SubTree(Struct, frozen=True):
     """A tree with its root last. `columns` are the positions of the requested columns in what the
     root keeps, `calls` the arguments of calls by node, `merged` why relations were merged;
-    `one_by_one` are the positions in what the root keeps of arguments of `Asked.one_by_one`, by
-    call, where it has them."""
+    `one_by_one` has, by call, the positions in what the root keeps of the arguments of
+    `RequestedRows.one_by_one`."""
 
     nodes: tuple[ShapeNode, ...]
     columns: tuple[int, ...]
@@ -727,8 +706,8 @@ class SubTree(Struct, frozen=True):
 
 
 class TreeLayout(Struct, frozen=True):
-    """Acyclic bags on their root, and the branches of the edges by join position. With a `virtual`
-    root, whose classes these are, it is the tree's first bag."""
+    """Acyclic bags on their root, and the branches of the edges by join position. A `virtual` root,
+    given by its classes, is the tree's first bag."""
 
     joins: JoinGraph
     bags: Bags
@@ -739,21 +718,25 @@ class TreeLayout(Struct, frozen=True):
     @property
     def sets(self) -> tuple[Bag, ...]:
         """The classes per bag of the tree, as positions in `joins.classes`."""
-        own = self.bags.classes(self.joins.classes)
-        return own if self.virtual is None else (self.virtual, *own)
+        sets = self.bags.classes(self.joins.classes)
+        return sets if self.virtual is None else (self.virtual, *sets)
 
-    def members_of(self, at: int) -> frozenset[int]:
+    def members_of(self, bag: int) -> frozenset[int]:
         """The relations of a bag of the tree; none of a virtual root."""
         if self.virtual is None:
-            return self.bags.members[at]
-        return self.bags.members[at - 1] if at else frozenset()
+            return self.bags.members[bag]
+        return self.bags.members[bag - 1] if bag else frozenset()
 
     def place_of(self, relation: int) -> int:
         return self.bags.place_of(relation) + (self.virtual is not None)
 
-    def hanging_on(self, at: int) -> list[int]:
+    def hanging_on(self, bag: int) -> list[int]:
         """The joins beside whose edges hang on this bag."""
-        return [one for one in self.branches if self.place_of(min(self.joins.host_of(one))) == at]
+        return [
+            branch
+            for branch in self.branches
+            if self.place_of(min(self.joins.host_of(branch))) == bag
+        ]
 
 
 def nodes_of_layout(layout: TreeLayout) -> SubTree:
@@ -774,7 +757,7 @@ class _Nodes:
         self.one_by_one: dict[int, tuple[int, ...]] = {}
         sets = layout.sets
         self._shared = {
-            one for bag in sets for one in bag if sum(one in other for other in sets) > 1
+            class_ for bag in sets for class_ in bag if sum(class_ in other for other in sets) > 1
         }
 
     def visit(self, bag: int) -> tuple[int, KeptColumns]:
@@ -782,17 +765,17 @@ class _Nodes:
         layout = self.layout
         kept = KeptColumns(layout.joins.classes)
         shared = sorted(layout.sets[bag] & self._shared)
-        for one in shared:
-            kept.place_of(self._member(one, bag))
+        for class_ in shared:
+            kept.place_of(self._member(class_, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
-        for child in (at for at, parent in enumerate(layout.tree.parents) if parent == bag):
-            place, below = self.visit(child)
-            both = sorted(layout.sets[bag] & layout.sets[child])
-            key = tuple(below.place_of(self._member(one, child)) for one in both)
-            null_safe = tuple(layout.joins.classes[one].null_safe for one in both)
-            self.nodes[place] = replace(self.nodes[place], key=key, null_safe=null_safe)
-            hung.append((place, tuple(shared.index(one) for one in both)))
-        hung.extend(self._branch(one, kept) for one in layout.hanging_on(bag))
+        for child in (index for index, parent in enumerate(layout.tree.parents) if parent == bag):
+            position, below = self.visit(child)
+            shared_classes = sorted(layout.sets[bag] & layout.sets[child])
+            key = tuple(below.place_of(self._member(class_, child)) for class_ in shared_classes)
+            null_safe = tuple(layout.joins.classes[class_].null_safe for class_ in shared_classes)
+            self.nodes[position] = replace(self.nodes[position], key=key, null_safe=null_safe)
+            hung.append((position, tuple(shared.index(class_) for class_ in shared_classes)))
+        hung.extend(self._branch(join, kept) for join in layout.hanging_on(bag))
         key = ()
         if bag == layout.tree.root:
             asked = layout.joins.asked.columns
@@ -800,20 +783,20 @@ class _Nodes:
             key = tuple(dict.fromkeys(self.columns))
             self.one_by_one = self._one_by_one(bag, kept)
         shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
-        at = len(self.nodes)
-        for place, above in hung:
-            self.nodes[place] = replace(self.nodes[place], parent=at, parent_key=above)
+        index = len(self.nodes)
+        for position, above in hung:
+            self.nodes[position] = replace(self.nodes[position], parent=index, parent_key=above)
         self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
-        return at, kept
+        return index, kept
 
     def _one_by_one(self, bag: int, kept: KeptColumns) -> dict[int, tuple[int, ...]]:
         """The positions of arguments of `Asked.one_by_one`, for calls that the root has."""
         joins, members = self.layout.joins, self.layout.members_of(bag)
         result = {}
-        for call, parts in joins.asked.told_one_by_one.items() if members else ():
-            own = [self._own(part, members) for part in parts]
-            if all(part is not None for part in own):
-                result[call] = tuple(kept.place_of(part) for part in own if part is not None)
+        for call, parts in joins.asked.single_values.items() if members else ():
+            columns = [self._own(part, members) for part in parts]
+            if all(part is not None for part in columns):
+                result[call] = tuple(kept.place_of(part) for part in columns if part is not None)
         return result
 
     def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
@@ -821,8 +804,8 @@ class _Nodes:
         joins = self.layout.joins
         if joins.relations.owners_of(expr) <= members:
             return expr
-        one = next((one for one in joins.classes if one.has(expr)), None)
-        equal = () if one is None else one.members_in(members)
+        key_class = next((key_class for key_class in joins.classes if key_class.has(expr)), None)
+        equal = () if key_class is None else key_class.members_in(members)
         return equal[0] if equal else None
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
@@ -839,13 +822,13 @@ class _Nodes:
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants belong to the first relation."""
         joins = self.layout.joins
-        elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
+        elsewhere = {call for edge in self.layout.branches for call in joins.calls_of_edge(edge)}
         elsewhere |= joins.asked.one_by_one
         result = []
-        for at, parts in joins.asked.arguments.items():
+        for call, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
-            if parts and at not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
-                result.append(at)
+            if parts and call not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
+                result.append(call)
         return tuple(result)
 
     def _branch(self, beside: int, kept: KeptColumns) -> tuple[int, tuple[int, ...]]:
@@ -862,11 +845,11 @@ class _Nodes:
         self.nodes[-1] = root
         return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
 
-    def _member(self, one: int, bag: int) -> Expr:
+    def _member(self, class_: int, bag: int) -> Expr:
         """The column that the bag has of a class; a virtual root has that of the group."""
-        result = self.layout.joins.classes[one]
-        members = result.members_in(self.layout.members_of(bag))
-        asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
+        key_class = self.layout.joins.classes[class_]
+        members = key_class.members_in(self.layout.members_of(bag))
+        asked = [column for column in self.layout.joins.asked.columns if key_class.has(column)]
         return members[0] if members else asked[0]
 
 
@@ -879,11 +862,11 @@ class KeptColumns:
 
     def place_of(self, expr: Expr) -> int:
         """The position of the column, or of an equal one; added if missing."""
-        for at, other in enumerate(self.exprs):
+        for index, other in enumerate(self.exprs):
             if is_same(expr, other):
-                return at
+                return index
             if any(result.has(expr) and result.has(other) for result in self._classes):
-                return at
+                return index
         return self.put(expr)
 
     def put(self, expr: Expr) -> int:
@@ -896,30 +879,32 @@ class KeptColumns:
         result = []
         for ref, expr in asked:
             # Join keys of doubles do not distinguish 0.0 from -0.0.
-            place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
-            result.append((ref, place))
+            position = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
+            result.append((ref, position))
         return tuple(result)
 
 
-# The columns that are asked of joined rows, and what they are in terms of the relations' own.
-# Law: all that a plan reads of its joins, on the way from these to its end, is among the columns;
-# what is computed of them is computed of joined rows, as the query does.
+# The columns that a plan reads of its joins, from these to its root, in terms of the relations' own
+# columns.
 
 
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
-    wanted, relations = _read_above(root, joins), relations_of(joins)
+    column_ids, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
-        ComputedColumn(one, relations.resolved(one.ref()))
-        for one in attributes_of(joins)
-        if one.id in wanted
+        ComputedColumn(attribute, relations.resolved(attribute.ref()))
+        for attribute in attributes_of(joins)
+        if attribute.id in column_ids
     )
 
 
 def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
     """The relations' columns that these are computed from, each once."""
     refs = {
-        part.id: part for one in joined for part in walk(one.expr) if isinstance(part, ColumnRef)
+        part.id: part
+        for column in joined
+        for part in walk(column.expr)
+        if isinstance(part, ColumnRef)
     }
     return tuple((ref, ref) for ref in refs.values())
 
@@ -929,73 +914,79 @@ def outputs_above(
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
-    exprs: dict[AttributeId, Expr] = {one.id: one.ref() for one in attributes_of(root)}
+    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in attributes_of(root)}
     node = root
     while node is not joins:
         if not isinstance(node, Project | Sort):
             return None
         if isinstance(node, Project):
-            made = {one.attribute.id: one.expr for one in node.outputs}
-            exprs = {name: substitute(expr, made) for name, expr in exprs.items()}
+            outputs = {output.attribute.id: output.expr for output in node.outputs}
+            exprs = {name: substitute(expr, outputs) for name, expr in exprs.items()}
         node = node.child
-    own = {one.attribute.id: one.expr for one in joined}
-    return tuple((name, substitute(expr, own)) for name, expr in exprs.items())
+    joined_exprs = {column.attribute.id: column.expr for column in joined}
+    return tuple((name, substitute(expr, joined_exprs)) for name, expr in exprs.items())
 
 
 def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
-    wanted = frozenset(one.id for one in attributes_of(root))
+    columns = ids_of(root)
     node = root
     while node is not joins:
         read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
         match node:
             case Project() | Aggregate():
-                wanted = read
+                columns = read
             case Distinct():
                 # It compares all columns, whichever of them are used above.
-                wanted = frozenset(one.id for one in attributes_of(node))
+                columns = ids_of(node)
             case _:
-                wanted |= read
+                columns |= read
         (node,) = inputs_of(node)
-    return wanted
+    return columns
 
 
-# The rows of a bag as a plan: its relations joined, other joins inside it on top. Law: the plan's
-# rows are the combinations of the relations' rows that meet all conditions over them alone, equal
-# columns of one class included, so that one of these stands for all.
+# The rows of a bag as a plan: the combinations of its relations' rows that meet all conditions over
+# them alone, equalities of classes included; other joins inside it are on top.
 
 
 def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
     """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
-    own = [at for at in sorted(bag) if at < count]
+    members = [relation for relation in sorted(bag) if relation < count]
     conditions = conditions_in(bag, joins, is_first=is_first)
     for condition in _equalities(bag, joins.classes):
         conditions.append((condition, relations.owners_of(condition)))
     plans = [
-        selected(relations.plans[at], [one for one, read in conditions if read == {at}])
-        for at in own
+        selected(
+            relations.plans[relation],
+            [condition for condition, read in conditions if read == {relation}],
+        )
+        for relation in members
     ]
     joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
-    if len(own) > 1:
+    if len(members) > 1:
         assert isinstance(joined, Join)
-        between = [one for one, read in conditions if len(read) > 1 and max(read) < count]
+        between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
         joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
-    for at in joins.inside:
-        if joins.host_of(at) <= frozenset(bag):
-            beside = relations.beside[at]
+    for relation in joins.inside:
+        if joins.host_of(relation) <= frozenset(bag):
+            beside = relations.beside[relation]
             on = all_of(beside.parts)
             null_aware, span = beside.null_aware, beside.span
             joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
-    return selected(joined, [one for one, read in conditions if max(read) >= count])
+    return selected(joined, [condition for condition, read in conditions if max(read) >= count])
 
 
 def conditions_in(
     bag: Collection[int], joins: JoinGraph, *, is_first: bool
 ) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone, without equalities of a class; with these."""
-    read = [(one, joins.relations.owners_of(one)) for one in joins.conditions]
-    own = [(one, at) for one, at in read if at <= frozenset(bag) and (at or is_first)]
-    return [(one, at or frozenset({min(bag)})) for one, at in own]
+    read = [(condition, joins.relations.owners_of(condition)) for condition in joins.conditions]
+    owned = [
+        (condition, owners)
+        for condition, owners in read
+        if owners <= frozenset(bag) and (owners or is_first)
+    ]
+    return [(condition, owners or frozenset({min(bag)})) for condition, owners in owned]
 
 
 def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
@@ -1006,9 +997,9 @@ def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
     result: list[Expr] = []
-    for one in classes:
-        op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
-        members = one.members_in(bag)
+    for key_class in classes:
+        op = CompareOp.NULL_SAFE_EQUAL if key_class.null_safe else CompareOp.EQUAL
+        members = key_class.members_in(bag)
         result.extend(Compare(op, members[0], other) for other in members[1:])
     return result
 
@@ -1020,13 +1011,12 @@ def all_of(conditions: Sequence[Expr]) -> Expr | None:
     return conditions[0] if conditions else None
 
 
-# Which part of a plan a tree may serve: a grouping over joins, or joins alone, at the top. Law:
-# what stands above a block only decides which groups count, or nothing at all. Above the last
-# condition or LIMIT no row is lost, whatever is grouped there (`compile.joins`), so there nothing
-# needs to be computed, and nothing decides: *bits*. Below a condition on groups there is one
-# grouping and then the joins. The sketch of a UNION is that of its branches together, each a
-# block of its own, in which no LIMIT is the last step. Where the answer's rows are asked for too,
-# a grouping over the joins, or DISTINCT, is the block's, so that its groups have their values.
+# Which part of a plan a tree may serve: a grouping over joins, or joins alone, at the top. Above
+# the last condition or LIMIT no row is lost, whatever is grouped there (`compile.joins`), so
+# nothing is computed (*bits* mode). Below a condition on groups there is one grouping and then the
+# joins. The sketch of a UNION is that of its branches, each a block of its own in which no LIMIT is
+# the last step. For an answer, a grouping or DISTINCT over the joins belongs to the block, so that
+# its groups have their values.
 
 
 class Block(Struct, frozen=True):
@@ -1062,8 +1052,8 @@ def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
 
 
 def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
-    """The blocks that may give the requested rows, the best one first. Where nothing decides, the
-    groups of the lowest grouping first; then the joined rows."""
+    """The blocks that may give the requested rows, the best first. If nothing decides, the groups
+    of the lowest grouping come first, then the joined rows."""
     result = block_of(root, is_branch=is_branch)
     if isinstance(result, Block) and result.grouping is None:
         grouped = _lowest_grouping(root, result.joins)
@@ -1080,7 +1070,7 @@ def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
         result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
     if isinstance(result, Distinct):
-        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(result))
+        keys = ComputedColumn.unchanged(attributes_of(result))
         grouping = Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from operator import itemgetter
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from impctl.compile.flows import ids_of
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import Edge, TreeMode
@@ -55,11 +58,9 @@ from impctl.plan.nodes import (
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
 
-# The shape of a join tree as frozen values, or why a plan has none. Law: a shape follows from the
-# plan and from how many rows of each table change, and says all that its operators are built
-# from: the rows of each node as a plan, what each keeps, how it hangs on its parent. Nodes stand
-# children before parents, the root last. Shared by several columns of a node are never: of those
-# that are made equal one is kept.
+# The shape of a join tree, or why a plan has none. It follows from the plan and the changed rows
+# per table, and determines the operators. Nodes stand children before parents, the root last. Of
+# several equal columns a node keeps one.
 
 
 class Reason(StrEnum):
@@ -82,9 +83,9 @@ class NoTree(Struct, frozen=True):
 
 
 class CircleRows(Struct, frozen=True):
-    """Relations that equal columns join in a circle, and nothing else does. `keys` are per relation
-    its classes, ascending, and its column of each; `null_safe` says per class whether NULL equals
-    NULL."""
+    """Relations that equal columns, and no other conditions, join in a circle. `keys` are per
+    relation its classes, ascending, and its column of each; `null_safe` says per class whether NULL
+    equals NULL."""
 
     plans: tuple[Plan, ...]
     keys: tuple[tuple[tuple[int, Expr], ...], ...]
@@ -118,12 +119,12 @@ class ShapeNode(Struct, frozen=True):
 
 
 class TreeShape(Struct, frozen=True):
-    """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping, its
-    expressions over the rows of the nodes; `groups[i]` is the position in the root's `kept` of the
-    i-th grouping column. It may be another integral type there: values of groups that have rows
-    fit. `top` is the plan node whose input the tree's groups replace: the plan's own grouping. In
-    bits mode nothing is grouped. `joined` are the requested columns of joined rows, in terms of
-    those shown; None if only participation of rows is needed."""
+    """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping over the rows
+    of the nodes; `groups[i]` is the position in the root's `kept` of the i-th grouping column,
+    perhaps of another integral type, which fits values of groups with rows. `top` is the plan node
+    whose input the tree's groups replace: the plan's own grouping. In bits mode nothing is grouped.
+    `joined` are the requested columns of joined rows, in terms of those shown; None if only
+    participation of rows is needed."""
 
     nodes: tuple[ShapeNode, ...]
     mode: TreeMode
@@ -138,16 +139,16 @@ class TreeShape(Struct, frozen=True):
 
     @property
     def height(self) -> int:
-        return max(self.depth_of(at) for at in range(len(self.nodes)))
+        return max(self.depth_of(index) for index in range(len(self.nodes)))
 
-    def depth_of(self, at: int) -> int:
-        depth, parent = 0, self.nodes[at].parent
+    def depth_of(self, index: int) -> int:
+        depth, parent = 0, self.nodes[index].parent
         while parent is not None:
             depth, parent = depth + 1, self.nodes[parent].parent
         return depth
 
-    def children_of(self, at: int) -> tuple[int, ...]:
-        return tuple(i for i, node in enumerate(self.nodes) if node.parent == at)
+    def children_of(self, index: int) -> tuple[int, ...]:
+        return tuple(i for i, node in enumerate(self.nodes) if node.parent == index)
 
 
 class Merging(Struct, frozen=True):
@@ -159,11 +160,11 @@ class Merging(Struct, frozen=True):
 
 Values = dict[AttributeId, Expr]  # Columns in terms of others
 
-# Columns of several relations that conditions make equal, in classes. Law: in every joined row
-# all members of a class are equal, so that any one of them stands for all. All integral types
-# count as one type; other types must be the same, because equality of two types is not transitive
-# (`'01' = 1` and `'1' = 1`). A class is null-safe iff all its equalities are (`<=>`): one `=` in
-# it and no joined row has NULL there. Members may be computed, each of one relation.
+# Classes of columns that conditions make equal: in every joined row all members are equal, so one
+# stands for all. All integral types count as one; other types must be the same, because equality of
+# two types is not transitive (`'01' = 1` and `'1' = 1`). A class is null-safe iff all its
+# equalities are (`<=>`): with one `=`, no joined row has NULL there. Members may be computed, each
+# from one relation.
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
 
@@ -193,11 +194,11 @@ class KeyClass(Struct, frozen=True):
         return tuple(member for relation, member in self.members if relation in relations)
 
 
-def is_same(one: Expr, other: Expr) -> bool:
+def is_same(left: Expr, right: Expr) -> bool:
     """Whether they are one column, or computed alike; a column may be NULL in one place only."""
-    if isinstance(one, ColumnRef) and isinstance(other, ColumnRef):
-        return one.id == other.id
-    return one == other
+    if isinstance(left, ColumnRef) and isinstance(right, ColumnRef):
+        return left.id == right.id
+    return left == right
 
 
 def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
@@ -205,15 +206,15 @@ def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality |
     none."""
     if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
         return None
-    one, other = condition.left, condition.right
-    kind = type_of(one)
-    if not groups_as_compared(kind, type_of(other)) or kind is None:
+    left, right = condition.left, condition.right
+    kind = type_of(left)
+    if not groups_as_compared(kind, type_of(right)) or kind is None:
         return None
     if kind.kind in (Kind.OTHER, Kind.NULL) or columns_of(condition) & frozenset(bounded):
         return None
     if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(condition)):
         return None
-    return Equality((one, other), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
+    return Equality((left, right), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
 
 
 def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[KeyClass, ...]:
@@ -222,32 +223,35 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
     for equality, owners in equalities:
         members = list(zip(owners, equality.sides, strict=True))
         null_safe = equality.null_safe
-        for other in [one for one in key_classes if any(one.has(side) for side in equality.sides)]:
+        for other in [
+            key_class
+            for key_class in key_classes
+            if any(key_class.has(side) for side in equality.sides)
+        ]:
             key_classes.remove(other)
             members = [*other.members, *(new for new in members if not other.has(new[1]))]
             null_safe = null_safe and other.null_safe
         key_classes.append(KeyClass(tuple(members), null_safe))
     # The members by relation; within a relation in input order.
     ordered = (
-        KeyClass(tuple(sorted(one.members, key=lambda member: member[0])), one.null_safe)
-        for one in key_classes
+        replace(key_class, members=tuple(sorted(key_class.members, key=itemgetter(0))))
+        for key_class in key_classes
     )
-    return tuple(sorted(ordered, key=lambda one: one.members[0][0]))
+    return tuple(sorted(ordered, key=lambda key_class: key_class.members[0][0]))
 
 
-# What a block joins: relations, the conditions on them, and other joins beside. Law: all
-# combinations of the relations' rows that meet the conditions, and find on the other joins' sides
-# what these ask for, are the rows of the plan. Selections, columns and joins on the way are taken
-# apart; expressions are put in terms of the relations' columns. A semi, anti or left join does
-# not depend on what the rows it looks at are joined with, so it stands beside.
+# What a block joins: the combinations of the relations' rows that meet the conditions, and the
+# requirements of the joins beside, are the rows of the plan. Selections, columns and joins are
+# taken apart, with expressions in terms of the relations' columns. Semi, anti and left joins stand
+# beside, since they do not depend on what their rows are joined with.
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
 
 
 class OuterOrSemiJoin(Struct, frozen=True):
     """A semi, anti or left join: its other side, and the parts of its condition. `padded` are the
-    output columns of the other side, NULL without a partner: those of a left join. A right join is
-    turned into a left one."""
+    columns of a left join's other side, NULL without a partner. A right join is turned into a left
+    one."""
 
     kind: JoinKind
     other: Plan
@@ -257,7 +261,7 @@ class OuterOrSemiJoin(Struct, frozen=True):
 
     @property
     def ids(self) -> frozenset[AttributeId]:
-        return frozenset(attribute.id for attribute in attributes_of(self.other))
+        return ids_of(self.other)
 
     @property
     def padded(self) -> frozenset[AttributeId]:
@@ -286,14 +290,14 @@ class Relations(Struct, frozen=True):
     @property
     def columns(self) -> tuple[frozenset[AttributeId], ...]:
         """The columns of each relation, then those that each join beside adds."""
-        own = (frozenset(a.id for a in attributes_of(plan)) for plan in self.plans)
-        return (*own, *(one.padded for one in self.beside))
+        columns = (ids_of(plan) for plan in self.plans)
+        return (*columns, *(join.padded for join in self.beside))
 
 
 def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
     """The positions of the sets of columns that the expression reads."""
     used = columns_of(expr)
-    return frozenset(at for at, own in enumerate(columns) if own & used)
+    return frozenset(index for index, ids in enumerate(columns) if ids & used)
 
 
 def relations_of(plan: Plan) -> Relations:
@@ -305,8 +309,8 @@ def relations_of(plan: Plan) -> Relations:
             return _together(below, Relations((), parts, parts))
         case Project() if _has_join(plan.child):
             below = relations_of(plan.child)
-            made = {one.attribute.id: below.resolved(one.expr) for one in plan.outputs}
-            return _together(below, Relations((), values=made))
+            values = {output.attribute.id: below.resolved(output.expr) for output in plan.outputs}
+            return _together(below, Relations((), values=values))
         case Sort() if _has_join(plan.child):
             return relations_of(plan.child)
         case Join(kind=JoinKind.INNER):
@@ -327,14 +331,14 @@ def _has_join(plan: Plan) -> bool:
 
 def _with_beside(join: Join) -> Relations:
     is_turned = join.kind is JoinKind.RIGHT
-    kept, other = (join.right, join.left) if is_turned else (join.left, join.right)
+    preserved, other = (join.right, join.left) if is_turned else (join.left, join.right)
     kind = JoinKind.LEFT if is_turned else join.kind
-    below = relations_of(kept)
-    whole = () if join.condition is None else conjuncts(join.condition)
-    parts = tuple(below.resolved(part) for part in whole)
+    below = relations_of(preserved)
+    conditions = () if join.condition is None else conjuncts(join.condition)
+    parts = tuple(below.resolved(part) for part in conditions)
     span = join.span or next((part.span for part in parts if part.span is not None), None)
-    one = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
-    return _together(below, Relations((), beside=(one,)))
+    joined = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
+    return _together(below, Relations((), beside=(joined,)))
 
 
 def _together(left: Relations, right: Relations) -> Relations:
@@ -347,8 +351,8 @@ def _together(left: Relations, right: Relations) -> Relations:
     )
 
 
-# Which columns of a plan are sums of doubles, or made of such, and so known within a bound only.
-# Law: a column that is not named here is exact, so rows may be looked up by it.
+# Columns that are, or are computed from, sums of doubles, and so have an error bound. All others
+# are exact, so rows may be looked up by them.
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
@@ -356,32 +360,36 @@ _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     """The columns of the plan that have an error bound, and maybe some that have none."""
     below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
-    own: Iterable[AttributeId]
+    bounded: Iterable[AttributeId]
     match plan:
         case Project():
-            own = (one.attribute.id for one in plan.outputs if columns_of(one.expr) & below)
+            bounded = (out.attribute.id for out in plan.outputs if columns_of(out.expr) & below)
         case Aggregate():
-            keys = ((one.attribute, "", (one.expr,)) for one in plan.keys)
+            keys = ((key.attribute, "", (key.expr,)) for key in plan.keys)
             calls = (
-                (one.attribute, one.call.function, _read(one.call.arguments, one.call.condition))
-                for one in plan.aggregates
+                (
+                    aggregate.attribute,
+                    aggregate.call.function,
+                    _read(aggregate.call.arguments, aggregate.call.condition),
+                )
+                for aggregate in plan.aggregates
             )
-            made = (*keys, *calls)
-            own = (a.id for a, function, read in made if _is_bounded(a, function, read, below))
+            computed = (*keys, *calls)
+            bounded = (a.id for a, name, read in computed if _is_bounded(a, name, read, below))
         case Window():
-            own = (
+            bounded = (
                 call.attribute.id
                 for call in plan.calls
                 if _is_bounded(call.attribute, call.function, call.arguments, below)
             )
-            return below | frozenset(own)
+            return below | frozenset(bounded)
         case SetOperation() | Fixpoint():
             sides = [attributes_of(side) for side in inputs_of(plan)]
             rows = zip(plan.attributes, *sides, strict=True)
-            own = (a.id for a, one, other in rows if {one.id, other.id} & below)
+            bounded = (a.id for a, left, right in rows if {left.id, right.id} & below)
         case _:
             return below
-    return frozenset(own)
+    return frozenset(bounded)
 
 
 def _read(arguments: tuple[Expr, ...], condition: Expr | None) -> tuple[Expr, ...]:
@@ -395,11 +403,10 @@ def _is_bounded(
     return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
 
 
-# Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. Law: an
-# edge asks for equal keys alone, conditions about the other side going to that side. A padded
-# column tells, above a left join, whether there was a partner, so nothing above may read one but
-# arguments of its side alone that are NULL with it: then padding adds nothing to their sums, and
-# an edge needs to know no more than that there was none.
+# Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. An edge
+# compares equal keys only; conditions on the other side go to that side. Above a left join, nothing
+# may read a padded column except arguments of its side alone that are NULL with it: then padding
+# adds nothing to their sums.
 
 _EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
 
@@ -426,8 +433,8 @@ def edge_of(
     bounded: Collection[AttributeId],
     read_above: Collection[AttributeId],
 ) -> EdgeJoin | Merging:
-    """The edge, or why there is none. `bounded` are columns of either side known within a bound;
-    `read_above` are those used in other ways than as arguments."""
+    """The edge, or why there is none. `bounded` are columns of either side with error bounds;
+    `read_above` are those used otherwise than as arguments."""
     if beside.null_aware:
         return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
@@ -465,9 +472,9 @@ def _key_of(
 
 def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
     return any(
-        is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
-        for at, one in enumerate(exprs)
-        for other in exprs[:at]
+        is_same(expr, other) or any(result.has(expr) and result.has(other) for result in classes)
+        for index, expr in enumerate(exprs)
+        for other in exprs[:index]
     )
 
 
@@ -499,10 +506,10 @@ def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
             return False
 
 
-# What may be computed on rows before they are joined, though the query computes it afterwards.
-# Law: it cannot fail there, but for overflow of `+`, `-`, `*` and of casts between numbers: taken
-# for so rare that a clear failure is better than no tree for every query with a product. Division
-# by what may be 0 and text read as numbers fail on ordinary data, so they wait for the joins.
+# What may be computed before the joins though the query computes it afterwards: what cannot fail,
+# except by overflow of `+`, `-`, `*` and of casts between numbers, which is so rare that a clear
+# failure is better than no tree for every product. Division by a possible 0 and text read as
+# numbers fail on ordinary data, so they wait for the joins.
 
 _OF_TIMES_NAMES = """
     year quarter month day dayofmonth dayofweek dayofyear weekofyear weekday hour minute second
@@ -557,10 +564,9 @@ def _is_total(call: Call) -> bool:
     )
 
 
-# Which node of a tree has a sketched access, and whether its tuples tell the range. Law: a tuple
-# tells the range of an access iff it has the value of the partition's column of every row it
-# stands for, and every one of these rows has a row of the access in it: not where that side of a
-# join is padded, grouped or looked at only.
+# The node with a sketched access, and whether its tuples determine the range: they do iff they have
+# the partition column's value of every row they stand for, and each of these contains a row of the
+# access, so its side of a join is not padded, grouped or only tested.
 
 _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 
@@ -570,9 +576,11 @@ def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> i
     scan = None if node.rows is None else _plain_scan(node.rows, access)
     if scan is None:
         return None
-    wanted = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
+    ids = {a.id for a in scan.attributes if a.name.lower() == column.lower()}
     places = (
-        at for at, expr in enumerate(node.kept) if isinstance(expr, ColumnRef) and expr.id in wanted
+        index
+        for index, expr in enumerate(node.kept)
+        if isinstance(expr, ColumnRef) and expr.id in ids
     )
     return next(places, None)
 

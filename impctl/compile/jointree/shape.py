@@ -47,9 +47,9 @@ from impctl.plan.nodes import (
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
 
-# What the trees of a plan are called, so that state is taken up by its own kind. Law: a name
-# changes whenever a node, an edge or what is kept does. Which tree a plan has is not told by the
-# plan alone: a later release may choose another one.
+# Names of the trees of a plan, under which their state is stored. A name changes with any node,
+# edge or kept column. The plan alone does not determine the tree: a later release may choose
+# another one.
 
 _NONE = "none"
 
@@ -60,15 +60,14 @@ def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
         _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(tree_entry(shape, {})))
         for shape in shapes
     ]
-    if all(one == _NONE for one in drawn):
+    if all(text == _NONE for text in drawn):
         return ""
     return hashlib.sha256("\n\n".join(drawn).encode()).hexdigest()[:16]
 
 
-# The join tree of a plan, or the reason why it has none. Law: a tree finds the sketches that
-# joining finds, at whatever cost; a plan that has none is joined as ever. What is found depends
-# on the plan, and among equally right trees on how many rows of each table change, so it is found
-# once, at capture, and kept with the state.
+# A tree finds the sketches that joining finds; a plan without a tree is joined as usual. Among
+# equally right trees the changed rows per table decide, so the tree is chosen once, at capture, and
+# stored with the state.
 
 _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls computed from sums, or best values, per key."""
@@ -76,19 +75,21 @@ _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 
 def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
     """The trees of a plan: one, or one per branch of the UNIONs at its top."""
-    return tuple(one.shape for one in planned_blocks(root, changed))
+    return tuple(block.shape for block in planned_blocks(root, changed))
 
 
 def planned_blocks(
     root: Plan, changed: Changed | None = None, *, has_answer: bool = False
 ) -> tuple[PlannedBlock, ...]:
-    """The branches of a plan, each with its block and shape, as they are built. With an answer the
-    trees give the rows of the plan, not only which rows take part."""
+    """The branches of a plan, each with its block and shape. With an answer the trees give the rows
+    of the plan, not only which rows take part."""
     branches = branches_of(root)
     is_branch = len(branches) > 1
     if has_answer:
-        return tuple(_answered(one, changed, is_branch=is_branch) for one in branches)
-    return tuple(_planned(one, block_of(one, is_branch=is_branch), changed) for one in branches)
+        return tuple(_answered(branch, changed, is_branch=is_branch) for branch in branches)
+    return tuple(
+        _planned(branch, block_of(branch, is_branch=is_branch), changed) for branch in branches
+    )
 
 
 def _planned(
@@ -97,8 +98,8 @@ def _planned(
     changed: Changed | None,
     joined: tuple[ComputedColumn, ...] | None = None,
 ) -> PlannedBlock:
-    own = None if isinstance(block, NoTree) else block
-    return PlannedBlock(branch, own, _shape_of(block, changed, joined))
+    planned = None if isinstance(block, NoTree) else block
+    return PlannedBlock(branch, planned, _shape_of(block, changed, joined))
 
 
 def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
@@ -107,12 +108,12 @@ def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> Plan
         if isinstance(block, Block) and block.grouping is None:
             return _planned(branch, block, changed, joined_columns(branch, block.joins))
         result = _planned(branch, block, changed)
-        if isinstance(result.shape, TreeShape) and _is_told(result.shape):
+        if isinstance(result.shape, TreeShape) and _is_maintained(result.shape):
             return result
     return result
 
 
-def _is_told(shape: TreeShape) -> bool:
+def _is_maintained(shape: TreeShape) -> bool:
     """Whether the engine maintains the output of its groups."""
     try:
         if shape.aggregate is not None:
@@ -123,8 +124,8 @@ def _is_told(shape: TreeShape) -> bool:
 
 
 def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
-    """The tree of a plan without UNION at its top. The plan has been through the rules, so AVG is
-    split. `changed` are changed rows per table."""
+    """The tree of a plan without UNION at its top, after the rules, which split AVG. `changed` are
+    changed rows per table."""
     return _shape_of(block_of(root), changed)
 
 
@@ -159,12 +160,12 @@ def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
     one_by_one = set()
-    for at, output in enumerate(grouping.aggregates):
+    for index, output in enumerate(grouping.aggregates):
         try:
             call = plain_call(output.call)
-            calls[at] = call.arguments
+            calls[index] = call.arguments
             if call.distinct or is_ordered(call):
-                one_by_one.add(at)
+                one_by_one.add(index)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
     return RequestedRows(
@@ -189,11 +190,11 @@ def _not_joined(plan: Plan) -> NoTree:
 def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
     root = result.nodes[-1]
     outputs = []
-    for at, output in enumerate(grouping.aggregates):
+    for index, output in enumerate(grouping.aggregates):
         plain = plain_call(output.call)
         is_one_by_one = plain.distinct or is_ordered(plain)
         is_sum = plain.function in _SUMS and not is_one_by_one
-        if not is_sum and at not in (result.one_by_one if is_one_by_one else root.arguments):
+        if not is_sum and index not in (result.one_by_one if is_one_by_one else root.arguments):
             name = output.call.function.upper()
             text = f"{name} is only possible for columns of the table that has the GROUP BY columns"
             return NoTree(Reason.CALL, text, output.call.span)
@@ -201,29 +202,24 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
             # Values kept are those of GROUP BY.
             text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)
-        kept = result.calls[at]
+        arguments = result.calls[index]
         if is_one_by_one:
-            kept = tuple(root.kept[place] for place in result.one_by_one[at])
-        call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
+            arguments = tuple(root.kept[index] for index in result.one_by_one[index])
+        call = AggregateCall(plain.function, arguments, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(
-        ComputedColumn(key.attribute, root.kept[place])
-        for key, place in zip(grouping.keys, result.columns, strict=True)
+        ComputedColumn(key.attribute, root.kept[index])
+        for key, index in zip(grouping.keys, result.columns, strict=True)
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
     return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
 
 
-# A tree's shape in words: its nodes as a record each, and as lines for people. Law: the record
-# says what the shape says, in the names of the query; one line per node, children below their
-# parents in order.
-
-
 class NodeEntry(Struct, frozen=True):
-    """One node: its relations, its edge to the parent, what it keeps and sums. `bag` has no
-    relation at a virtual root; `parent` is the parent's position. `ranges` has for each sketched
-    access the column and whether the node counts its rows or keeps the column; of `probed`
-    relations no two are joined by themselves. `at` is its position in the shape, which names its
+    """One node, in the names of the query: its relations, its edge to the parent, what it keeps and
+    sums. `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has
+    for each sketched access the column and whether the node counts its rows or keeps the column;
+    `probed` relations are never joined in pairs. `at` is its position in the shape, which names its
     state."""
 
     at: int
@@ -248,8 +244,8 @@ def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> Tre
     """Describe the tree; `sketched` has the partition column of each sketched access."""
     last = len(shape.nodes) - 1
     names = _names(shape)
-    places = list(_downwards(shape, last))
-    entries = tuple(_entry(shape, at, places, sketched, names) for at in places)
+    order = list(_downwards(shape, last))
+    entries = tuple(_entry(shape, position, order, sketched, names) for position in order)
     return TreeDescription(str(shape.mode), shape.height, entries)
 
 
@@ -258,9 +254,9 @@ def tree_lines(tree: TreeDescription) -> tuple[str, ...]:
     return tuple(_lines(tree, 0, "", ""))
 
 
-def _downwards(shape: TreeShape, at: int) -> Iterator[int]:
-    yield at
-    for child in shape.children_of(at):
+def _downwards(shape: TreeShape, index: int) -> Iterator[int]:
+    yield index
+    for child in shape.children_of(index):
         yield from _downwards(shape, child)
 
 
@@ -276,12 +272,12 @@ def _names(shape: TreeShape) -> Names:
 
 def _entry(
     shape: TreeShape,
-    at: int,
-    places: list[int],
+    index: int,
+    order: list[int],
     sketched: Mapping[AccessId, ColumnName],
     names: Names,
 ) -> NodeEntry:
-    node = shape.nodes[at]
+    node = shape.nodes[index]
     outputs = () if shape.aggregate is None else shape.aggregate.aggregates
     ranges = tuple(
         (
@@ -293,22 +289,22 @@ def _entry(
     )
     kept = tuple(expr_text(expr, names) for expr in node.kept)
     return NodeEntry(
-        at=at,
+        at=index,
         bag=tuple(access.removesuffix("#1") for access in node.accesses)
         or (() if node.rows is None else ("one row",)),
-        parent=None if node.parent is None else places.index(node.parent),
+        parent=None if node.parent is None else order.index(node.parent),
         edge="" if node.parent is None else str(node.edge),
-        key=tuple(kept[place] for place in node.key),
+        key=tuple(kept[position] for position in node.key),
         kept=kept,
-        calls=tuple(call_text(outputs[one].call, names) for one in node.arguments),
+        calls=tuple(call_text(outputs[argument].call, names) for argument in node.arguments),
         ranges=ranges,
         probed=node.circle is not None,
     )
 
 
-def _lines(tree: TreeDescription, at: int, first: str, rest: str) -> Iterator[str]:
-    yield first + _line(tree.nodes[at], is_ring=tree.mode == "ring")
-    children = [place for place, node in enumerate(tree.nodes) if node.parent == at]
+def _lines(tree: TreeDescription, index: int, first: str, rest: str) -> Iterator[str]:
+    yield first + _line(tree.nodes[index], is_ring=tree.mode == "ring")
+    children = [position for position, node in enumerate(tree.nodes) if node.parent == index]
     for child in children:
         is_last = child == children[-1]
         yield from _lines(
@@ -328,5 +324,5 @@ def _line(node: NodeEntry, *, is_ring: bool) -> str:
         parts.append(f"{node.edge} on {', '.join(node.key) or 'nothing'}")
     if node.bag and (node.kept or node.calls):
         parts.append(f"keeps {', '.join((*node.kept, *node.calls))}")
-    told = "; ".join((parts.pop(), *(f"ranges of {column} {how}" for column, how in node.ranges)))
-    return "  ".join((*parts, told))
+    ranges = (f"ranges of {column} {how}" for column, how in node.ranges)
+    return "  ".join((*parts[:-1], "; ".join((parts[-1], *ranges))))

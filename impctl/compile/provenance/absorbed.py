@@ -59,14 +59,12 @@ if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
     from impctl.types import AttributeId, ColumnName, FixpointId, TableName
 
-# Plans whose rows bring along the numbers of the rows that they are made of. Law: the plan has
-# the rows of the one given, each as often as there are ways to make it, with the numbers of the
-# rows behind it in columns of their own; NULL where a branch of a UNION has fewer, and a number
-# below zero for the branch, so that no two rows have the same. What gives a row once for many
-# (DISTINCT, UNION, a grouping, a fixpoint) is evaluated first and read like a table; so are
-# EXISTS and IN below what counts rows, where a row is there as often as it is, however many
-# partners it has. What makes rows of the absence of others, or of their places in an order, has
-# no such plan: BlockedError with its place.
+# Plans whose rows carry the numbers of the rows they are made of, in extra columns: each row as
+# often as there are ways to make it; NULL where a branch of a UNION has fewer numbers, and a number
+# below zero for the branch, so that no two rows have the same. Nodes that merge rows (DISTINCT,
+# UNION, a grouping, a fixpoint) are evaluated first and read like a table; so are EXISTS and IN
+# below a node that counts rows, where partners must not multiply them. Rows that depend on the
+# absence or order of others have no such plan: BlockedError with its place.
 
 NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 
@@ -99,7 +97,7 @@ class RowNumbering(Struct, frozen=True):
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
             case Project():
                 below = self.of(plan.child, is_counted=is_counted)
-                outputs = (*plan.outputs, *_passed(below.numbers))
+                outputs = (*plan.outputs, *ComputedColumn.unchanged(below.numbers))
                 return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
             case Join(kind=JoinKind.SEMI) if is_counted:
                 return self.of(self.evaluated(plan))
@@ -114,31 +112,33 @@ class RowNumbering(Struct, frozen=True):
         raise BlockedError(_reason(plan), plan.span)
 
     def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
-        left, right = (self.of(one, is_counted=is_counted) for one in (plan.left, plan.right))
+        left, right = (self.of(side, is_counted=is_counted) for side in (plan.left, plan.right))
         numbers = (*left.numbers, *right.numbers)
         joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
-        return NumberedPlan(Project(joined, (*own, *_passed(numbers)), span=plan.span), numbers)
+        columns = ComputedColumn.unchanged(attributes_of(plan.left))
+        return NumberedPlan(
+            Project(joined, (*columns, *ComputedColumn.unchanged(numbers)), span=plan.span), numbers
+        )
 
     def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
-        sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
+        sides = [self.of(side, is_counted=is_counted) for side in (plan.left, plan.right)]
         most = max(len(side.numbers) for side in sides) + 1
         name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
-        numbers = tuple(_number(f"{name}{at}") for at in range(most))
+        numbers = tuple(_number(f"{name}{index}") for index in range(most))
         wide: list[Plan] = []
-        for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
-            result: list[Expr] = [Literal(-1 - place, LONG)]
+        for position, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
+            result: list[Expr] = [Literal(-1 - position, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(child))
-            made = tuple(
-                ComputedColumn(_number(f"{name}{at}/{place}"), expr)
-                for at, expr in enumerate(result)
+            columns = ComputedColumn.unchanged(attributes_of(child))
+            number_columns = tuple(
+                ComputedColumn(_number(f"{name}{index}/{position}"), expr)
+                for index, expr in enumerate(result)
             )
-            wide.append(Project(side.plan, (*own, *made), span=plan.span))
+            wide.append(Project(side.plan, (*columns, *number_columns), span=plan.span))
         left, right = wide
         attributes = (*plan.attributes, *numbers)
         return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
@@ -160,10 +160,6 @@ def _number(name: str) -> Attribute:
     return Attribute(name, NUMBER, LONG)
 
 
-def _passed(numbers: tuple[Attribute, ...]) -> tuple[ComputedColumn, ...]:
-    return tuple(ComputedColumn(number, number.ref()) for number in numbers)
-
-
 def _reason(plan: Plan) -> str:
     """Why rows of a node are not made only of rows below it."""
     match plan:
@@ -180,9 +176,9 @@ def _reason(plan: Plan) -> str:
     return f"{type(plan).__name__} cannot be traced to rows"
 
 
-# Ways in which rows are made of others: heads and bodies as numbers. Law: a making is one way:
-# its head is there if all its bodies are. Those of groups are marked: a part of a group's rows
-# may make the same row by chance, or another one.
+# A making is one way to make a row, its head, from others, its bodies: the head exists if all
+# bodies do. Makings of groups are marked: part of a group's rows may make the same row by chance,
+# or another one.
 
 
 class Makings(Struct, frozen=True):
@@ -239,14 +235,10 @@ class MakingList:
         )
 
 
-# Which rows of a fixpoint no row of their group beats, while its rows come round by round. Law:
-# as of `plan.nodes`, over the rows met so far. A row that is beaten is beaten for good, so once
-# rows come no more those that are left are the best ones. Values without an order in whole
-# numbers beat nothing, and all rows stay.
-
-
 class BestSoFar:
-    """The best values of each group of the rows seen."""
+    """The best values of each group of a fixpoint's rows seen so far, as defined in `plan.nodes`. A
+    beaten row stays beaten, so the rows left at the end are the best. Values without an order in
+    whole numbers beat nothing."""
 
     def __init__(self, best: BestOnly) -> None:
         self._only = best
@@ -255,24 +247,24 @@ class BestSoFar:
     def meet(self, columns: Sequence[Vector], length: int) -> Bools:
         """Mark the rows that no row seen so far beats, nor one of these; shape (length,)."""
         ranked = [columns[value.place] for value in self._only.values]
-        if any(one.is_textual or one.values.dtype == object for one in ranked):
+        if any(column.is_textual or column.values.dtype == object for column in ranked):
             return np.ones(length, dtype=np.bool_)
         groups, values = self._groups(columns, length), self._values(columns)
         stays = np.zeros(length, dtype=np.bool_)
-        for at, group in enumerate(groups):
-            known = self._best.setdefault(group, [INT64_MAX] * len(values))
-            for place, (ranks, _) in enumerate(values):
-                known[place] = min(known[place], int(ranks[at]))
-        for at, group in enumerate(groups):
-            known = self._best[group]
-            stays[at] = any(
-                ranks[at] == known[place] or (self._only.keeps_null and not valid[at])
-                for place, (ranks, valid) in enumerate(values)
+        for index, group in enumerate(groups):
+            best = self._best.setdefault(group, [INT64_MAX] * len(values))
+            for position, (ranks, _) in enumerate(values):
+                best[position] = min(best[position], int(ranks[index]))
+        for index, group in enumerate(groups):
+            best = self._best[group]
+            stays[index] = any(
+                ranks[index] == best[position] or (self._only.keeps_null and not valid[index])
+                for position, (ranks, valid) in enumerate(values)
             )
         return stays
 
     def _groups(self, columns: Sequence[Vector], length: int) -> list[tuple[Any, ...]]:
-        keys, _ = group_normal([columns[place] for place in self._only.keys], length)
+        keys, _ = group_normal([columns[position] for position in self._only.keys], length)
         return list(row_keys(keys)) if keys else [()] * length
 
     def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
@@ -286,13 +278,12 @@ class BestSoFar:
         return result
 
 
-# What derives the rows of a fixpoint taken apart: ingredients, and what joins them. Law: the plan
-# with leaves in place of the ingredients derives the fixpoint's rows, those of the base too, as
-# often as they are derived. An ingredient is conditions and columns over one table, as deep as
-# joins and UNION ALL allow, and has all columns that the fixpoint reads of the table, here or
-# elsewhere: so its rows are rows of the table, and those of several ingredients can be told to be
-# one. Anything else that does not read the fixpoint, as a grouping, is an ingredient as it is,
-# whose rows are leaves though they are no rows of a table.
+# A fixpoint's derivation taken apart into ingredients and what joins them. The plan with leaves in
+# place of the ingredients derives the rows of base and step, as often as they are derived. An
+# ingredient is conditions and columns over one table, as deep as joins and UNION ALL allow, with
+# all columns that the fixpoint reads of the table anywhere, so that its rows can be identified
+# across ingredients. Any other part that does not read the fixpoint, such as a grouping, is an
+# ingredient whose rows are no rows of a table.
 
 
 class OfTable(Struct, frozen=True):
@@ -324,7 +315,9 @@ def taken_apart(node: Fixpoint) -> Apart:
     """The base and the step of a fixpoint, under its columns, without its ingredients."""
     read: dict[TableName, dict[ColumnName, Attribute]] = {}
     for scan in scans_of(node):
-        read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
+        read.setdefault(scan.table, {}).update(
+            {attribute.name: attribute for attribute in scan.attributes}
+        )
     taking = _Taking(node, read)
     base = taking.opened(under_columns_of(node.base, node))
     step = under_columns_of(taking.opened(node.step), node)
@@ -355,24 +348,24 @@ class _Taking(Struct, frozen=True):
 
     def _ingredient(self, plan: Plan) -> Plan:
         scans = scans_of(plan)
-        own = attributes_of(plan)
+        columns = attributes_of(plan)
         wide = self._with_columns_of_table(plan)
         if wide is not None:
             (scan,) = scans_of(wide)
-            of = OfTable(scan.table, tuple(one.name for one in scan.attributes))
+            of = OfTable(scan.table, tuple(attribute.name for attribute in scan.attributes))
             told_by = scan.attributes
         else:
-            wide, of, told_by = plan, None, own
+            wide, of, told_by = plan, None, columns
         if not attributes_of(wide):
-            what = "the engine does not support a part of WITH RECURSIVE without columns"
+            reason = "the engine does not support a part of WITH RECURSIVE without columns"
             why = "its rows cannot be distinguished"
-            raise BlockedError(f"{what}, because {why}", plan.span)
+            raise BlockedError(f"{reason}, because {why}", plan.span)
         name = f"{self.node.id}/{len(self.ingredients)}"
         leaf = Recursive(name, attributes_of(wide), span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
-        if len(leaf.attributes) == len(own):
+        if len(leaf.attributes) == len(columns):
             return leaf
-        return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), span=plan.span)
+        return Project(leaf, ComputedColumn.unchanged(columns), span=plan.span)
 
     def _with_columns_of_table(self, plan: Plan) -> Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other
@@ -387,7 +380,7 @@ class _Taking(Struct, frozen=True):
                 below = self._with_columns_of_table(plan.child)
                 if below is None:
                     return None
-                known: set[AttributeId] = {one.attribute.id for one in plan.outputs}
+                known: set[AttributeId] = {output.attribute.id for output in plan.outputs}
                 (scan,) = scans_of(below)
                 more = tuple(
                     ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
@@ -396,11 +389,11 @@ class _Taking(Struct, frozen=True):
         return None
 
     def _whole(self, scan: Scan) -> Scan | None:
-        own = {one.name for one in scan.attributes}
+        names = {attribute.name for attribute in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
             for name, one in self.read[scan.table].items()
-            if name not in own
+            if name not in names
         )
         result = replace(scan, attributes=(*scan.attributes, *more))
         return result if result.attributes else None
@@ -426,11 +419,10 @@ def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     return Project(plan, tuple(outputs), span=plan.span)
 
 
-# Fixpoints kept by absorption: their ingredients, and what derives rows in their circuit. Law: T,
-# its changes and the sketch are those of a fixpoint by ranks (`compile.fixpoint`). Above the
-# fixpoint's rows and those of ingredients their numbers go along as columns. Refused by its place
-# is what does not make each row of the fixpoint of rows that are there (an outer join of its
-# rows, or NOT IN, NOT EXISTS), and what counts derivations or keeps the best rows only.
+# Fixpoints kept by absorption. T, its changes and the sketch are as for ranks (`compile.fixpoint`);
+# rows of the fixpoint and of ingredients carry their numbers as columns. Refused with its place:
+# whatever makes rows from absent rows (an outer join of its rows, NOT IN, NOT EXISTS), counts
+# derivations, or keeps only the best rows.
 
 _ABSORBED = "cannot be maintained with `provenance: absorption`"
 
@@ -461,13 +453,16 @@ def build_absorbed(
     number = f"{name}/number"
     ingredients = _ingredients(builder, apart, key)
     given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
-    for at, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
-        own = (*typed(ingredient.leaf.attributes, node.span), (number_of(ingredient.leaf).id, LONG))
-        given[ingredient.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    for index, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
+        leaf_columns = (
+            *typed(ingredient.leaf.attributes, node.span),
+            (number_of(ingredient.leaf).id, LONG),
+        )
+        given[ingredient.leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
     inner.given = given
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
-    bodies = tuple(one.id for one in numbered.numbers)
-    every = (*columns, *((one, LONG) for one in bodies))
+    bodies = tuple(number.id for number in numbered.numbers)
+    every = (*columns, *((body, LONG) for body in bodies))
     outputs = [(column, ColumnRef(column, kind)) for column, kind in every]
     flow = inner.project(flow, outputs, every, node)
     operator = AbsorbedFixpoint(
@@ -476,25 +471,31 @@ def build_absorbed(
         number,
         Circuit(inner.operators, inner.inputs),
         [
-            Ingredient(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
-            for one in apart.ingredients
+            Ingredient(
+                typed(ingredient.told_by, node.span),
+                number_of(ingredient.leaf).id,
+                ingredient.has_scans,
+            )
+            for ingredient in apart.ingredients
         ],
         bodies,
         len(flow.accesses),
         absorbs=absorbs,
     )
     rows = rows_of(builder, operator, ingredients, columns, flow.accesses, key)
-    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.ingredients))
+    return rows, AbsorbedRows(
+        node.id, operator, tuple(ingredient.of for ingredient in apart.ingredients)
+    )
 
 
 def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> list[Flow]:
     flows = []
     for ingredient in apart.ingredients:
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
-        own = typed(ingredient.leaf.attributes, ingredient.plan.span)
-        if not {name for name, _ in own} <= flow.ids:
-            what = "the engine does not support using a sum of doubles below WITH RECURSIVE"
-            raise BlockedError(what, ingredient.plan.span)
+        columns = typed(ingredient.leaf.attributes, ingredient.plan.span)
+        if not {name for name, _ in columns} <= flow.ids:
+            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(reason, ingredient.plan.span)
         flows.append(untagged(builder, flow) if key is not None else flow)
     return flows
 
@@ -506,20 +507,19 @@ def _refuse(node: Fixpoint) -> None:
         "that keeps only the best rows": node.best is not None,
         "whose sketch has only one derivation of each row": node.chooses,
     }
-    for what, is_refused in refused.items():
+    for reason, is_refused in refused.items():
         if is_refused:
-            raise BlockedError(f"WITH RECURSIVE {what} {_ABSORBED}", node.span)
+            raise BlockedError(f"WITH RECURSIVE {reason} {_ABSORBED}", node.span)
 
 
 def _refused(node: Plan) -> Scan:
-    what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
-    raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    reason = f"{type(node).__name__} over rows of the self-referencing WITH entry"
+    raise BlockedError(f"{reason} {_ABSORBED}", node.span)
 
 
-# What a fixpoint that is kept by absorption tells: its rows, rows of tables, all derivations.
-# Law: rows of tables have the numbers from 0 on, each different one a number, however many
-# accesses read it; rows of the fixpoint those from `first` on. What is told is of the state as it
-# stands; no table is read. Rows are the columns that are read of a table.
+# What the state of a fixpoint kept by absorption gives: its rows, rows of tables, all derivations;
+# no table is read. Distinct rows of tables, in the columns read, are numbered from 0 across
+# accesses, rows of the fixpoint from `first`.
 
 _ZONE = "UTC"  # The time zone of reported times: that of times in tables
 
@@ -555,7 +555,7 @@ class KeptDerivations:
     def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
         self.absorbed = absorbed
         self.tables = tables
-        self.first = sum(len(one.numbers) for one in tables.values())
+        self.first = sum(len(table.numbers) for table in tables.values())
 
     def known(self, number_of_leaf: Mapping[int, int]) -> KnownRows:
         """The rows with all derivations, leaves by the numbers of their rows."""
@@ -611,30 +611,30 @@ def _rows_of(
 ) -> TableRows:
     """The rows of a table over all its ingredients; notes which leaf is which row."""
     given = iter(numbers)
-    known: dict[tuple[Any, ...], int] = {}
+    seen: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
-    taken: list[pa.Table] = []
-    for at, of in enumerate(absorbed.of):
+    tables: list[pa.Table] = []
+    for index, of in enumerate(absorbed.of):
         if of is None or of.table != table:
             continue
-        held, leaves, weights = _held_leaves(absorbed, at)
-        own = {column: held[column] for column in columns}
+        values, leaves, weights = _stored_leaves(absorbed, index)
+        columns_of_row = {column: values[column] for column in columns}
         new = []
-        for place, row in enumerate(row_keys(own.values())):
-            number = known.get(row)
+        for place, row in enumerate(row_keys(columns_of_row.values())):
+            number = seen.get(row)
             if number is None:
-                number = known[row] = next(given)
+                number = seen[row] = next(given)
                 new.append(place)
             copies[number] = max(weights[place], copies.get(number, 0))
             number_of_leaf[leaves[place]] = number
-        taken.append(_shown(own).take(pa.array(new, pa.int64())))
-    return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
+        tables.append(_shown(columns_of_row).take(pa.array(new, pa.int64())))
+    return TableRows(columns, [*seen.values()], [*copies.values()], pa.concat_tables(tables))
 
 
-def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
+def leaves_of(absorbed: AbsorbedRows, index: int) -> tuple[pa.Table, list[int], list[int]]:
     """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
-    held, numbers, copies = _held_leaves(absorbed, at)
-    return _shown(held), numbers, copies
+    values, numbers, copies = _stored_leaves(absorbed, index)
+    return _shown(values), numbers, copies
 
 
 def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
@@ -646,23 +646,24 @@ def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, 
         return rows, rows
     left = rows.keep(~np.isin(rows.columns[KEPT_NUMBER].values, [*gone]))
     names = [name for name, _ in operator.columns]
-    whole, rest = (
-        Batch({name: one.columns[name] for name in names}, one.weights, ()) for one in (rows, left)
+    every, rest = (
+        Batch({name: batch.columns[name] for name in names}, batch.weights, ())
+        for batch in (rows, left)
     )
-    return whole, rest
+    return every, rest
 
 
-def _held_leaves(
-    absorbed: AbsorbedRows, at: int
+def _stored_leaves(
+    absorbed: AbsorbedRows, index: int
 ) -> tuple[dict[ColumnName, Vector], list[int], list[int]]:
     """As `leaves_of`, values as the state holds them."""
-    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
+    of, ingredient = absorbed.of[index], absorbed.operator.ingredients[index]
     assert of is not None, "of a table"
-    held = absorbed.operator.leaves[at].whole()
+    values = absorbed.operator.leaves[index].whole()
     # No rows may come without columns.
-    vectors = [held.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
-    numbers = held.columns[KEPT_NUMBER].values.tolist() if len(held) else []
-    return dict(zip(of.columns, vectors, strict=True)), numbers, held.weights.tolist()
+    vectors = [values.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
+    numbers = values.columns[KEPT_NUMBER].values.tolist() if len(values) else []
+    return dict(zip(of.columns, vectors, strict=True)), numbers, values.weights.tolist()
 
 
 def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:

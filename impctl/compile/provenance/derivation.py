@@ -16,17 +16,15 @@ from impctl.data.vector import Ints, slice_positions
 if TYPE_CHECKING:
     from impctl.compile.provenance.absorbed import Makings
 
-# A smallest set of rows that derives a row, or one of which no row can be left out. Law: what is
-# told derives the row: from its rows alone, by the makings. `SMALLEST` is said only where it is
-# proved that no set of fewer rows does, `MINIMAL` where dropping any one of its rows leaves the
-# row without a derivation (so no proper subset derives it, as more rows never derive less),
-# `GROUP` where rows are grouped on the way: then all rows of the groups are told. Proof by
-# shortest derivation: where every making has one row made among its bodies at most, a derivation
-# is a line of makings, and a row made twice on it can be cut short; where besides no row of a
-# table is a body in the makings of two heads, the rows of a line's makings are all different, so
-# that a line with the fewest is a set with the fewest. Else by search, up to a budget of work:
-# whatever derives the row has a row of every set whose absence ends all derivations. Finding the
-# smallest set is NP-hard in general, hence the budget.
+# A smallest set of table rows that derives a row, or one without spare rows. `SMALLEST` is claimed
+# only if proved, `MINIMAL` if without any one of its rows the row has no derivation (so no proper
+# subset derives it, as more rows never derive less), `GROUP` if rows are grouped on the way: then
+# all rows of the groups are included. Proof by shortest derivation: if every making has at most one
+# made row among its bodies, a derivation is a line of makings, and a row made twice on it can be
+# cut short; if besides no table row is a body in the makings of two heads, the rows of a line's
+# makings are all different, so a line with the fewest is a set with the fewest. Else a search
+# within a budget, since finding the smallest set is NP-hard: any derivation has a row of every set
+# whose absence ends all derivations.
 
 BUDGET = 5_000_000  # Bodies examined in the search for a smallest set: some seconds
 
@@ -68,15 +66,19 @@ def derivation_of(
         return Derivation(chosen, Claim.SMALLEST, len(leaves))
     horn = _Horn(lineage, leaves)
     if smallest is not None:
-        told = smallest(target, zip(lineage.heads.tolist(), lineage.bodies_of_all(), strict=True))
-        if told is not None:
-            return Derivation(horn.in_order(told), Claim.SMALLEST, len(leaves))
-    kept = horn.without_spare(chosen)
+        numbers = smallest(
+            target, zip(lineage.heads.tolist(), lineage.bodies_of_all(), strict=True)
+        )
+        if numbers is not None:
+            return Derivation(horn.in_order(numbers), Claim.SMALLEST, len(leaves))
+    needed = horn.without_spare(chosen)
     try:
-        fewer = _SmallerSetSearch(horn, budget).smaller_than(kept)
+        fewer = _SmallerSetSearch(horn, budget).smaller_than(needed)
     except _SpentError:
-        return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
-    return Derivation(horn.in_order(kept if fewer is None else fewer), Claim.SMALLEST, len(leaves))
+        return Derivation(horn.in_order(needed), Claim.MINIMAL, len(leaves))
+    return Derivation(
+        horn.in_order(needed if fewer is None else fewer), Claim.SMALLEST, len(leaves)
+    )
 
 
 class _SpentError(Exception):
@@ -96,9 +98,9 @@ class _Horn:
             head for head, bodies in zip(self._heads, self._bodies, strict=True) if not bodies
         ]
         self._uses: dict[int, list[int]] = {}
-        for at, bodies in enumerate(self._bodies):
+        for index, bodies in enumerate(self._bodies):
             for body in bodies:
-                self._uses.setdefault(body, []).append(at)
+                self._uses.setdefault(body, []).append(index)
         self.work = 0
 
     def derives(self, rows: Collection[int]) -> bool:
@@ -110,11 +112,11 @@ class _Horn:
             row = left.pop()
             if row == self._target:
                 return True
-            for at in self._uses.get(row, ()):
+            for making in self._uses.get(row, ()):
                 self.work += 1
-                missing[at] = missing.get(at, len(self._bodies[at])) - 1
-                head = self._heads[at]
-                if not missing[at] and head not in seen:
+                missing[making] = missing.get(making, len(self._bodies[making])) - 1
+                head = self._heads[making]
+                if not missing[making] and head not in seen:
                     seen.add(head)
                     left.append(head)
         return False
@@ -126,23 +128,23 @@ class _Horn:
         seen, used = set(left), dict[int, None]()
         while left:
             row = left.popleft()
-            for at in self._uses.get(row, ()):
-                missing[at] = missing.get(at, len(self._bodies[at])) - 1
-                head = self._heads[at]
-                if not missing[at] and head not in seen:
+            for making in self._uses.get(row, ()):
+                missing[making] = missing.get(making, len(self._bodies[making])) - 1
+                head = self._heads[making]
+                if not missing[making] and head not in seen:
                     seen.add(head)
                     left.append(head)
-                    used.update((body, None) for body in self._bodies[at] if body < self._first)
+                    used.update((body, None) for body in self._bodies[making] if body < self._first)
         return (*used, *(row for row in sorted(rows) if row not in used))
 
     def without_spare(self, rows: Iterable[int]) -> frozenset[int]:
         """The rows without those that are not needed, removed one after the other."""
-        kept = set(rows)
-        for row in sorted(kept):
-            kept.discard(row)
-            if not self.derives(kept):
-                kept.add(row)
-        return frozenset(kept)
+        needed = set(rows)
+        for row in sorted(needed):
+            needed.discard(row)
+            if not self.derives(needed):
+                needed.add(row)
+        return frozenset(needed)
 
 
 class _SmallerSetSearch:
@@ -210,11 +212,10 @@ class _SmallerSetSearch:
         return [*self._kept_out(without, left[:middle]), *self._kept_out(without, left[middle:])]
 
 
-# The makings that take part in deriving one row, and a derivation with the fewest uses of rows.
-# Law: a derivation's cost is the number of rows of tables that it uses, each as often as it is
-# used; the one found has the least (Knuth's generalisation of Dijkstra's algorithm), and is found
-# without looking at makings that cost more. Cost: the makings that take part, in array
-# operations, one round per making that leads to the row; and those that cost no more than it.
+# The makings that take part in deriving one row, and a derivation of least cost: the number of uses
+# of table rows (Knuth's generalisation of Dijkstra's algorithm). Cost: the makings that take part,
+# in array operations, one round per making that leads to the row; and those that cost no more than
+# the result.
 
 
 class RowLineage:
@@ -239,8 +240,8 @@ class RowLineage:
 
     def is_line(self) -> bool:
         """Whether a derivation with the fewest uses of rows is one with the fewest rows."""
-        made = np.bincount(self.owners[~self._is_leaf], minlength=len(self.heads))
-        if bool((made > 1).any()):
+        made_bodies = np.bincount(self.owners[~self._is_leaf], minlength=len(self.heads))
+        if bool((made_bodies > 1).any()):
             return False
         heads = self.heads[self.owners[self._is_leaf]]
         leaves, _ = _pairs(self.bodies[self._is_leaf], heads)
@@ -253,7 +254,7 @@ class RowLineage:
         missing = np.bincount(self.owners[~self._is_leaf], minlength=count).tolist()
         heads = self.heads.tolist()
         uses = _slices(self.bodies[~self._is_leaf], self.owners[~self._is_leaf])
-        front = [(spent[at], heads[at], at) for at in range(count) if not missing[at]]
+        front = [(spent[i], heads[i], i) for i in range(count) if not missing[i]]
         heapify(front)
         chosen: dict[int, int] = {}
         while front:
@@ -263,26 +264,26 @@ class RowLineage:
             chosen[row] = by
             if row == self.target:
                 break
-            for at in uses.get(row, ()):
-                spent[at] += cost
-                missing[at] -= 1
-                if not missing[at]:
-                    heappush(front, (spent[at], heads[at], at))
+            for making in uses.get(row, ()):
+                spent[making] += cost
+                missing[making] -= 1
+                if not missing[making]:
+                    heappush(front, (spent[making], heads[making], making))
         return tuple(self._used(chosen))
 
     def _used(self, chosen: dict[int, int]) -> Iterator[int]:
         """The leaves below the target, by the making chosen for each row."""
         seen: set[int] = {self.target}
-        told: set[int] = set()
+        used: set[int] = set()
         left = [(self.target, False)]
         while left:
             row, is_done = left.pop()
             start, end = np.searchsorted(self.owners, (chosen[row], chosen[row] + 1)).tolist()
             bodies = self.bodies[start:end].tolist()
             if is_done:
-                own = [body for body in bodies if body < self.first and body not in told]
-                told.update(own)
-                yield from own
+                leaves = [body for body in bodies if body < self.first and body not in used]
+                used.update(leaves)
+                yield from leaves
                 continue
             left.append((row, True))
             more = [body for body in bodies if body >= self.first and body not in seen]
@@ -291,9 +292,9 @@ class RowLineage:
 
     def bodies_of_all(self) -> list[tuple[int, ...]]:
         """The bodies of each making."""
-        places = np.searchsorted(self.owners, np.arange(len(self.heads) + 1)).tolist()
+        starts = np.searchsorted(self.owners, np.arange(len(self.heads) + 1)).tolist()
         bodies = self.bodies.tolist()
-        return [tuple(bodies[s:e]) for s, e in zip(places[:-1], places[1:], strict=True)]
+        return [tuple(bodies[s:e]) for s, e in zip(starts[:-1], starts[1:], strict=True)]
 
 
 def _pairs(ones: Ints, others: Ints) -> tuple[Ints, Ints]:
@@ -323,15 +324,15 @@ def _taking_part(made: Makings, target: int) -> Ints:
     heads = made.heads[order]
     most = max(target, int(made.bodies.max(initial=0)), int(made.heads.max(initial=0)))
     seen = np.zeros(most + 1, dtype=np.bool_)
-    wanted = np.array([target], dtype=np.int64)
+    heads_wanted = np.array([target], dtype=np.int64)
     result: list[Ints] = []
-    while len(wanted):
-        seen[wanted] = True
-        starts = heads.searchsorted(wanted, side="left")
-        places, _ = slice_positions(starts, heads.searchsorted(wanted, side="right"))
-        positions = order[places]
+    while len(heads_wanted):
+        seen[heads_wanted] = True
+        starts = heads.searchsorted(heads_wanted, side="left")
+        positions_, _ = slice_positions(starts, heads.searchsorted(heads_wanted, side="right"))
+        positions = order[positions_]
         result.append(positions)
-        places, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
-        bodies = made.bodies[places]
-        wanted = np.unique(bodies[~seen[bodies]])
+        positions_, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
+        bodies = made.bodies[positions_]
+        heads_wanted = np.unique(bodies[~seen[bodies]])
     return np.sort(np.concatenate(result))

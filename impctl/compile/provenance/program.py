@@ -56,9 +56,8 @@ if TYPE_CHECKING:
     from impctl.types import AccessId
 
 
-# Rows of one node of a plan, each once and with a number. Law: rows are one where DISTINCT says
-# so: NULL equals NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first met and
-# never again to another.
+# Rows of one node of a plan, each once and numbered. Rows are equal as for DISTINCT: NULL equals
+# NULL, NaN NaN, 0.0 -0.0. A number is given to a row when it is first seen, and never reused.
 
 
 class Met(Struct, frozen=True):
@@ -97,27 +96,25 @@ class ProgramRows:
         leaders = grouping.leaders(keys)
         rows = row_keys(leaders) if leaders else [()] * grouping.groups
         result, new = np.empty(grouping.groups, dtype=np.int64), []
-        for at, key in enumerate(rows):
+        for index, key in enumerate(rows):
             number = self._known.get(key)
             if number is None:
                 number = self._known[key] = next(self._numbers)
-                new.append(at)
-            result[at] = number
-        places = np.array(new, dtype=np.int64)
-        taken = tuple(column.take(grouping.first[places]) for column in keys)
-        self._given.append(result[places])
-        for parts, column in zip(self._columns, taken, strict=True):
+                new.append(index)
+            result[index] = number
+        indexes = np.array(new, dtype=np.int64)
+        new_columns = tuple(column.take(grouping.first[indexes]) for column in keys)
+        self._given.append(result[indexes])
+        for parts, column in zip(self._columns, new_columns, strict=True):
             parts.append(column)
-        return Met(result[grouping.index()], result[places], taken)
+        return Met(result[grouping.index()], result[indexes], new_columns)
 
 
-# All ways in which rows of a query are made, found by running it once with numbered rows. Law: a
-# making is one way to make a row, its head, of others, its bodies; it is there if and only if all
-# its bodies are rows of the tables given, or rows made of them. Rows of tables have the numbers
-# given, rows made those from `first` on. A group is made in one way, of all its rows. A
-# fixpoint's rows come round by round, and each is stepped with once; where its best rows alone
-# count, those that are beaten as they come are not stepped with, and none that is beaten is left.
-# Cost: the makings, which may be many more than the rows.
+# All makings of the rows of a query, found by running it once with numbered rows. A making exists
+# iff all its bodies are given table rows or rows made of them. Table rows have the given numbers,
+# made rows those from `first` on. A group has one making, of all its rows. A fixpoint's rows come
+# round by round, each stepped once; if only the best rows count, those already beaten are not
+# stepped, and no beaten row is left. Cost: the makings, which may be many more than the rows.
 
 
 class Made(Struct, frozen=True):
@@ -132,8 +129,10 @@ class Made(Struct, frozen=True):
         """The rows as an answer has them, under these attributes, in a session of this zone."""
         ones = np.ones(len(self.numbers), dtype=np.int64)
         pairs = zip(typed(attributes, None), self.columns, strict=True)
-        columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
-        return pa.Table.from_arrays(columns, names=[one.name for one in attributes])
+        columns = [
+            arrow_column(column, ones, arrow_type(kind, zone)) for (_, kind), column in pairs
+        ]
+        return pa.Table.from_arrays(columns, names=[attribute.name for attribute in attributes])
 
 
 def made_rows(
@@ -145,10 +144,9 @@ def made_rows(
     limits: Limits = LIMITS,
 ) -> Made:
     """The rows of a plan from these rows per access, each table with its rows' numbers in the
-    column `NUMBER`, all below `first`. The rows of a `known` fixpoint are not computed again.
-    `check` is called after each run and round, and may raise. BlockedError if the plan, or a part
-    of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as of
-    the engine."""
+    column `NUMBER`, all below `first`. Rows of a `known` fixpoint are not recomputed. `check` is
+    called after each run and round, and may raise. BlockedError if a part of the plan is not
+    traced; UnsupportedError beyond the limits of recursion; errors of values as of the engine."""
     program = _Program(tables, first, check, known, limits)
     rows = program.once(root)
     return Made(rows.given, rows.columns, program.makings.whole())
@@ -213,50 +211,50 @@ class _Program:
         return Scan(name, name, attributes_of(node), span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
-        own = {one.id: column for one, column in zip(scan.attributes, columns, strict=True)}
-        own[number_of(scan).id] = Vector(LONG, numbers)
-        self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
+        columns_by_id = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
+        columns_by_id[number_of(scan).id] = Vector(LONG, numbers)
+        self._held[scan.access] = Batch(columns_by_id, np.ones(len(numbers), dtype=np.int64), ())
 
     def _batch(self, source: Source) -> Batch:
         """The input of a source: rows of a table, or made rows."""
-        held = self._held.get(source.access)
-        return source.came(self._tables[source.access]) if held is None else held
+        rows = self._held.get(source.access)
+        return source.inserted(self._tables[source.access]) if rows is None else rows
 
     def _with_partner(self, node: Join) -> Scan:
         """The left rows of a semi join, with their multiplicity; every partner is a way."""
         left = self._numbering.of(node.left, is_counted=True)
         right = self._numbering.of(node.right)
         joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
-        own = attributes_of(node)
-        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
+        left_columns = attributes_of(node)
+        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), left_columns)
         result = run.filled()
         self._check()
         bodies = run.bodies(result)
         columns = tuple((number.id, LONG) for number in left.numbers)
-        keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
+        keys = [Vector(LONG, bodies[:, index]) for index in range(len(columns))]
         numbers = ProgramRows(columns, self._numbers).meet(keys, len(result)).numbers
         self.makings.add(numbers, bodies)
-        each, first = np.unique(numbers, return_index=True)
-        return self._read_as(node, [column.take(first) for column in run.columns(result)], each)
+        distinct, first = np.unique(numbers, return_index=True)
+        return self._read_as(node, [column.take(first) for column in run.columns(result)], distinct)
 
     def _grouped(self, node: Aggregate) -> Scan:
         if node.grouping_sets is not None:
             raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
-        passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
+        passed = ComputedColumn.unchanged(below.numbers)
         keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
-        whole = replace(node, child=below.plan)
-        of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
+        grouping = replace(node, child=below.plan)
+        of_groups = self._run(NumberedPlan(grouping, ()), attributes_of(node))
         groups, rows = of_groups.filled(), of_rows.filled()
         self._check()
         numbered = ProgramRows(typed(keys, node.span), self._numbers)
         columns = of_groups.columns(groups)
-        made = numbered.meet(columns[: len(keys)], len(groups)).numbers
+        new_numbers = numbered.meet(columns[: len(keys)], len(groups)).numbers
         heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
-        self.makings.add_groups(made, heads, of_rows.bodies(rows))
-        return self._read_as(node, columns, made)
+        self.makings.add_groups(new_numbers, heads, of_rows.bodies(rows))
+        return self._read_as(node, columns, new_numbers)
 
     def _fixpoint(self, node: Fixpoint) -> Scan:
         known = self._known
@@ -282,7 +280,7 @@ class _Program:
             for columns, numbers in fronts:
                 for leaf in leaves:
                     self._hold(leaf, columns, numbers)
-                result.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+                result.append(self._made(rows, run, run.moved([leaf.access for leaf in leaves])))
         return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
     def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
@@ -294,8 +292,8 @@ class _Program:
             isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
         )
         if is_once and reads_fixpoint(plan, node.id):
-            what = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
-            raise BlockedError(what, plan.span)
+            reason = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
+            raise BlockedError(reason, plan.span)
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
 
 
@@ -325,10 +323,10 @@ class _PlanRun:
         batch: Callable[[Source], Batch],
     ) -> None:
         self._columns = typed(attributes, numbered_plan.plan.span)
-        self._numbers = tuple(one.id for one in numbered_plan.numbers)
+        self._numbers = tuple(number.id for number in numbered_plan.numbers)
         self._batch = batch
         builder = PlanBuilder({})
-        passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *numbered_plan.numbers))
+        passed = ComputedColumn.unchanged((*attributes, *numbered_plan.numbers))
         # Above a bare table there would be no operator.
         builder.build(
             Project(numbered_plan.plan, tuple(passed), span=numbered_plan.plan.span),
@@ -340,14 +338,17 @@ class _PlanRun:
     def filled(self) -> Batch:
         start = self._circuit.start()
         batches = map(self._batch, self._sources)
-        result = self._circuit.step(*(one if len(one) else None for one in batches))
+        result = self._circuit.step(*(batch if len(batch) else None for batch in batches))
         return self._rows(start, result)
 
     def moved(self, accesses: Collection[AccessId]) -> Batch:
         """Insert rows of these accesses; return the rows that exist after it."""
         return self._rows(
             self._circuit.step(
-                *(self._batch(one) if one.access in accesses else None for one in self._sources)
+                *(
+                    self._batch(source) if source.access in accesses else None
+                    for source in self._sources
+                )
             )
         )
 
@@ -368,4 +369,6 @@ class _PlanRun:
         if not len(batch) or not self._numbers:
             return np.zeros((len(batch), len(self._numbers)), dtype=np.int64)
         columns = [batch.columns[name] for name in self._numbers]
-        return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)
+        return np.stack(
+            [np.where(column.validity(), column.values, -1) for column in columns], axis=1
+        )
