@@ -17,12 +17,7 @@ import typer
 from msgspec import Struct
 
 from impctl.cli.job import Invocation, Job, display_of
-from impctl.service.settings import (
-    DEFAULT_FILE,
-    ENVVARS,
-    Policy,
-    seconds_in,
-)
+from impctl.service.settings import DEFAULT_FILE, ENVVARS, Policy, seconds_in
 
 _VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
 

@@ -15,13 +15,7 @@ from impctl.data import pages
 from impctl.errors import StateCorruptError
 from impctl.store import rows, states
 from impctl.store.catalog import Catalog, Transaction
-from impctl.store.disk import (
-    CAREFUL,
-    RUN_SUFFIX,
-    StoreLayout,
-    suppress_full,
-    translate_errors,
-)
+from impctl.store.disk import CAREFUL, RUN_SUFFIX, StoreLayout, suppress_full, translate_errors
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun
 

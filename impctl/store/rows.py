@@ -495,11 +495,7 @@ def _versions_of(pins: Iterable[TablePin]) -> str:
 
 
 def _save_basis(
-    tx: Transaction,
-    number: int,
-    generation: int,
-    assumptions: str,
-    basis: Mapping[str, Any] | None,
+    tx: Transaction, number: int, generation: int, assumptions: str, basis: Mapping[str, Any] | None
 ) -> None:
     """Save the basis of a generation's sketches; without one they are not offered later."""
     if basis is not None:

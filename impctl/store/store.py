@@ -33,13 +33,7 @@ from impctl.store.disk import (
     suppress_full,
     translate_errors,
 )
-from impctl.store.health import (
-    KEPT_VERSIONS,
-    ScrubResult,
-    collect_sketches,
-    find_leftovers,
-    scrub,
-)
+from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub
 from impctl.store.lock import HeldLock, WriterLock
 from impctl.store.records import Collected, RunRef
 

@@ -291,8 +291,7 @@ class ProvenanceSpec(Struct, frozen=True):
     """Settings of the provenance."""
 
     ship: Annotated[
-        ShipMode,
-        key("Which derivations of a row are passed on: the first (lazy) or all (eager)."),
+        ShipMode, key("Which derivations of a row are passed on: the first (lazy) or all (eager).")
     ] = ShipMode.LAZY
     nodes: Annotated[
         int,
@@ -696,9 +695,7 @@ class LimitSpec(Struct, frozen=True):
         whole(2**62, f"the default is {_ROUNDS}"),
     ] = _ROUNDS
     rows: Annotated[
-        int,
-        key(f"Rows derived; default: {_ROWS}."),
-        whole(2**62, f"the default is {_ROWS}"),
+        int, key(f"Rows derived; default: {_ROWS}."), whole(2**62, f"the default is {_ROWS}")
     ] = _ROWS
 
 
