@@ -52,7 +52,7 @@ def test_no_document_or_an_empty_one(text: str) -> None:
 def test_lines_end_as_in_an_editor() -> None:
     text = "a\r\nb\rc\n\nd\u2028e"
     lines = Lines("f", text)
-    places = {text[i]: (lines.at(i).line, lines.at(i).column) for i in range(len(text))}
+    places = {text[i]: (lines.location(i).line, lines.location(i).column) for i in range(len(text))}
     assert [places[c] for c in "abcde"] == [(1, 1), (2, 1), (3, 1), (5, 1), (5, 3)]
 
 
@@ -63,7 +63,7 @@ def test_a_place_and_its_index_agree(text: str) -> None:
     lines = Lines("f", text)
     broken = text.replace("\r\n", "\n\n").replace("\r", "\n")
     for index in range(len(text)):
-        place = lines.at(index)
+        place = lines.location(index)
         assert place.column >= 1
         if broken[index] != "\n":
             start = broken.rfind("\n", 0, index) + 1
