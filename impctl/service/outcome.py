@@ -29,9 +29,6 @@ from impctl.service.results import (
     VerifyResult,
 )
 
-# Which failure decides how a run ends, and unsound sketches as failures. Law: a result that shows
-# an unsound sketch never ends a run well, whichever use case it came from.
-
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 """Exit codes by severity: the run's is the first of these that occurs. An unsound sketch comes
 first, failures that a retry may cure last."""
@@ -43,8 +40,8 @@ def most_severe(outcome: Outcome) -> Failure | None:
 
 
 def for_report(outcome: Outcome) -> Outcome:
-    """`outcome` with a failure for every sketch that a check found unsound, so that no run ends
-    well with one. Failures caused by the limit on open files say so."""
+    """`outcome` with a failure for each unsound sketch: no run that shows one succeeds. Failures
+    caused by the limit on open files say so."""
     failures = [Failure(failed.query, with_limit(failed.error)) for failed in outcome.failures]
     reported = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
     for result in outcome.results:
@@ -93,7 +90,7 @@ def problems_error(findings: Iterable[Finding]) -> ImpctlError | None:
 
 def is_pending(outcome: Outcome) -> bool:
     """Whether a dry run found something to do."""
-    return any(_is_to_do(result) for result in outcome.results)
+    return any(map(_is_to_do, outcome.results))
 
 
 def _is_to_do(result: Result) -> bool:
@@ -110,9 +107,9 @@ def _is_to_do(result: Result) -> bool:
             return False
 
 
-# Results as the text that Prometheus reads from a file (its exposition format, version 0.0.4).
-# Law: one `# HELP` and `# TYPE` per name, all of its samples together; counters end in `_total`,
-# units are seconds and bytes. What failed is told as 0 of `impctl_maintain_success`.
+# Metrics in Prometheus's text format (version 0.0.4). Law: one `# HELP` and `# TYPE` per name, with
+# all its samples; counters end in `_total`; units are seconds and bytes. A failed query has
+# `impctl_maintain_success` 0.
 
 
 class _Metric(Struct):
@@ -129,7 +126,7 @@ class _Metric(Struct):
             yield f"{self.name}{label} {value!r}"
 
 
-def maintain_metrics(outcome: Outcome, at: float) -> str:
+def maintain_metrics(outcome: Outcome, ended_at: float) -> str:
     """What a run of `maintain` did, per query, failed queries included."""
     success = _Metric("impctl_maintain_success", "gauge", "1 if the last run succeeded")
     took = _Metric("impctl_maintain_duration_seconds", "gauge", "Duration of the last run")
@@ -154,7 +151,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
     failed = _Metric("impctl_maintain_failures", "gauge", "Failures of the last run")
     failed.samples[""] = float(len(outcome.failures))
     last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "End of the last run")
-    last.samples[""] = at
+    last.samples[""] = ended_at
     return _text((success, took, changes, recaptured, ranges, failed, last))
 
 
@@ -163,7 +160,7 @@ def gain_metrics(outcome: Outcome) -> str:
     results = [result for result in outcome.results if isinstance(result, GainResult)]
     is_whole = all(result.since is None for result in results)
     kind, end = ("counter", "_total") if is_whole else ("gauge", "")
-    wanted: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
+    figures: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
         ("uses", "Uses of the query", lambda r: r.uses),
         ("used", "Uses with its sketches", lambda r: r.used),
         ("kept_answers", "Answers from the materialized result", lambda r: r.kept_answers),
@@ -176,7 +173,7 @@ def gain_metrics(outcome: Outcome) -> str:
     )
     metrics = [
         _Metric(f"impctl_{name}{end}", kind, meaning, {r.query: float(value(r)) for r in results})
-        for name, meaning, value in wanted
+        for name, meaning, value in figures
     ]
     last = _Metric("impctl_last_use_timestamp_seconds", "gauge", "Time of the last use")
     last.samples = {r.query: r.last_use.timestamp() for r in results if r.last_use is not None}

@@ -47,8 +47,8 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str) and is_name(name))
 
 
-# Law: no table and no file named inside is opened. A file that is not YAML has one problem; all other
-# problems are reported together.
+# Law: no table and no file named inside is opened. A file that is not YAML has one problem; all
+# other problems are reported together.
 
 DEFAULT_STORE = ".impctl"
 

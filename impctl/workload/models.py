@@ -109,8 +109,8 @@ PathText = Annotated[str, spelled("path", str)]
 Settings = Annotated[Secrets, spelled("settings", _mapping(str, _json(*_CELL)))]
 
 
-# When to maintain a query. Law: `commit` and `use` have no other settings; keys that need another key
-# have it. Durations are seconds.
+# When to maintain a query. Law: `commit` and `use` have no other settings; keys that need another
+# key have it. Durations are seconds.
 
 
 class SimpleTrigger(StrEnum):

@@ -2,7 +2,7 @@
 
 Law: only unambiguous text is typed: `true`/`false`, decimal numbers without leading zeros,
 `null`/`~`, ISO dates and timestamps. `no`, `on`, `1:30` and `007`, which YAML 1.1 makes booleans,
-minutes and octal numbers, stay text. A number that a double cannot represent is refused, not rounded.
+minutes and octal numbers, stay text. A number that a double cannot represent exactly is refused.
 """
 
 from __future__ import annotations
@@ -264,8 +264,8 @@ def written(seconds: float) -> str:
 
 
 # Crontab times: five fields (minute, hour, day of month, month, day of week), or a word such as
-# `@daily`. Law: if neither day is `*`, a day matches if either field does, else if both do. Times that
-# never occur, such as February 30, and the extensions L, W, # and ? are refused.
+# `@daily`. Law: if neither day is `*`, a day matches if either field does, else if both do. Times
+# that never occur, such as February 30, and the extensions L, W, # and ? are refused.
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -317,7 +317,12 @@ class Cron(Struct, frozen=True):
 
 
 def cron_from(scalar: YamlScalar) -> Cron:
-    word = scalar.written.strip()
+    return read_cron(scalar.written)
+
+
+def read_cron(text: str) -> Cron:
+    """Parse crontab times; `ScalarFault` for anything else."""
+    word = text.strip()
     if word.startswith("@"):
         if word.lower() not in MACROS:
             known = ", ".join(f"`{name}`" for name in MACROS)

@@ -372,9 +372,9 @@ def _read_expiry(node: Node, path: str, reading: FileReading) -> ExpirySpec | No
 
 
 # The section `tables`. Law: an entry with the path and options of an earlier one gives that table
-# another name, unless it has its own `partitions` or `expiry`. Such an entry is a separate source, so
-# that a table can have several partitions, and be read with and without its expired rows. No name
-# refers to two tables.
+# another name, unless it has its own `partitions` or `expiry`. Such an entry is a separate source,
+# so that a table can have several partitions, and be read with and without its expired rows. No
+# name refers to two tables.
 
 _NAME_HINT = (
     "use one to three parts separated by dots, each with letters, digits and `_` and no digit "
@@ -538,8 +538,8 @@ def _read_sql(node: Node, path: str, reading: FileReading) -> tuple[str, SqlOrig
 
 
 # The section `partitions`. Law: boundaries strictly increase and have one type. Text may represent
-# decimals, so it may increase as numbers or by code point; with the column's type, `sketch.partition`
-# decides.
+# decimals, so it may increase as numbers or by code point; with the column's type,
+# `sketch.partition` decides.
 
 
 def read_partitions(node: Node | None, reading: FileReading) -> tuple[PartitionSpec, ...]:
@@ -658,9 +658,9 @@ def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
     return numbers if is_finite and len(numbers) == len(values) else None
 
 
-# The sections `queries` and `defaults`. Law: a default that cannot be combined with a setting of the
-# query is ignored. A parameter has the type of its YAML value; as in SQL, a number with a point and
-# no exponent is an exact decimal.
+# The sections `queries` and `defaults`. Law: a default that cannot be combined with a setting of
+# the query is ignored. A parameter has the type of its YAML value; as in SQL, a number with a point
+# and no exponent is an exact decimal.
 
 _WITH_SKETCH = "it is stored with the sketch; remove one of the two"
 _OF_ALL = "absorption uses all derivations; write `lineage: all` or remove it"
@@ -896,10 +896,14 @@ def _read_assignments(
             continue
         # A bare number or boolean is already an SQL expression; a bare date is not.
         if cell.value is None or not cell.written.strip():
-            reading.report(entry.value, f"{column_path} is empty", "write `NULL` in quotes for NULL")
+            reading.report(
+                entry.value, f"{column_path} is empty", "write `NULL` in quotes for NULL"
+            )
         elif not isinstance(cell.value, str | int | float):
             hint = "write it as SQL in quotes: \"DATE '2022-01-01'\""
-            reading.report(entry.value, f"{column_path} must be an SQL expression, not a date", hint)
+            reading.report(
+                entry.value, f"{column_path} must be an SQL expression, not a date", hint
+            )
         else:
             assignments[column] = cell.written, reading.location(entry.value)
     return assignments

@@ -473,7 +473,7 @@ class Pieces(Struct, frozen=True, dict=True):
             }
         graphs, chances = self._usual, [one.chance for one in self.expected]
         fixed = self.kept.fixed
-        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
+        choice, missed = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
         then = {name: one.modes for name, one in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
@@ -483,7 +483,7 @@ class Pieces(Struct, frozen=True, dict=True):
             choice=choice,
             graphs=graphs,
             now=self.now,
-            unheld=unheld,
+            missed=missed,
             holds_more=late < late_now,
             budget=budget,
         )
