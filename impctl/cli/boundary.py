@@ -81,10 +81,10 @@ def execute(job: Job) -> int:
     output = _output(job.command, job.display)
     shown: list[Result] = []
 
-    def show_now(result: Result, place: str) -> None:
+    def show_now(result: Result, progress: str) -> None:
         # If nobody reads, or stdout accepts no more, the end of the run reports it.
         with suppress(BrokenPipeError, OutputFailedError):
-            if output.finished(result, place):
+            if output.finished(result, progress):
                 sys.stdout.flush()
                 shown.append(result)
 

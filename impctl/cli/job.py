@@ -208,10 +208,10 @@ class ResultReporter:
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Show the result with `3 of 22, about 2 min left`."""
-        place = f"{done} of {total}" if total > 1 else ""
+        progress = f"{done} of {total}" if total > 1 else ""
         if done < total:
-            place += f", {_left(self.seconds_left(done, total))}"
-        self._show(result, place)
+            progress += f", {_left(self.seconds_left(done, total))}"
+        self._show(result, progress)
 
     def seconds_left(self, done: int, total: int) -> float:
         """Estimate the remaining time from the average so far."""
@@ -337,9 +337,9 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
     with progress:
         task = progress.add_task("starting", total=None, place="", ends=0.0)
 
-        def show_alone(result: Result, place: str) -> None:
+        def show_alone(result: Result, remark: str) -> None:
             progress.stop()
-            show(result, place)
+            show(result, remark)
             progress.start()
 
         class BarReporter(ResultReporter):

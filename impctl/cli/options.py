@@ -239,9 +239,9 @@ _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 
 class Declared(Struct, frozen=True):
-    """A command: a function of an `Invocation` and of the options that it alone has, and the common
-    options that stand before and after these in `--help`. It makes a job, or is the work of one
-    itself if it also takes a context."""
+    """A command: a function of an `Invocation` and its specific options, and the common options
+    before and after these in `--help`. The function makes a job, or is its work if it takes a
+    context."""
 
     function: Callable[..., Any]
     before: tuple[str, ...]
@@ -252,9 +252,9 @@ class Declared(Struct, frozen=True):
         _, *others = inspect.signature(self.function).parameters.values()
         names = {"Context": object, "Outcome": object}  # loaded when a command runs
         hints = get_type_hints(self.function, localns=names, include_extras=True)
-        own = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
+        specific = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
         common = (*self.before, *self.after)
-        parameters = [*map(_parameter, self.before), *own]
+        parameters = [*map(_parameter, self.before), *specific]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
 
         def command(**given: Any) -> Job:
@@ -277,10 +277,10 @@ class Declared(Struct, frozen=True):
 
 
 def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Any]], Declared]:
-    """Declare the common options of a command, in the order of `--help`; `...` is the place of the
-    options that it alone has."""
-    place = names.index(...)
-    before, after = tuple(map(str, names[:place])), tuple(map(str, names[place + 1 :]))
+    """Declare the common options of a command, in the order of `--help`; `...` stands for the other
+    options."""
+    index = names.index(...)
+    before, after = tuple(map(str, names[:index])), tuple(map(str, names[index + 1 :]))
     return lambda function: Declared(function, before, after)
 
 

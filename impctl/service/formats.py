@@ -19,14 +19,12 @@ from msgspec import Struct
 
 from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
-from impctl.service.text import RowsFormat, ending_of, number_or_name, plain
+from impctl.service.text import Json, RowsFormat, ending_of, number_or_name, plain
 
 # Arrow columns as JSON values. Law: strict JSON with all digits: decimals are texts, numbers that
 # JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO 8601 (after year 9999
 # too), binary values hexadecimal. A struct is an object, a list an array, a map an array of [key,
 # value] pairs, since keys may have any type.
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 _UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
 

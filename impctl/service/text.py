@@ -30,6 +30,9 @@ CONTROL = re.compile(
 )
 
 
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
 def plain(text: str) -> str:
     """`text` with control characters (not tab and newline) escaped."""
     codes = {ord(character) for character in CONTROL.findall(text)}

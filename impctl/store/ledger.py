@@ -193,7 +193,7 @@ class Ledger:
         counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
         # An older ledger has no such table.
         ((answers, latest),) = self._rows(counted, query, since // _DAY) or [(None, None)]
-        moments = [at for at in (last, latest) if at is not None]
+        moments = [moment for moment in (last, latest) if moment is not None]
         values: list[Any] = [*(n or 0 for n in totals), max(moments, default=None), answers or 0]
         return Uses(*values)
 

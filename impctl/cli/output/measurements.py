@@ -97,19 +97,14 @@ def _figure_lines(table: FigureTable) -> list[str]:
 def _table(table: FigureTable) -> list[str]:
     rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
     rows += [
-        [value_text(table, place, value) for place, value in enumerate(row)] for row in table.rows
+        [value_text(table, column, value) for column, value in enumerate(row)] for row in table.rows
     ]
-    columns = range(len(rows[0]))
-    is_text = [any(isinstance(row[place], str) for row in table.rows) for place in columns]
-    widths = [max(len(row[place]) for row in rows) for place in columns]
-    aligned = [
-        [
-            row[place].ljust(widths[place]) if is_text[place] else row[place].rjust(widths[place])
-            for place in columns
-        ]
-        for row in rows
-    ]
-    return ["  ".join(cells).rstrip() for cells in aligned]
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        is_text = any(isinstance(row[number], str) for row in table.rows)
+        width = max(map(len, cells))
+        columns.append([c.ljust(width) if is_text else c.rjust(width) for c in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:

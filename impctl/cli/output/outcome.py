@@ -30,11 +30,11 @@ class TextOutput(Text):
     def show(self, result: Result) -> None:
         render(result, self)
 
-    def finished(self, result: Result, place: str) -> bool:
+    def finished(self, result: Result, progress: str) -> bool:
         """Show a result and the progress while the run continues; return whether it was shown."""
-        self.place = f"; {place}" if place else ""
+        self.progress = f"; {progress}" if progress else ""
         self.show(result)
-        self.place = ""
+        self.progress = ""
         return True
 
     def end(self, outcome: Outcome, decisive: Failure | None) -> None:

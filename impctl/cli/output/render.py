@@ -307,7 +307,7 @@ def _capture(result: r.CaptureResult, out: Text) -> None:
         out.line(f"{result.query}: {sketches}")
         out.detail(result.reason)
     elif result.mode == r.SKETCH_NONE:
-        out.line(f"{result.query}: without a sketch, {result.reason}{out.place}")
+        out.line(f"{result.query}: without a sketch, {result.reason}{out.progress}")
     elif result.action == "none":
         out.line(f"{result.query}: not rebalanced, {sketches}")
         out.detail(result.reason)
@@ -322,7 +322,7 @@ def _captured(result: r.CaptureResult, out: Text) -> None:
     who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
     out.detail(
         f"{versions_text(result.versions, moments=result.moments)}, mode {mode_text(result.mode)}, "
-        f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){out.place}"
+        f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){out.progress}"
     )
     for entry in result.left:
         if entry.files_total > 1:

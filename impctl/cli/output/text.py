@@ -29,7 +29,7 @@ class Text:
         self.quiet = display.verbosity < 0
         self.heading = ""
         """The subject of the findings printed last."""
-        self.place = ""
+        self.progress = ""
         """The progress of the run, shown after the time of a result."""
         self.gains: list[GainResult] = []
         self.stderr = stderr

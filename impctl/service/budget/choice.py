@@ -417,7 +417,7 @@ def _allowed(query: OpenedQuery, piece: Piece) -> tuple[PieceMode, ...]:
 def _pinned_mode(
     side: SideChoice | None, strategy: JoinStrategy, *, is_least: bool
 ) -> PieceMode | None:
-    """The mode that the workload or the engine requires, if any. Only `least` reads whole pieces."""
+    """The mode that workload or engine require, if any. Only `least` reads whole pieces."""
     from impctl.compile.flows import Strategy
 
     if side is None or Strategy.FILES not in side.readers or strategy is JoinStrategy.INDEX:
@@ -725,8 +725,8 @@ def _meta(
 
 
 def _recapture(store: Store, query: OpenedQuery, after: StateMeta, ms: float) -> RunCost | None:
-    """An upper bound of a recapture with the new state: one with the old state plus this conversion.
-    None if one was recorded for the new state, or none for the old one."""
+    """An upper bound of a recapture with the new state: one with the old state, plus this
+    conversion. None if one was recorded for the new state, or none for the old one."""
     costs = [cost for cost in store.costs(query.stored.query) if cost.kind is RunKind.RECAPTURE]
     before = [cost for cost in costs if cost.layout == query.reopened.meta.layout]
     if not before or any(cost.layout == after.layout for cost in costs):
