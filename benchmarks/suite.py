@@ -20,7 +20,7 @@ from impctl.errors import Location, UsageError
 from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.load import all_problems, open_document, read_text, read_workload
 from impctl.workload.models import Workload
-from impctl.workload.scalars import kind_of
+from impctl.workload.scalars import kind_text
 from impctl.workload.sections import is_name, read_path, read_version, refuse_name
 from impctl.workload.yaml import FileReading, MappingEntry, inside, suggestion, written_at
 
@@ -185,7 +185,7 @@ def _read_scale(node: Node | None, reading: FileReading) -> float | None:
     if node is None or cell is None:
         return None
     if isinstance(cell.value, bool) or not isinstance(cell.value, int | float):
-        message = f"`scale` must be a number, not {kind_of(cell.value)}"
+        message = f"`scale` must be a number, not {kind_text(cell.value)}"
         reading.report(node, message, "write a number without quotes, for example 0.05")
         return None
     if not 0 < cell.value <= MAX_SCALE:
@@ -265,7 +265,7 @@ def _read_single(node: Node, path: str, reading: FileReading) -> int | float | s
     if cell is None:
         return None
     if not isinstance(cell.value, int | float | str):
-        message = f"{path} must be a number, text, or true or false, not {kind_of(cell.value)}"
+        message = f"{path} must be a number, text, or true or false, not {kind_text(cell.value)}"
         reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value
@@ -414,7 +414,7 @@ def _read_label(node: Node, path: str, reading: FileReading) -> str | int | floa
     if cell is None:
         return None
     if isinstance(cell.value, bool) or not isinstance(cell.value, int | float | str):
-        message = f"{path} must be a number or text, not {kind_of(cell.value)}"
+        message = f"{path} must be a number or text, not {kind_text(cell.value)}"
         reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value

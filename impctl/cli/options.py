@@ -1,7 +1,7 @@
 """The options that commands share, and how a command declares which of them it takes.
 
-Law: an option that can be unset is None then; the flag wins over its variable, and a flag means
-what a file means by the same text.
+Law: an unset option is None; an option overrides its variable, and the same text means the same in
+an option and in a file.
 """
 
 from __future__ import annotations
@@ -63,11 +63,10 @@ OPTION_GROUPS = (
     *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
     *(STORE_AND_SPARK, SAFETY, OUTPUT),
 )
-"""In the order of `--help`. A command shows those that it has options for."""
+"""In the order of `--help`; groups without options are not shown."""
 
-# Completion of names from the workload file on the same line. Law: imports what it needs only when
-# a shell asks, and answers nothing rather than fail, since whatever is written then lands in
-# somebody's prompt.
+# Completion of names from the workload file on the command line. Law: imports only when a shell
+# asks, and never fails, since all output appears in the prompt.
 
 COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 """Set by the completion scripts of shells. The parser then prints words and runs nothing."""
@@ -99,7 +98,7 @@ def _completions(
     incomplete: str,
 ) -> list[str]:
     # The parser reads no argument while an option lacks its value, so a file among the arguments
-    # comes before the parameter, which may be the default.
+    # precedes the parameter, which may be the default.
     words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
     file = next((path for path in paths if path.is_file()), None)

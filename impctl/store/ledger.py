@@ -160,15 +160,14 @@ class Ledger:
 
         def write(connection: sqlite3.Connection) -> None:
             _insert(connection, "run", run)
-            for alike, most in (
+            for key, most in (
                 ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
                 ({"query": run.query}, _MOST_RUNS),
             ):
-                where = " AND ".join(f"{name} = :{name}" for name in alike)
+                where = " AND ".join(f"{name} = :{name}" for name in key)
                 latest = f"SELECT number FROM run WHERE {where} ORDER BY number DESC LIMIT {most}"
-                connection.execute(
-                    f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})", alike
-                )
+                older = f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})"
+                connection.execute(older, key)
 
         return self._written(write)
 

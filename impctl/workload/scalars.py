@@ -69,7 +69,7 @@ def plain_value(text: str) -> CellValue:
     return text
 
 
-def kind_of(value: object) -> str:
+def kind_text(value: object) -> str:
     """The kind of a value, for messages; never the value itself."""
     match value:
         case None:

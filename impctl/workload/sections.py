@@ -63,8 +63,7 @@ from impctl.workload.models import (
     ViewSpec,
     store_path_problem,
 )
-from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar
-from impctl.workload.scalars import kind_of as kind_in_words
+from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar, kind_text
 from impctl.workload.yaml import (
     FileReading,
     MappingEntry,
@@ -598,7 +597,7 @@ def _read_boundary(node: Node, path: str, reading: FileReading) -> BoundaryLiter
         return None
     value = cell.value
     if value is None or isinstance(value, bool):
-        kind = kind_in_words(value)
+        kind = kind_text(value)
         problem = f"A value of {path} must be a number, text or a date, not {kind}"
         hint = "NULL always has its own range" if value is None else "put quotes around text"
         reading.report(node, problem, hint)

@@ -17,7 +17,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from impctl.errors import Location, Problem
 from impctl.sql.names import TableNames
 from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
-from impctl.workload.scalars import ScalarFault, YamlScalar, kind_of, plain_value
+from impctl.workload.scalars import ScalarFault, YamlScalar, kind_text, plain_value
 
 # YAML text composed to nodes with their position. Law: composing never builds Python objects from
 # tags and is bounded in depth, in size after aliases and in recursion. Lines and columns are those
@@ -538,7 +538,7 @@ class FileReading(Struct):
             value = cell.value
             if value is None or isinstance(value, int | float):
                 hint = "write the text" if value is None else "put quotes around it"
-                self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
+                self.report(node, f"{path} must be text, not {kind_text(value)}", hint)
                 return None
         if not resolved.text.strip():
             self.report(node, f"{path} is empty", "write some text")
@@ -551,7 +551,7 @@ class FileReading(Struct):
         if node is None or cell is None:
             return None
         if not isinstance(cell.value, int) or isinstance(cell.value, bool):
-            message = f"{path} must be a whole number, not {kind_of(cell.value)}"
+            message = f"{path} must be a whole number, not {kind_text(cell.value)}"
             self.report(node, message, "write a number without quotes, for example 16")
             return None
         if not 1 <= cell.value <= most:
@@ -611,7 +611,7 @@ class FileReading(Struct):
             kind = "a list"
         elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
             try:
-                kind = kind_of(plain_value(node.value))
+                kind = kind_text(plain_value(node.value))
             except ScalarFault:
                 kind = "a single value"
         else:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.load import load_workload
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value, size_from
+from impctl.workload.scalars import ScalarFault, kind_text, plain_value, size_from
 from impctl.workload.yaml import (
     MAX_DEPTH,
     FileReading,
@@ -230,12 +230,12 @@ def test_a_double_written_out_comes_back(value: float) -> None:
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
     with contextlib.suppress(ScalarFault):
-        assert kind_of(plain_value(text)) != "a value"
+        assert kind_text(plain_value(text)) != "a value"
 
 
 def test_kinds_are_told_in_words() -> None:
     values = [None, True, 1, 1.0, "x", datetime(2022, 1, 1), date(2022, 1, 1), [1]]
-    assert [kind_of(value) for value in values] == [
+    assert [kind_text(value) for value in values] == [
         "nothing",
         "true or false",
         "a whole number",

@@ -121,9 +121,8 @@ def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:
     return ", ".join([figure, *(f"{name} {value}" for name, value in labels.items())])
 
 
-# What settings come to over past commits. Law: the present setting is the first row, and what a
-# figure rests on stands below the table. Where a terminal is too narrow for the table, each setting
-# has lines of its own.
+# `simulate`. Law: the present setting is the first row; the basis of the figures is below the
+# table. If the terminal is too narrow for the table, each setting has separate lines.
 
 _COSTS_BY = {
     "runs": "from recorded runs",
@@ -133,7 +132,7 @@ _COSTS_BY = {
 
 
 def render_simulated(result: SimulateResult, out: Text) -> None:
-    """Print what was replayed, the settings, and what the figures rest on."""
+    """Print what was replayed, the settings, and the basis of the figures."""
     days = span_text((result.until - result.since).total_seconds())
     out.line(
         f"{count_text(sum(result.commits.values()), 'commit')} with"

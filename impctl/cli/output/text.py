@@ -67,7 +67,7 @@ class Text:
         self.stdout.write(plain(text) + "\n")
 
     def whole(self, text: str) -> None:
-        """Print a command or statement on a line of its own: wrapped, it could not be copied."""
+        """Print a command or statement on one line, so that it can be copied."""
         self.raw("  " + text)
 
     def wrapped(self, text: str, first: str, rest: str) -> list[str]:
