@@ -174,8 +174,8 @@ class Ledger:
     def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
         """What the latest answers of this text of a query took, newest first."""
         names = ", ".join(AnswerRun.__struct_fields__)
-        wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
-        return tuple(AnswerRun(*row) for row in self._rows(wanted, query, text))
+        latest = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
+        return tuple(AnswerRun(*row) for row in self._rows(latest, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """Single uses, newest first; older ones are summed per day."""

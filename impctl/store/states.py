@@ -42,7 +42,7 @@ BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes are stored in the transaction; measured: a file, with its own sync and
 the folder's, costs more below and less above."""
 
-_HELD = (
+_STORED = (
     "SELECT arrangement, sequence, file, seal FROM run WHERE query_id = ?"
     " ORDER BY arrangement, sequence"
 )
@@ -112,28 +112,28 @@ def move_runs(
 ) -> tuple[int, list[str]]:
     """Remove `drop`, which must exist, then insert others, which may replace existing runs.
     `digest` is the expected digest before; returns the new one, and files without a reference."""
-    stored = {row[:2]: row[2:] for row in tx.execute(_HELD, (query_id,))}
+    stored = {row[:2]: row[2:] for row in tx.execute(_STORED, (query_id,))}
     _check_digest(tx, stored.values(), digest)
-    left: list[str | None] = []
-    gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
-    for key in gone:
+    unused: list[str | None] = []
+    dropped = [(arrangement, int(sequence)) for arrangement, sequence in drop]
+    for key in dropped:
         if key not in stored:
             raise ImpctlError(
                 f"Run {key[1]} of `{key[0]}` is not in the store",
                 code="run_unknown",
                 hint="run `impctl capture` again",
             )
-        left.append(stored.pop(key)[0])
-    tx.executemany(_DROP, [(query_id, *key) for key in gone])
+        unused.append(stored.pop(key)[0])
+    tx.executemany(_DROP, [(query_id, *key) for key in dropped])
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
         tx.insert("run", (*row, run.content, run.sums), "INSERT OR REPLACE")
-        left.append(stored[key][0] if key in stored else None)
+        unused.append(stored[key][0] if key in stored else None)
         stored[key] = (run.file, row[-1])
     # As SQLite orders them: texts by code point.
-    now = digest_of(stored[key] for key in sorted(stored))
-    return now, [file for file in left if file is not None]
+    new_digest = digest_of(stored[key] for key in sorted(stored))
+    return new_digest, [file for file in unused if file is not None]
 
 
 def drop_all_runs(tx: Transaction, query_id: int) -> list[str]:
