@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, json
 
 from impctl.data.schema import quoted
 from impctl.errors import (
@@ -166,8 +166,9 @@ class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ValueError("not a mark with a value")
 
     def as_stored(self) -> dict[str, Any]:
-        """The value that `read` takes."""
-        stored: dict[str, Any] = to_builtins(self, enc_hook=plain)
+        """The value that `read` takes: exactly what a later read of the store returns, so that a
+        cached state is recognized as the stored one."""
+        stored: dict[str, Any] = json.decode(json.encode(self, enc_hook=plain))
         return stored
 
     @property

@@ -274,6 +274,8 @@ def test_what_was_stored_comes_back() -> None:
     least = StateMeta(way="w", circuit="c")
     assert read_meta({"way": "w", "circuit": "c"}).as_stored() == least.as_stored()
     assert type(read_meta(META.as_stored()).depths[1].at_capture) is float
+    # Cached states are compared with what the store returns.
+    assert json.loads(json.dumps(META.as_stored())) == META.as_stored()
 
 
 ODD: dict[tuple[str, ...], tuple[Any, ...]] = {
