@@ -20,7 +20,7 @@ from impctl.errors import Location, UsageError
 from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.load import all_problems, open_document, read_text, read_workload
 from impctl.workload.models import Workload
-from impctl.workload.scalars import kind_of
+from impctl.workload.scalars import kind_text
 from impctl.workload.sections import is_name, read_path, read_version, refuse_name
 from impctl.workload.yaml import FileReading, MappingEntry, inside, suggestion, written_at
 
@@ -185,7 +185,7 @@ def _read_scale(node: Node | None, reading: FileReading) -> float | None:
     if node is None or cell is None:
         return None
     if isinstance(cell.value, bool) or not isinstance(cell.value, int | float):
-        message = f"`scale` must be a number, not {kind_of(cell.value)}"
+        message = f"`scale` must be a number, not {kind_text(cell.value)}"
         reading.report(node, message, "write a number without quotes, for example 0.05")
         return None
     if not 0 < cell.value <= MAX_SCALE:
@@ -231,7 +231,7 @@ def _read_spec(
     if example is None:
         return None
     least = 1 if least is None else least
-    return DataSpec(name, example, rows, least, values, source, reading.at(entry.key))
+    return DataSpec(name, example, rows, least, values, source, reading.location(entry.key))
 
 
 def _read_options(
@@ -265,7 +265,7 @@ def _read_single(node: Node, path: str, reading: FileReading) -> int | float | s
     if cell is None:
         return None
     if not isinstance(cell.value, int | float | str):
-        message = f"{path} must be a number, text, or true or false, not {kind_of(cell.value)}"
+        message = f"{path} must be a number, text, or true or false, not {kind_text(cell.value)}"
         reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value
@@ -307,7 +307,7 @@ def _read_figure(
     lines: _Lines = {}
     cases = _read_cases(fields.get("cases"), inside(path, "cases"), queries, lines, reading)
     if fields.get("cases") is None:
-        cases = _every_query(queries, reading.at(entry.key), lines)
+        cases = _every_query(queries, reading.location(entry.key), lines)
     full = _read_full(fields.get("full"), inside(path, "full"), queries, lines, reading)
     chart = _read_chart(fields.get("chart"), inside(path, "chart"), reading)
     title = texts.get("title")
@@ -323,7 +323,7 @@ def _read_figure(
         options=values,
         cases=cases,
         chart=chart,
-        location=reading.at(entry.key),
+        location=reading.location(entry.key),
         places=places,
     )
     return spec, full
@@ -345,7 +345,7 @@ def _read_with(
 ) -> tuple[Mapping[str, OptionValue], Mapping[str, Location]]:
     """The options of a measure, and where each stands."""
     options = reading.entries(node, path) or {}
-    places = {key: reading.at(option.key) for key, option in options.items()}
+    places = {key: reading.location(option.key) for key, option in options.items()}
     return _read_options(options, path, reading), places
 
 
@@ -406,7 +406,7 @@ def _read_case(node: Node, path: str, queries: _Names, reading: FileReading) -> 
             f"Query {written_at(query_node, query)} in {path} is not in the suite's workload",
             suggestion(query, list(queries), "its queries"),
         )
-    return CaseSpec(query, labels or {"query": query}, reading.at(node))
+    return CaseSpec(query, labels or {"query": query}, reading.location(node))
 
 
 def _read_label(node: Node, path: str, reading: FileReading) -> str | int | float | None:
@@ -414,7 +414,7 @@ def _read_label(node: Node, path: str, reading: FileReading) -> str | int | floa
     if cell is None:
         return None
     if isinstance(cell.value, bool) or not isinstance(cell.value, int | float | str):
-        message = f"{path} must be a number or text, not {kind_of(cell.value)}"
+        message = f"{path} must be a number or text, not {kind_text(cell.value)}"
         reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value

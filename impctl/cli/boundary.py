@@ -1,9 +1,9 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
-Law: this is the only place that catches everything. The exit code of a run is that of its most
-severe failure: each error knows its code (`impctl.errors`), `service.outcome` their order. A
-process that is interrupted while it loads, or after its output, ends in `cli.interrupt` and
-`cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
+Law: only this module catches everything. The exit code of a run is that of its most severe failure:
+`impctl.errors` has the codes, `service.outcome` their order. `cli.interrupt` and `cli.main` end a
+process that is interrupted while it loads or after its output. Stdout has results only, and in JSON
+mode one complete document.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ def execute(job: Job) -> int:
     output = _output(job.command, job.display)
     shown: list[Result] = []
 
-    def show_now(result: Result, place: str) -> None:
-        # If nobody reads, or stdout accepts no more, the end of the run reports it.
+    def show_now(result: Result, progress: str) -> None:
+        # The end of the run reports that nobody reads, or that stdout accepts no more.
         with suppress(BrokenPipeError, OutputFailedError):
-            if output.finished(result, place):
+            if output.finished(result, progress):
                 sys.stdout.flush()
                 shown.append(result)
 
@@ -105,7 +105,7 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
     from impctl.service.results import Failure, Outcome
 
     if job.display.verbosity < 2:
-        # Libraries log what becomes an error of ours anyway, with its trace.
+        # What libraries log becomes an error with its trace anyway.
         logging.disable(logging.CRITICAL)
     progress = reporting(
         job.display, sys.stderr, os.environ, show_now, has_lines=job.has_lines, is_long=job.is_long
@@ -199,7 +199,7 @@ def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
 
 
 def _usage_error(error: Exception) -> UsageError:
-    """The parser's error as ours, with a pointer to the help."""
+    """A UsageError for the parser's error, with a pointer to the help."""
     message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
     message = re.sub(r"'([^']*)'", r"`\1`", message.replace("Value error, ", ""))
     context = getattr(error, "ctx", None)
@@ -224,6 +224,6 @@ def _flushed(arguments: Sequence[str], code: int) -> int:
 
 
 def _after_broken_pipe(code: int) -> int:
-    """Keep the interpreter's exit silent: a reader that went away is no failure of ours."""
+    """Keep the interpreter's exit silent: it is no failure if the reader is gone."""
     discard_output(sys.stdout.fileno())
     return code

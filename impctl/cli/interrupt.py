@@ -24,12 +24,10 @@ def set_alarm(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-# SIGTERM and SIGHUP end a run as Ctrl-C does: cleaned up, and with the exit code for that. Law: a
-# signal that the surroundings have switched off (`nohup`) or handle themselves stays as it is.
-# While a process loads there is nothing to clean up, and an exception could come out of any
-# library's import as another one: then a signal is answered and the process ends at once. What a
-# run did is told, though a signal comes when it is done: with its results a caller would lose
-# what is in the tables.
+# Law: a signal that the environment ignores (`nohup`) or handles itself stays as it is. While a
+# process loads there is nothing to clean up, and any library could turn an exception into another,
+# so a signal is reported and the process ends at once. The results of a finished run are printed
+# even if a signal arrives: without them, a caller would not know what was committed.
 
 INTERRUPTED_MESSAGE = "Interrupted"
 DROPPED_HINT = "run the command again; committed work remains, the rest was dropped"
@@ -39,8 +37,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 _SAME = 2.0
 """Seconds in which further signals count as the same one: `timeout` signals a process and then its
 group, and the second must not interrupt the cleanup that the first began."""
-_TOLD = 2.0
-"""Seconds that a finished run has to print its results once a signal came: perhaps nobody reads."""
+_PRINTING = 2.0
+"""Seconds that a finished run has to print its results after a signal: perhaps nobody reads."""
 _NAMES = ("SIGTERM", "SIGHUP", "SIGINT")
 
 
@@ -61,24 +59,23 @@ class _Handler:
             raise KeyboardInterrupt
 
 
-_taken: list[_Handler] = []
+_handlers: list[_Handler] = []
 """The handler of this process, if it was started as a command."""
 
 
 def take_signals(action: Callable[[], object]) -> list[signal.Signals]:
     """Handle signals without a handler by `action`, until `raise_on_signal`; return them. On the
-    main
-    thread only."""
+    main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return []
     known = [signal.Signals[name] for name in _NAMES if hasattr(signal, name)]
     free = (signal.SIG_DFL, signal.default_int_handler)
-    taken = [number for number in known if signal.getsignal(number) in free]
+    handled = [number for number in known if signal.getsignal(number) in free]
     handler = _Handler(action)
-    _taken[:] = [handler]
-    for number in taken:
+    _handlers[:] = [handler]
+    for number in handled:
         signal.signal(number, handler)
-    return taken
+    return handled
 
 
 def ignoring(numbers: Sequence[signal.Signals]) -> None:
@@ -106,7 +103,7 @@ def delay_interrupts() -> None:
         if first is None:
             first = now
             handle_alarm(late)
-            set_alarm(_TOLD)
+            set_alarm(_PRINTING)
         elif now - first >= _SAME:
             raise KeyboardInterrupt
 
@@ -121,13 +118,13 @@ def exit_on_signal(code: int) -> None:
 
 def set_signal_action(action: Callable[[], object] | None) -> None:
     """Set what a signal does from now on, if signals are handled."""
-    for handler in _taken:
+    for handler in _handlers:
         handler.instead = action
 
 
 def exit_answer(arguments: Sequence[str], environment: Mapping[str, str]) -> Callable[[], None]:
-    """Make the function that reports the interruption and exits. It uses no library, because that
-    may be half loaded."""
+    """Make the function that reports the interruption and exits. It uses no library, which may be
+    partly loaded."""
     words = [word for word in arguments if not word.startswith("-")]
     command = f'"{words[0]}"' if words and words[0].isascii() and words[0].isalpha() else "null"
     if any(name.startswith("_IMPCTL_COMPLETE") for name in environment):

@@ -1,7 +1,7 @@
-"""What a command asks for, its job, how progress is shown on stderr, and jobs that follow.
+"""The job of a command, its progress on stderr, and jobs that follow.
 
-Law: making a job opens no file and imports no use case; both happen when it runs. So an error of
-the use case never passes through the argument parser, which would treat it as its own.
+Law: making a job opens no file and imports no use case; running it does. So an error of the use
+case never passes through the argument parser, which would handle it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def display_of(json: bool, quiet: bool, verbose: int) -> Display:
 
 
 class Invocation(Struct, frozen=True, dict=True):
-    """What the common options of a command ask for; makes its job."""
+    """The common options of a command; makes its job."""
 
     command: str
     display: Display
@@ -153,12 +153,8 @@ def in_context(
     return outcome
 
 
-# The file of metrics. Law: it is written whole after the run, even if that failed; if it cannot be
-# written, the run fails.
-
-
 def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
-    """Write the metrics of the outcome; add a failure if that fails."""
+    """Write the metrics of the outcome, even of a failed one; add a failure if that fails."""
     if path is None:
         return outcome
     from impctl.service.output import write_whole
@@ -183,12 +179,11 @@ def maintained_now(outcome: Outcome) -> str:
     return maintain_metrics(outcome, time.time())
 
 
-# Progress on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar shows the
-# current item, its number among all, the time so far and an estimate of the rest. A run that is
-# known to be long, or to have no end, prints its first step also without `-v`, and then once a
-# minute the current one: in a log or a pipe it would look dead. Results are shown as they come.
-# Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
-# FORCE_COLOR; nothing is written after the run.
+# Progress on stderr: a bar on a terminal, else lines, and those only with `-v`. A bar shows the
+# current item, its number of all, the elapsed time and an estimate of the rest. Without `-v`, a run
+# that is long or endless prints its first step and then the current one once a minute: otherwise it
+# would look dead in a log or a pipe. Results are shown as they arrive. Law: a bar is gone when the
+# run ends, and never drawn unless stderr is a terminal, even with FORCE_COLOR.
 
 _MINUTE = 60.0
 Show = Callable[["Result", str], None]
@@ -208,10 +203,10 @@ class ResultReporter:
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Show the result with `3 of 22, about 2 min left`."""
-        place = f"{done} of {total}" if total > 1 else ""
+        progress = f"{done} of {total}" if total > 1 else ""
         if done < total:
-            place += f", {_left(self.seconds_left(done, total))}"
-        self._show(result, place)
+            progress += f", {_left(self.seconds_left(done, total))}"
+        self._show(result, progress)
 
     def seconds_left(self, done: int, total: int) -> float:
         """Estimate the remaining time from the average so far."""
@@ -337,9 +332,9 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
     with progress:
         task = progress.add_task("starting", total=None, place="", ends=0.0)
 
-        def show_alone(result: Result, place: str) -> None:
+        def show_alone(result: Result, remark: str) -> None:
             progress.stop()
-            show(result, place)
+            show(result, remark)
             progress.start()
 
         class BarReporter(ResultReporter):
@@ -354,10 +349,10 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
         yield BarReporter(show_alone)
 
 
-# SIGTERM and SIGINT end a following process in order: the current run is finished, if it is short.
-# Law: the first signal asks to stop. A run that takes longer than the grace period, or a second
-# signal, raises KeyboardInterrupt, which leaves every query with its last commit. Handlers are
-# restored at the end, and a signal that the environment ignores stays ignored.
+# SIGTERM and SIGINT end a following process after its current run, if that is short. Law: the first
+# signal asks to stop. A run that exceeds the grace period, or a second signal, raises
+# KeyboardInterrupt, which keeps the last commit of every query. Handlers are restored at the end,
+# and a signal that the environment ignores stays ignored.
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -439,9 +434,9 @@ def stopping() -> Iterator[Stopping]:
         wake[1].close()
 
 
-# Jobs that follow. Law: SIGTERM ends one with exit code 0, as service managers expect of a stopped
-# service, and SIGINT as it ends every command. If the reader of stdout goes away, the process ends.
-# If a line cannot be written, it ends after its run, since the rest could not be reported.
+# Jobs that follow. Law: SIGTERM ends one with exit code 0, as service managers expect, and SIGINT
+# as it ends every command. The process ends if the reader of stdout is gone, and after its run if a
+# line cannot be written.
 
 T = TypeVar("T")
 

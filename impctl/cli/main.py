@@ -1,7 +1,7 @@
 """The entry point of the console script.
 
-Law: signals are handled before anything else is loaded, so that a command which is interrupted
-while it loads reports that as it does later.
+Law: signals are handled before anything else is loaded, so that a command reports an interruption
+while it loads, too.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def main() -> None:
     import os
     import sys
 
-    # What a process loads stays: to look for garbage in it, also at the end, only takes time. One
-    # that goes on for days looks as often as any other.
+    # Loaded modules stay, so that looking for garbage in them only takes time. A process that runs
+    # for days uses the usual thresholds.
     if "--follow" not in sys.argv:
         gc.set_threshold(200_000, 20, 50)
     atexit.register(gc.freeze)
     words = sys.argv[1:]
-    taken = take_signals(exit_answer(words, os.environ))
-    atexit.register(ignoring, taken)  # the first to be registered is the last to run
+    handled = take_signals(exit_answer(words, os.environ))
+    atexit.register(ignoring, handled)  # the first to be registered is the last to run
     code = _done(words)
     exit_on_signal(code)
     sys.exit(code)
@@ -48,4 +48,4 @@ def _done(words: Sequence[str]) -> int:
         is_completing = COMPLETION_VARIABLE in os.environ
         return run(build_app(COMMANDS if is_completing else commands_for(words)), words)
     except KeyboardInterrupt:
-        return INTERRUPTED  # while the outcome was being shown, for long
+        return INTERRUPTED  # while the outcome was shown, which took long

@@ -1,7 +1,7 @@
 """The options that commands share, and how a command declares which of them it takes.
 
-Law: an option that can be unset is None then; the flag wins over its variable, and a flag means
-what a file means by the same text.
+Law: an unset option is None; an option overrides its variable, and the same text means the same in
+an option and in a file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,7 @@ import typer
 from msgspec import Struct
 
 from impctl.cli.job import Invocation, Job, display_of
-from impctl.service.settings import (
-    DEFAULT_FILE,
-    ENVVARS,
-    Policy,
-    seconds_in,
-)
+from impctl.service.settings import DEFAULT_FILE, ENVVARS, Policy, seconds_in
 
 _VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
 
@@ -68,11 +63,10 @@ OPTION_GROUPS = (
     *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
     *(STORE_AND_SPARK, SAFETY, OUTPUT),
 )
-"""In the order of `--help`. A command shows those that it has options for."""
+"""In the order of `--help`; groups without options are not shown."""
 
-# Completion of names from the workload file on the same line. Law: imports what it needs only when
-# a shell asks, and answers nothing rather than fail, since whatever is written then lands in
-# somebody's prompt.
+# Completion of names from the workload file on the command line. Law: imports only when a shell
+# asks, and never fails, since all output appears in the prompt.
 
 COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 """Set by the completion scripts of shells. The parser then prints words and runs nothing."""
@@ -104,7 +98,7 @@ def _completions(
     incomplete: str,
 ) -> list[str]:
     # The parser reads no argument while an option lacks its value, so a file among the arguments
-    # comes before the parameter, which may be the default.
+    # precedes the parameter, which may be the default.
     words = (*context.args, context.params.get("workload"))
     paths = (Path(str(word)).expanduser() for word in words if word is not None)
     file = next((path for path in paths if path.is_file()), None)
@@ -244,9 +238,9 @@ _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 
 class Declared(Struct, frozen=True):
-    """A command: a function of an `Invocation` and of the options that it alone has, and the common
-    options that stand before and after these in `--help`. It makes a job, or is the work of one
-    itself if it also takes a context."""
+    """A command: a function of an `Invocation` and its specific options, and the common options
+    before and after these in `--help`. The function makes a job, or is its work if it takes a
+    context."""
 
     function: Callable[..., Any]
     before: tuple[str, ...]
@@ -257,9 +251,9 @@ class Declared(Struct, frozen=True):
         _, *others = inspect.signature(self.function).parameters.values()
         names = {"Context": object, "Outcome": object}  # loaded when a command runs
         hints = get_type_hints(self.function, localns=names, include_extras=True)
-        own = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
+        specific = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
         common = (*self.before, *self.after)
-        parameters = [*map(_parameter, self.before), *own]
+        parameters = [*map(_parameter, self.before), *specific]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
 
         def command(**given: Any) -> Job:
@@ -282,10 +276,10 @@ class Declared(Struct, frozen=True):
 
 
 def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Any]], Declared]:
-    """Declare the common options of a command, in the order of `--help`; `...` is the place of the
-    options that it alone has."""
-    place = names.index(...)
-    before, after = tuple(map(str, names[:place])), tuple(map(str, names[place + 1 :]))
+    """Declare the common options of a command, in the order of `--help`; `...` stands for the other
+    options."""
+    index = names.index(...)
+    before, after = tuple(map(str, names[:index])), tuple(map(str, names[index + 1 :]))
     return lambda function: Declared(function, before, after)
 
 

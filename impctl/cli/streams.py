@@ -1,8 +1,8 @@
-"""The standard streams of a process: always open, honest about failures, and what they can show.
+"""The standard streams of a process: always open, with failures reported, and what they can show.
 
-Law: what stdout does not accept is our error `output_failed`, unless its reader went away; what
-stderr does not accept never stops the work and is reported at the end. No file that the process
-opens can ever get the number of a standard stream.
+Law: a failed write to stdout is the error `output_failed`, unless the reader is gone; a failed
+write to stderr never stops the work and is reported at the end. No opened file gets the number of a
+standard stream.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Stdout(TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            raise _as_ours(error) from error
+            raise _output_error(error) from error
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError as error:
-            raise _as_ours(error) from error
+            raise _output_error(error) from error
 
 
 class Stderr(TextIOWrapper):
@@ -59,18 +59,18 @@ class Stderr(TextIOWrapper):
             self._lost(error)
 
     def _lost(self, error: OSError) -> None:
-        # A stream that somebody closed is one that nobody wants.
+        # Nobody reads a stream that was closed.
         if error.errno not in _NOBODY and self.failure is None:
             self.failure = error
 
 
 def open_streams() -> None:
-    """Replace Python's streams by ours, which escape text that they cannot encode."""
+    """Replace Python's streams by these, which escape text that they cannot encode."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # Writing there fails as it would have; the store's files get other numbers.
+            # Writing there still fails, and the store's files get other numbers.
             os.open(os.devnull, os.O_RDONLY)
     for name, number, kind in (("stdout", 1, Stdout), ("stderr", 2, Stderr)):
         result = getattr(sys, name)
@@ -82,9 +82,9 @@ def open_streams() -> None:
         else:
             continue
         is_unbuffered = name == "stderr" or os.isatty(number)
-        ours = kind(buffer, encoding=encoding, errors=_ESCAPED, line_buffering=is_unbuffered)
-        setattr(sys, name, ours)
-        setattr(sys, f"__{name}__", ours)
+        stream = kind(buffer, encoding=encoding, errors=_ESCAPED, line_buffering=is_unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def lost_messages() -> OutputFailedError | None:
@@ -103,7 +103,7 @@ def discard_output(number: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def _as_ours(error: OSError) -> OSError | OutputFailedError:
+def _output_error(error: OSError) -> OSError | OutputFailedError:
     if error.errno == errno.EPIPE:
         return error
     return OutputFailedError(
@@ -112,10 +112,10 @@ def _as_ours(error: OSError) -> OSError | OutputFailedError:
     )
 
 
-# What a stream can show. Law: NO_COLOR and TERM=dumb turn colour off, FORCE_COLOR turns it on, else
-# a terminal has it; a bar moves on a terminal only, whatever the variables say, so that logs stay
-# readable. Lines are as wide as the terminal, within bounds that read; in a pipe or a file, where
-# programs look for a line, a sentence is one line. `COLUMNS` holds for both.
+# What a stream can show. Law: NO_COLOR and TERM=dumb turn colour off, FORCE_COLOR turns it on;
+# otherwise a terminal has it. A bar is drawn only on a terminal, whatever the variables say, so
+# that logs stay readable. Lines are as wide as the terminal, within limits; in a pipe or a file, a
+# sentence is one line for programs to search. `COLUMNS` overrides both.
 
 
 class Display(Struct, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,12 @@ from msgspec import Struct
 
 from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
-from impctl.service.text import RowsFormat, ending_of, number_or_name, plain
+from impctl.service.text import Json, RowsFormat, ending_of, number_or_name, plain
 
-# Arrow columns as values that JSON can say. Law: strict JSON, with every digit: decimals are
-# texts, numbers that JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO
-# 8601 (years after 9999 too), binary hexadecimal. A struct is an object, a list an array, a map
-# an array of [key, value] pairs, since keys may be of any type.
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+# Arrow columns as JSON values. Law: strict JSON with all digits: decimals are texts, numbers that
+# JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO 8601 (after year 9999
+# too), binary values hexadecimal. A struct is an object, a list an array, a map an array of [key,
+# value] pairs, since keys may have any type.
 
 _UTC = ("UTC", "Etc/UTC", "Z", "+00:00")
 
@@ -85,13 +84,13 @@ def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
 
 def unique_names(names: Iterable[str]) -> list[str]:
     """The names; a repeated one gets the next free number, as `x_2`."""
-    given = list(names)
-    taken, result = set(given), dict[str, None]()
-    for name in given:
-        own, number = name, 2
-        while own in result or (own != name and own in taken):
-            own, number = f"{name}_{number}", number + 1
-        result[own] = None
+    all_names = list(names)
+    used, result = set(all_names), dict[str, None]()
+    for name in all_names:
+        unique, number = name, 2
+        while unique in result or (unique != name and unique in used):
+            unique, number = f"{name}_{number}", number + 1
+        result[unique] = None
     return list(result)
 
 
@@ -108,10 +107,10 @@ def _zoned(array: pa.Array, separator: str) -> list[str | None]:
     texts = _instants(array.cast(pa.timestamp(array.type.unit, "UTC")), separator, "+00:00")
     if array.type.tz in _UTC:
         return texts
-    for at, scalar in enumerate(array):
+    for index, scalar in enumerate(array):
         with suppress(OverflowError, ValueError):
             value = scalar.as_py()
-            texts[at] = None if value is None else value.isoformat(separator)
+            texts[index] = None if value is None else value.isoformat(separator)
     return texts
 
 
@@ -133,15 +132,16 @@ def _duration(value: timedelta | None) -> str | None:
 def _lists(array: pa.Array, parts: list[pa.Array]) -> list[Json]:
     """Each list's values; several parts, such as keys and items, are zipped into arrays."""
     bounds = array.offsets.to_pylist()
-    # The parts are those of the whole array, of which this may be a slice.
+    # The parts belong to the whole array, of which this may be a slice.
     start, length = bounds[0], bounds[-1] - bounds[0]
+    valid = array.is_valid().to_pylist()
     columns = [json_values(part.slice(start, length)) for part in parts]
     values: list[Json] = (
         columns[0] if len(columns) == 1 else [list(pair) for pair in zip(*columns, strict=True)]
     )
     return [
-        values[bounds[at] - start : bounds[at + 1] - start] if is_there else None
-        for at, is_there in enumerate(array.is_valid().to_pylist())
+        values[begin - start : end - start] if is_valid else None
+        for (begin, end), is_valid in zip(pairwise(bounds), valid, strict=True)
     ]
 
 
@@ -151,14 +151,13 @@ def _objects(array: pa.Array) -> list[Json]:
     rows: Iterable[Any] = zip(*columns, strict=True) if columns else ((),) * len(array)
     valid = array.is_valid().to_pylist()
     return [
-        dict(zip(names, row, strict=True)) if is_there else None
-        for row, is_there in zip(rows, valid, strict=True)
+        dict(zip(names, row, strict=True)) if is_valid else None
+        for row, is_valid in zip(rows, valid, strict=True)
     ]
 
 
-# Arrow columns as texts, for formats that know nothing but text. Law: a text says the value, and
-# NULL is none; numbers in the digits of their own type, so that a FLOAT of 0.1 is no longer than
-# that.
+# Arrow columns as texts. Law: a number has the digits of its type, so that a FLOAT of 0.1 is no
+# longer than that. NULL is None.
 
 Texts = list[str | None]
 
@@ -170,7 +169,7 @@ class TextColumn(Struct, frozen=True):
 
 
 def text_columns(table: pa.Table, separator: str = "T") -> list[TextColumn]:
-    """All columns, in order; `separator` stands between a date and its time."""
+    """All columns, in order; `separator` is between date and time."""
     names = table.column_names
     return [
         TextColumn(name, is_number(column.type), _column(column, separator))
@@ -180,8 +179,8 @@ def text_columns(table: pa.Table, separator: str = "T") -> list[TextColumn]:
 
 def is_number(kind: pa.DataType) -> bool:
     """Whether values of the type are numbers."""
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(test(kind) for test in tests)
+    types = pa.types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def is_plain(kind: pa.DataType) -> bool:
@@ -192,7 +191,7 @@ def is_plain(kind: pa.DataType) -> bool:
 def texts_of(array: pa.Array, separator: str = "T") -> Texts:
     kind = array.type
     if pa.types.is_float32(kind):
-        # Arrow knows the shortest digits of a float; Python has doubles only.
+        # Arrow gives the shortest digits of a float; Python has doubles only.
         return [_float_text(text) for text in array.cast(pa.string()).to_pylist()]
     if pa.types.is_floating(kind):
         return [None if value is None else str(value) for value in numbers(array)]
@@ -221,19 +220,19 @@ def _float_text(text: str | None) -> str | None:
     return str(number)
 
 
-# The rows of an answer as CSV, JSON, JSON lines or Markdown, piece by piece. Law: pieces together
-# are one whole text, and none holds more than some thousand rows, so that a pipe is fed at once.
-# In CSV a NULL is nothing and an empty text is `""`; names stay as they are. In JSON each row is
-# an object, whose keys are told apart where the answer has two columns of one name.
+# Rows as CSV, JSON, JSON lines or Markdown, in pieces of some thousand rows, so that a pipe gets
+# them at once. In CSV, NULL is nothing and an empty text is `""`. In JSON each row is an object;
+# repeated column names get numbers.
 
 _ROWS = 8192
 
 _QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
-"""What needs quotes: what would end the value, or what readers take for NULL or strip."""
+"""Texts that need quotes: they would end the value, or readers would take them for NULL or strip
+them."""
 
 _LINE_END = re.compile(r"\r\n|\r")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
-"""What spreadsheets take for the start of a formula (https://owasp.org, CSV Injection)."""
+"""Starts of a formula for spreadsheets (https://owasp.org, CSV Injection)."""
 
 _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
@@ -266,7 +265,7 @@ def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]
 def json_lines(table: pa.Table) -> Iterator[str]:
     """One JSON object per row and line."""
     for objects in _json_objects(table):
-        yield "".join(f"{one}\n" for one in objects)
+        yield "".join(f"{text}\n" for text in objects)
 
 
 def json_text(table: pa.Table) -> Iterator[str]:
@@ -279,7 +278,7 @@ def json_text(table: pa.Table) -> Iterator[str]:
 
 
 def markdown_text(table: pa.Table) -> Iterator[str]:
-    """A GitHub table: numbers to the right, NULL as that word."""
+    """A GitHub table: numbers aligned to the right, NULL as `NULL`."""
     columns = text_columns(table, " ")
     yield _piped([_cell(column.name) for column in columns])
     yield _piped(["---:" if column.is_number else "---" for column in columns])
@@ -323,8 +322,8 @@ def _piped(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |\n"
 
 
-# An answer written to a file. Law: the file is there whole or as it was before; what stands in
-# the way is told before the query runs, as far as it can be known then.
+# A result written to a file. Law: the file is complete or as before. What can be checked before the
+# query runs is checked then.
 
 _TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
 
@@ -334,10 +333,10 @@ def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
     ending_of(path)
     check_output(path, reserved)
     if not path.parent.is_dir():
-        made = f"mkdir -p {shlex.quote(str(path.parent))}"
+        command = f"mkdir -p {shlex.quote(str(path.parent))}"
         raise StorageError(
             f"The result cannot be written to `{path}`: the folder `{path.parent}` does not exist",
-            hint=f"create it first, `{made}`, or name a file in another folder",
+            hint=f"create it first, `{command}`, or name a file in another folder",
             code="answer_not_written",
         )
     if path.is_dir():
@@ -367,7 +366,7 @@ def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) 
 
 
 def _write_parquet(table: pa.Table, file: object) -> None:
-    """Parquet's readers find columns by name, so names are made unique."""
+    """Write with unique names: Parquet's readers find columns by name."""
     import pyarrow.parquet as pq
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import (
@@ -29,9 +29,6 @@ from impctl.service.results import (
     VerifyResult,
 )
 
-# Which failure decides how a run ends, and unsound sketches as failures. Law: a result that shows
-# an unsound sketch never ends a run well, whichever use case it came from.
-
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 """Exit codes by severity: the run's is the first of these that occurs. An unsound sketch comes
 first, failures that a retry may cure last."""
@@ -43,8 +40,8 @@ def most_severe(outcome: Outcome) -> Failure | None:
 
 
 def for_report(outcome: Outcome) -> Outcome:
-    """`outcome` with a failure for every sketch that a check found unsound, so that no run ends
-    well with one. Failures caused by the limit on open files say so."""
+    """`outcome` with a failure for each unsound sketch: no run that shows one succeeds. Failures
+    caused by the limit on open files say so."""
     failures = [Failure(failed.query, with_limit(failed.error)) for failed in outcome.failures]
     reported = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
     for result in outcome.results:
@@ -93,7 +90,7 @@ def problems_error(findings: Iterable[Finding]) -> ImpctlError | None:
 
 def is_pending(outcome: Outcome) -> bool:
     """Whether a dry run found something to do."""
-    return any(_is_to_do(result) for result in outcome.results)
+    return any(map(_is_to_do, outcome.results))
 
 
 def _is_to_do(result: Result) -> bool:
@@ -110,16 +107,18 @@ def _is_to_do(result: Result) -> bool:
             return False
 
 
-# Results as the text that Prometheus reads from a file (its exposition format, version 0.0.4).
-# Law: one `# HELP` and `# TYPE` per name, all of its samples together; counters end in `_total`,
-# units are seconds and bytes. What failed is told as 0 of `impctl_maintain_success`.
+# Metrics in Prometheus's text format (version 0.0.4). Law: one `# HELP` and `# TYPE` per name, with
+# all its samples; counters end in `_total`; units are seconds and bytes. A failed query has
+# `impctl_maintain_success` 0.
 
 
-class _Metric(Struct):
+class _Metric(Struct, frozen=True):
+    """Samples by query; those of the whole run have an empty name."""
+
     name: str
     kind: str
     meaning: str
-    samples: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, float]
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} {self.meaning}"
@@ -129,33 +128,29 @@ class _Metric(Struct):
             yield f"{self.name}{label} {value!r}"
 
 
-def maintain_metrics(outcome: Outcome, at: float) -> str:
+def maintain_metrics(outcome: Outcome, ended_at: float) -> str:
     """What a run of `maintain` did, per query, failed queries included."""
-    success = _Metric("impctl_maintain_success", "gauge", "1 if the last run succeeded")
-    took = _Metric("impctl_maintain_duration_seconds", "gauge", "Duration of the last run")
-    changes = _Metric(
-        "impctl_maintain_changes",
-        "gauge",
-        "Changed rows of the last run, unless it was a recapture",
+    results = [result for result in outcome.results if isinstance(result, MaintainResult)]
+    success = {result.query: 1.0 for result in results}
+    seconds = {result.query: result.elapsed_ms / 1000 for result in results}
+    recaptured = {result.query: float(result.action == "recapture") for result in results}
+    changes = {r.query: float(r.changes) for r in results if r.changes is not None}
+    failed = {failure.query: 0.0 for failure in outcome.failures if failure.query is not None}
+    ranges: dict[str, float] = {}
+    for result in results:
+        ranges[result.query] = ranges.get(result.query, 0.0) + result.total
+    gauges = (
+        ("maintain_success", "1 if the last run succeeded", success | failed),
+        ("maintain_duration_seconds", "Duration of the last run", seconds),
+        ("maintain_changes", "Changed rows of the last run, unless it was a recapture", changes),
+        ("maintain_recaptured", "1 if the last run recaptured", recaptured),
+        ("sketch_ranges", "Ranges in the query's sketches", ranges),
+        ("maintain_failures", "Failures of the last run", {"": float(len(outcome.failures))}),
+        ("maintain_timestamp_seconds", "End of the last run", {"": ended_at}),
     )
-    recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 if the last run recaptured")
-    ranges = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
-    for result in outcome.results:
-        if isinstance(result, MaintainResult):
-            success.samples[result.query] = 1.0
-            took.samples[result.query] = result.elapsed_ms / 1000
-            if result.changes is not None:
-                changes.samples[result.query] = float(result.changes)
-            recaptured.samples[result.query] = float(result.action == "recapture")
-            ranges.samples[result.query] = ranges.samples.get(result.query, 0.0) + result.total
-    for failure in outcome.failures:
-        if failure.query is not None:
-            success.samples[failure.query] = 0.0
-    failed = _Metric("impctl_maintain_failures", "gauge", "Failures of the last run")
-    failed.samples[""] = float(len(outcome.failures))
-    last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "End of the last run")
-    last.samples[""] = at
-    return _text((success, took, changes, recaptured, ranges, failed, last))
+    return _text(
+        _Metric(f"impctl_{name}", "gauge", meaning, samples) for name, meaning, samples in gauges
+    )
 
 
 def gain_metrics(outcome: Outcome) -> str:
@@ -163,7 +158,7 @@ def gain_metrics(outcome: Outcome) -> str:
     results = [result for result in outcome.results if isinstance(result, GainResult)]
     is_whole = all(result.since is None for result in results)
     kind, end = ("counter", "_total") if is_whole else ("gauge", "")
-    wanted: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
+    figures: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
         ("uses", "Uses of the query", lambda r: r.uses),
         ("used", "Uses with its sketches", lambda r: r.used),
         ("kept_answers", "Answers from the materialized result", lambda r: r.kept_answers),
@@ -176,11 +171,11 @@ def gain_metrics(outcome: Outcome) -> str:
     )
     metrics = [
         _Metric(f"impctl_{name}{end}", kind, meaning, {r.query: float(value(r)) for r in results})
-        for name, meaning, value in wanted
+        for name, meaning, value in figures
     ]
-    last = _Metric("impctl_last_use_timestamp_seconds", "gauge", "Time of the last use")
-    last.samples = {r.query: r.last_use.timestamp() for r in results if r.last_use is not None}
-    return _text((*metrics, last))
+    last_uses = {r.query: r.last_use.timestamp() for r in results if r.last_use is not None}
+    name, meaning = "impctl_last_use_timestamp_seconds", "Time of the last use"
+    return _text((*metrics, _Metric(name, "gauge", meaning, last_uses)))
 
 
 def _text(metrics: Iterable[_Metric]) -> str:

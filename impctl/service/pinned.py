@@ -8,14 +8,14 @@ give access to neither store nor Spark, which only resolves the path of a catalo
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.errors import ImpctlError
+from impctl.errors import ImpctlError, UsageError
 from impctl.sql.names import CATALOG_SCHEME
 from impctl.tables.log import FilesMark, PinnedTable, files_mark, open_newest, pin_table
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
-from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
@@ -99,8 +99,8 @@ class PinnedTables:
         spec = self._specs[table]
         path = self._path(spec)
         if not spec.ambient:
-            for location in (path, *spec.clone_of):
-                require_credentials(table, location, spec.storage_options, os.environ)
+            for place in (path, *spec.clone_of):
+                check_credentials(table, place, spec.storage_options, os.environ)
         return open_source(table, path, dict(spec.storage_options) or None, spec.clone_of)
 
     def _path(self, spec: TableSpec) -> str:
@@ -205,3 +205,58 @@ class PinnedTables:
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables as pinned, estimated from bytes where the log is silent."""
         return sum(self.snapshot(table).likely_rows for table in tables)
+
+
+# Credentials for object stores. Law: those of the environment (variables, profiles, the machine's
+# role) are used only for a table whose workload allows it; any other needs its own, whatever its
+# server.
+
+_S3 = ("s3", "s3a", "s3n")
+_GOOGLE = {"service_account", "service_account_path", "service_account_key", "skip_signature"}
+_AZURE = {
+    *("account_key", "access_key", "master_key", "sas_token", "sas_key", "bearer_token"),
+    *("token", "client_secret", "federated_token_file", "use_emulator", "skip_signature"),
+}
+_SUFFICIENT = {
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("abfss", "abfs", "az", "azure", "adl"), _AZURE),
+}
+"""Options of which one is enough, by scheme."""
+_TOKEN = "AWS_SESSION_TOKEN"
+_PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")
+
+
+def check_credentials(
+    table: TableName, path: str, options: Mapping[str, str], env: Mapping[str, str]
+) -> None:
+    """UsageError for a table in an object store: `credentials_missing` if its storage options lack
+    credentials, `credentials_mixed` if deltalake would add a variable of `env` to them."""
+    scheme = path.partition("://")[0].lower() if "://" in path else ""
+    given = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
+    if given.get("skip_signature", "").lower() not in ("true", "1"):
+        given.pop("skip_signature", None)
+    missing = ""
+    if scheme in _S3 and "skip_signature" not in given:
+        lacking = [key for key in ("access_key_id", "secret_access_key") if key not in given]
+        missing = " and ".join(f"`aws_{key}`" for key in lacking) + " not set" if lacking else ""
+    elif scheme in _SUFFICIENT and given.keys().isdisjoint(_SUFFICIENT[scheme]):
+        missing = "no key in `storage_options`"
+    if missing:
+        raise UsageError(
+            f"Table `{table}` is in an object store and has no credentials: {missing}, and no "
+            "`credentials: ambient`",
+            code="credentials_missing",
+            hint=f"set them in `tables.{table}.storage_options`, or write `credentials: ambient` "
+            "there or at the top of the file to use those of the environment",
+        )
+    # deltalake fills in what the options lack, so another user's token would go with the keys.
+    keys = {_PREFIX.sub("", key.lower()) for key in options}
+    needs_token = keys.isdisjoint(("session_token", "token", "skip_signature"))
+    if scheme in _S3 and env.get(_TOKEN) and needs_token:
+        raise UsageError(
+            f"Table `{table}` has keys without a session token, and `{_TOKEN}` from the "
+            "environment would be sent with them",
+            code="credentials_mixed",
+            hint=f"unset `{_TOKEN}`, set `aws_session_token` in `tables.{table}.storage_options`, "
+            "or write `credentials: ambient`",
+        )

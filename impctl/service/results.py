@@ -37,9 +37,9 @@ NOT_DUE = "not_due"
 REFUSED = "refused"
 """The action of a query that can have no sketch."""
 NOT_USED = "not_used"
-"""The action of a query that was to be read without a sketch."""
+"""The action of a query that is read without a sketch on request."""
 NO_SKETCH = "no_sketch"
-"""The action of a query that has no sketch to read through now."""
+"""The action of a query that has no usable sketch."""
 VERIFY = "verify"
 """The action of a recorded verification: `added` is the slack, `removed` the missing ranges."""
 WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
@@ -50,7 +50,7 @@ ENGINE, SPARK = "engine", "Spark"
 STATE = "state"
 """`by` of an answer from stored rows."""
 ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
-"""Whether a query's answer has changed, as far as maintaining its sketch shows."""
+"""Whether the result of a query has changed, as far as maintaining its sketch shows."""
 PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
 ANSWERS = "answers"
 """Verdict: the materialized result was read, and saved less than its maintenance so far."""
@@ -114,9 +114,9 @@ class CandidateEntry(Struct, frozen=True):
 
 
 class AnswerEntry(Struct, frozen=True):
-    """Whether a query's answer is `kept` with its state; `reason` says why not. A row takes about
-    `row_bytes`, none where a join tree gives it; there are `most_rows` but for ties, None without a
-    LIMIT. `state_bytes` is the stored size, None where the query is not captured in this form."""
+    """Whether a query's result is materialized (`kept`); `reason` says why not. A row takes about
+    `row_bytes`, 0 if a join tree provides it; there are `most_rows` except for ties, None without a
+    LIMIT. `state_bytes` is the stored size, None if the query is not captured in this form."""
 
     kept: bool
     reason: str
@@ -127,8 +127,8 @@ class AnswerEntry(Struct, frozen=True):
 
 
 class AnsweredEntry(Struct, frozen=True):
-    """Who answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
-    Spark are estimates in milliseconds; None where one cannot."""
+    """What answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
+    Spark are estimates in milliseconds; None if one of them cannot."""
 
     by: str
     reason: str
@@ -156,10 +156,9 @@ def work_text(work: TreeWork | None) -> str:
 
 
 class CheckResult(Struct, frozen=True):
-    """Whether a query can have a sketch; `mode` is how it would be maintained. `hint` says what to
-    do about a query that can have none, `place` where the obstacle is in the file. `answer` says
-    whether its answer would be materialized, None where it is not to be. `answered` says who
-    answers it."""
+    """Whether a query can have a sketch; `mode` is how it would be maintained. If it can have none,
+    `hint` says what to do and `place` where the obstacle is in the file. `answer` says whether its
+    result would be materialized, None if not requested; `answered` what answers it."""
 
     query: str
     supported: bool = False
@@ -173,9 +172,9 @@ class CheckResult(Struct, frozen=True):
 
 
 class PlanEntry(Struct, frozen=True, kw_only=True):
-    """A line of the plan tree; `how` an operator is maintained, why, and its place. `state_bytes`
-    is its stored state (None where nothing is stored), `pushed` what is done early at a scan or on
-    a change: columns, conditions, the sketch's ranges, files."""
+    """A line of the plan tree: `how` an operator is maintained, why, and its position.
+    `state_bytes` is its stored state, None without any; `pushed` is what is applied early at a scan
+    or to a change: columns, conditions, the sketch's ranges, files."""
 
     depth: int
     operator: str
@@ -189,8 +188,8 @@ class PlanEntry(Struct, frozen=True, kw_only=True):
 
 class JoinSideEntry(Struct, frozen=True):
     """How one side of a join finds partners: `index` stores its rows, `files` and `spark` read
-    them; *rebuilt* (`mode`) of all rows where no key narrows these. `rows` and `bytes` are upper
-    bounds of the index."""
+    them; `mode` is *rebuilt* if all rows are read, because no key narrows them. `rows` and `bytes`
+    are upper bounds of the index."""
 
     side: str
     tables: tuple[str, ...]
@@ -202,9 +201,9 @@ class JoinSideEntry(Struct, frozen=True):
 
 
 class GroupsEntry(Struct, frozen=True):
-    """The groups of a grouping or DISTINCT over these tables: *kept*, or *read* from files when
-    they change, or *rebuilt* of all rows where no key narrows these; and why. Without tables the
-    rows below it are computed."""
+    """The groups of a grouping or DISTINCT over these tables: *kept*, *read* from files when they
+    change, or *rebuilt* from all rows if no key narrows them; and why. Without tables, the input
+    rows are computed."""
 
     name: str
     tables: tuple[str, ...]
@@ -215,7 +214,7 @@ class GroupsEntry(Struct, frozen=True):
 class BuffersEntry(Struct, frozen=True):
     """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
     `buffer` of each group; and why. `chosen`: a budget or `state: least` bounds them; `state_bytes`
-    is their stored size, None where the query is not captured in this form."""
+    is their stored size, None if the query is not captured in this form."""
 
     name: str
     tables: tuple[str, ...]
@@ -227,12 +226,12 @@ class BuffersEntry(Struct, frozen=True):
 
 
 class TreeNodeEntry(Struct, frozen=True):
-    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and its state.
+    """A node of a join tree: the accesses of its `bag` (none for a virtual root) and its state.
     `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
-    kind; the root's are the group columns. Its tuples differ in `kept`, `calls` are aggregated over
+    kind; the root has the group columns. Its tuples differ in `kept`; `calls` are aggregated over
     them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
-    column`. The rows of a `probed` bag are found by look-ups over its tables' rows. `bytes` is its
-    stored state, None where it is not captured in this form."""
+    column`. Rows of a `probed` bag are looked up over the rows of its tables. `bytes` is the stored
+    state, None if it is not captured in this form."""
 
     bag: tuple[str, ...]
     parent: int | None
@@ -246,11 +245,11 @@ class TreeNodeEntry(Struct, frozen=True):
 
 
 class TreeResultEntry(Struct, frozen=True):
-    """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
-    where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
-    root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
-    touches `touched` tuples of the tree: both estimated means, as are milliseconds of a step of a
-    thousand changed rows and bytes of state, both ways."""
+    """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring` if
+    counts and sums decide, else `bits`; `height` counts edges. `nodes` has the root first; `drawn`
+    shows them as lines. Estimated means, with indexes and with the tree: `joined` rows or `touched`
+    tuples per changed row, milliseconds of a step of a thousand changed rows, and bytes of
+    state."""
 
     used: bool
     reason: str
@@ -268,10 +267,10 @@ class TreeResultEntry(Struct, frozen=True):
 
 
 class ExplainResult(Struct, frozen=True, kw_only=True):
-    """Whether a query is sketchable and maintainable, and the obstacles. `state_bytes` is all that
-    is stored for it, with the range counts outside of operators; None if it is not captured in its
-    present form. `answer` is set where it is to be materialized, `provenance` where recursion is to
-    be kept by absorption: how it is, or `given_up`. `answered` says who answers it."""
+    """Whether a query can be sketched and maintained, and the obstacles. `state_bytes` is all that
+    is stored for it, including range counts outside operators; None if it is not captured in its
+    present form. `answer` is set if the result is to be materialized, `provenance` if recursion is
+    to be kept by absorption: how it is, or `given_up`. `answered` says what answers it."""
 
     query: str
     mode: str
@@ -307,9 +306,9 @@ class Area(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One thing checked by `doctor`; `check` is its stable name, `subject` the table or query.
-    `message` says what is; all but good findings say in `fix` what to do. A problem has the
-    `exit_code` of a command that fails for it, a warning 0."""
+    """A finding of `doctor`; `check` is its stable name, `subject` the table or query. `fix` says
+    what to do, except for good findings. A problem has the `exit_code` of a command that it makes
+    fail, a warning 0."""
 
     area: str
     subject: str
@@ -385,9 +384,9 @@ class LeftEntry(Struct, frozen=True, kw_only=True):
 
 class CaptureResult(Struct, frozen=True, kw_only=True):
     """A captured sketch; `action` is capture, rebalance, or none (a dry run, or nothing to do).
-    `spark_ms` is 0 where the engine captured alone. `reason` says what became of ranges and state
-    in a rebalance. A dry run says who would capture it (`by`), what it would read, and what is
-    `stored` now: none, stale or current (of ranges: uneven or even)."""
+    `spark_ms` is 0 if the engine captured alone. After a rebalance, `reason` describes ranges and
+    state. A dry run says what would capture it (`by`), what it would read, and what is `stored`
+    now: none, stale or current (of ranges: uneven or even)."""
 
     query: str
     action: str = "none"
@@ -409,10 +408,10 @@ class CaptureResult(Struct, frozen=True, kw_only=True):
 
 
 class ApplyResult(Struct, frozen=True, kw_only=True):
-    """One update batch; `version` is the one that it made, None where nothing was committed. With
-    `already_applied` an earlier run made that version, and this one did nothing. A dry run gives
-    the `foreseen_version` that its `statement` would make, and counts the rows of an insert; a
-    delete or update that matches no row makes no version."""
+    """One update batch; `version` is the one it committed, None if it committed nothing. With
+    `already_applied`, an earlier run committed it. A dry run has the `foreseen_version` that its
+    `statement` would commit, and the rows of an insert; a delete or update that matches no row
+    commits no version."""
 
     name: str
     table: str
@@ -468,8 +467,8 @@ class ClusterResult(Struct, frozen=True, kw_only=True):
 
 class GcEntry(Struct, frozen=True):
     """Something that is no longer needed. `kind` is versions (old sketch versions of query `name`),
-    partitions (used by no sketch), file (unreferenced state) or folder (scratch of a killed run);
-    for the last two `name` is the path. `bytes` is what its removal frees."""
+    partitions (used by no sketch), file (unreferenced state) or folder (scratch of a killed run),
+    where `name` is the path. `bytes` is what its removal frees."""
 
     kind: str
     name: str
@@ -522,12 +521,12 @@ class MaintainStep(Struct, frozen=True):
 class MaintainResult(Struct, frozen=True, kw_only=True):
     """One maintained sketch of `total` ranges; `action` is exact, touch, recapture or none. Without
     a sketch, `table` and `attribute` are empty. `since` are the versions before the run, `versions`
-    those after it; `steps` has an entry per version where the query is maintained eagerly. In a dry
+    those after it; `steps` has an entry per version if the query is maintained eagerly. In a dry
     run the action is the planned one, and no sketch was computed. `changes` are the changed rows
     processed; None for a recapture, which reads tables. `ranges` is None if not counted.
     `refilled_groups` counts groups whose bounded buffer was refilled, from `refilled_rows` rows of
-    the table. `answer_changed` is `no` where the answer is surely unchanged, else `maybe`; None in
-    a dry run. `change_files` has the files of the answer's changes, one per step (`--changes`)."""
+    the table. `answer_changed` is `no` if the result is surely unchanged, else `maybe`; None in a
+    dry run. `change_files` are the files of the result's changes, one per step (`--changes`)."""
 
     query: str
     table: str = ""
@@ -571,10 +570,10 @@ class FollowedRun(Struct, frozen=True):
 
 class DueResult(Struct, frozen=True, kw_only=True):
     """When a query is maintained next, and why. `due`: a run would start for it now. `due_at` is
-    what its `trigger` names (a commit, a moment, the end of a bound), `due_by` the deadline,
-    `start_at` when a run starts for it; None for what never comes by itself. `rows` are pending,
-    None where a log does not count them; `cost_ms` is the estimated time, None without a recorded
-    run, and `margin` its error factor."""
+    the time from its `trigger` (a commit, a moment, the end of a bound), `due_by` the deadline,
+    `start_at` the start of a run for it; None if it never occurs by itself. `rows` are pending,
+    None if a log does not count them; `cost_ms` is the estimated time, None without a recorded run,
+    and `margin` its error factor."""
 
     query: str
     trigger: str
@@ -591,7 +590,7 @@ class DueResult(Struct, frozen=True, kw_only=True):
 
 
 class PlannedChange(Struct, frozen=True):
-    """A change of a table missing from the sketch; None if its log does not say."""
+    """A change of a table that is missing from the sketch; None if its log does not show it."""
 
     table: str
     since: int
@@ -634,11 +633,10 @@ class PlannedPiece(Struct, frozen=True):
 
 class PlanResult(Struct, frozen=True, kw_only=True):
     """What `maintain` would do with a query now, under its policy. `action` is exact, touch,
-    recapture, none, capture (no sketch to maintain), or refused where there can be none (`hint`
-    says what to do); `by` is who would compute. Estimates are None without a recorded run to learn
-    from. `next_change` is None without a sketch to maintain, `due` also if maintained at each
-    commit. `state` has the pieces of its state that are chosen under a budget; `next_expiry` is as
-    in `status`."""
+    recapture, none, capture (no sketch to maintain), or refused if it can have none (`hint` says
+    what to do); `by` is what would compute it. Estimates are None without a recorded run.
+    `next_change` is None without a sketch to maintain, `due` also if maintained at each commit.
+    `state` has the pieces of state chosen under a budget; `next_expiry` is as in `status`."""
 
     query: str
     action: str = "none"
@@ -661,11 +659,11 @@ class PlanResult(Struct, frozen=True, kw_only=True):
 
 
 class SimulatedSetting(Struct, frozen=True, kw_only=True):
-    """One budget with one trigger, and its figures over the replayed time. `disk_bytes` None keeps
-    all, `trigger` None is each query's own. `steps` are queries maintained, `work_ms` their time;
-    ages are of the oldest change in a step at its end: median, 99th percentile and maximum. `late`
-    steps end after their bound. `reads` of sides from files are expected, `conversions` are queries
-    whose state changes its mode."""
+    """A budget with a trigger, and its figures over the replayed time. `disk_bytes` None stores all
+    state, `trigger` None uses those of the queries. `steps` are queries maintained, `work_ms` their
+    time; ages are of the oldest change in a step at its end: median, 99th percentile and maximum.
+    `late` steps end after their bound. `reads` are expected reads of sides from files,
+    `conversions` queries whose state changes its mode."""
 
     setting: str
     present: bool
@@ -701,9 +699,9 @@ class RecordedRuns(Struct, frozen=True, kw_only=True):
 
 
 class SimulateResult(Struct, frozen=True, kw_only=True):
-    """What was replayed, and what each setting comes to, the present one first. `commits` are by
-    table; `costs_by` names, by query, the source of the cost of its steps: `runs`, its `capture`,
-    or `priors`. `recorded` is None where nothing was."""
+    """What was replayed, and the figures of each setting, the present one first. `commits` are by
+    table; `costs_by` is the source of a query's costs: `runs`, its `capture`, or `priors`.
+    `recorded` is None without recorded runs."""
 
     source: str
     since: datetime
@@ -720,7 +718,7 @@ class SimulateResult(Struct, frozen=True, kw_only=True):
 
 
 class ReuseCandidate(Struct, frozen=True):
-    """A stored sketch and why it is (not) used; `rows` of the files that it keeps."""
+    """A stored sketch, why it is used or not, and the `rows` of the files it keeps."""
 
     query: str
     allowed: bool
@@ -731,7 +729,7 @@ class ReuseCandidate(Struct, frozen=True):
 
 
 class ReuseEntry(Struct, frozen=True):
-    """Which query's sketch was used for another query, and why; `query` None is none."""
+    """The query whose sketch was used for another query, None for none, and why."""
 
     query: str | None
     reason: str
@@ -739,9 +737,9 @@ class ReuseEntry(Struct, frozen=True):
 
 
 class RewriteResult(Struct, frozen=True, kw_only=True):
-    """The query with its range predicates; `intervals` has the text of each. `action`: how the
-    sketch was maintained; `reuse` is set for constants of its own. `left_away`: why a table is read
-    without its sketch. `runs_on_spark` is false for some queries that impctl reads."""
+    """The query with its range predicates; `intervals` has their texts. `action`: how the sketch
+    was maintained; `reuse` is set for a query with other constants. `left_away`: why a table is
+    read without its sketch. `runs_on_spark` is false for some queries that impctl supports."""
 
     query: str
     sql: str
@@ -759,9 +757,9 @@ class RewriteResult(Struct, frozen=True, kw_only=True):
 
 
 class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
-    """The answer; `action`, `reuse` and `left_away` are as for `rewrite`. `elapsed_ms` is the query
-    alone, after `spark_start_ms`, which is 0 where Spark was running. `by`: who answered,
-    `by_reason` why; by state no file was read. `quicker` says who else would have been faster."""
+    """The result; `action`, `reuse` and `left_away` are as for `rewrite`. `elapsed_ms` is the query
+    alone, after `spark_start_ms`, which is 0 if Spark was running. `by`: what answered, and why
+    (`by_reason`); by state, no file was read. `quicker`: what would have been faster."""
 
     query: str
     versions: Mapping[str, int]
@@ -780,8 +778,8 @@ class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
 
 
 class ChangesResult(ArrowAnswer, frozen=True, kw_only=True):
-    """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
-    (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
+    """Rows inserted and deleted between versions; `since` is empty for a whole result. `by`: state
+    (stored rows were maintained) or engine (results were compared); `by_reason` says why."""
 
     query: str
     since: Mapping[str, int]
@@ -800,8 +798,8 @@ class WhyEntry(Struct, frozen=True):
 
 
 class WhyResult(Struct, frozen=True, kw_only=True):
-    """Rows of tables that together derive a row of the answer: the first `limit` of `row_count`.
-    `claim`: smallest (no fewer rows do), minimal (no subset does), or group (all rows of its
+    """Rows of tables that together derive a row of the result: the first `limit` of `row_count`.
+    `claim`: smallest (no fewer rows derive it), minimal (no subset does), or group (all rows of its
     groups). `lineage`: the number of rows in any derivation. `by`: engine (read tables) or
     state."""
 
@@ -823,9 +821,9 @@ class WhyResult(Struct, frozen=True, kw_only=True):
 
 
 class WithoutResult(ArrowAnswer, frozen=True, kw_only=True):
-    """Rows of the answer inserted or deleted if rows that satisfy a condition were missing; each
-    with `_change` and `_copies`. `without`: the conditions by table; `removed`: how many rows that
-    is, of those read, or of those in the state where `by` is state."""
+    """Rows of the result that are inserted or deleted without the rows that satisfy a condition,
+    with `_change` and `_copies`. `without`: the conditions by table; `removed`: how many rows
+    satisfy them, of those read, or if `by` is state of those in the state."""
 
     query: str
     without: Mapping[str, tuple[str, ...]]
@@ -848,9 +846,9 @@ class TableFiles(Struct, frozen=True, kw_only=True):
     times in UTC; None for all rows. `names_in_files` is empty unless the table maps column names:
     then it has each column's name in the files, by its name in predicate and query.
 
-    The rows of the table are those of the files, without the deleted ones, with the values of
-    partition columns put in, and of them those that meet the predicate: over just these rows the
-    query gives its answer. Without the predicate it would see groups in part."""
+    The rows of the table are those of the files without deleted ones, with the values of partition
+    columns added, that satisfy the predicate. Over these rows the query gives its result; without
+    the predicate it would see incomplete groups."""
 
     table: str
     path: str
@@ -915,8 +913,8 @@ class QueryFiles(Struct, frozen=True, kw_only=True):
 
 class PendingEntry(Struct, frozen=True):
     """Commits to a table since the sketch's version, by the log. `rows` are those that maintenance
-    reads: an updated row counts twice, and so does every row of a file that was rewritten without a
-    change feed and without the writer's own count."""
+    reads: updated rows count twice, and so do all rows of a file that was rewritten without a
+    change feed and without counts by the writer."""
 
     table: str
     since: int
@@ -948,8 +946,8 @@ class VerifiedEntry(Struct, frozen=True):
 
 
 class TreeRecord(Struct, frozen=True):
-    """Work of a query's trees for all `changes` since the capture. `expected` tuples touched per
-    changed row, by the capture's estimate; None where the trees were requested, not estimated."""
+    """Work of a query's trees for all `changes` since the capture. `expected`: tuples touched per
+    changed row, estimated at capture; None if the trees were requested."""
 
     changes: int
     touched: int
@@ -973,12 +971,12 @@ class FreshEntry(Struct, frozen=True):
 
 
 class StatusResult(Struct, frozen=True, kw_only=True):
-    """What the store knows of a query; without `versions` it was never captured. `pending_versions`
+    """What the store has of a query; without `versions` it was never captured. `pending_versions`
     counts the table versions committed since, `pending` has their changes; `runs` are the latest,
     newest first; `verified` is None if the sketch was never verified. `kept_answers` counts reads
-    of a present or former materialized result. `provenance` is as of `explain`. `fresh` is None
+    of a present or former materialized result. `provenance` is as in `explain`. `fresh` is None
     without a sketch, `trigger` is as written in the file. No row expires before `next_expiry`, an
-    instant or `never`; None where none can."""
+    instant or `never`; None if none can."""
 
     query: str
     sketches: tuple[SketchEntry, ...] = ()
@@ -1043,10 +1041,10 @@ class GainResult(Struct, frozen=True, kw_only=True):
 
 
 class VerifyResult(Struct, frozen=True, kw_only=True):
-    """A stored sketch against recapture; `results_equal` is None if not requested, or where only
-    the sketch makes the query fail. `counts_only`: only row counts were compared, because a LIMIT
-    without ORDER BY may select any rows. `answer_equal` is about the materialized result, None
-    without one, or where results were not requested."""
+    """A stored sketch compared with a recapture. `results_equal` is None if not requested, or if
+    the query fails only with the sketch. `counts_only`: only row counts were compared, because a
+    LIMIT without ORDER BY may select any rows. `answer_equal` is about the materialized result;
+    None without one, or if results were not requested."""
 
     query: str
     table: str
@@ -1099,15 +1097,14 @@ Result = (
 
 
 class Failure(Struct, frozen=True):
-    """What went wrong with one query (or update); None where it concerns the whole run."""
+    """What went wrong with one query (or update); None if it concerns the whole run."""
 
     query: str | None
     error: ImpctlError
 
 
 class Outcome(Struct, frozen=True):
-    """Results of a run, warnings, and the failures, which hide no results. `note` is a remark on
-    the run itself, for people."""
+    """Results, warnings and failures of a run. `note` is a remark on the run, for people."""
 
     results: tuple[Result, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""A stored query: what is kept beside its state, whether it is current, and its state restored."""
+"""A stored query: the description of its state, its clock, and whether it is current."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class RangeDepth(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("not finite")
 
 
-# How the result is made of its stored rows, kept beside them so that no SQL is read. Law: it is
-# used only by the program that wrote it, and only if the tables' log entries can still be compared.
-# Callers compare the rest: definition, release, clock constants, tables and versions.
+# The final steps from the stored rows to the result (`ending`), stored so that no SQL is read. Law:
+# only the program that wrote them uses them, and only if the tables' log entries can still be
+# compared. Callers compare definition, release, clock constants, tables and versions.
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
@@ -83,13 +83,12 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
     try:
         return (mark, written_ending(answer.ending))
     except TypeError:
-        # It has a constant of a class that is not written.
-        return ()
+        return ()  # It has a constant of a class that cannot be written.
 
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
-    """Whether this program stored the ending, and the log still has all stored versions: files
-    alone do not show column names."""
+    """Whether this program stored the ending and the log still has all stored versions: files alone
+    do not show column names."""
     mark, marks = build_mark(), _marks(stored)
     ending = stored.state_meta.get("ending") or [""]
     return mark == ending[0] != "" and all(
@@ -99,7 +98,7 @@ def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None:
-    """How the result is made of the stored rows; None if that needs the SQL text."""
+    """The final steps; None if they need the SQL text."""
     from impctl.rules.finalize import read_ending
 
     if not has_ending(tables, stored):
@@ -110,26 +109,31 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
         return None
 
 
-# What the store keeps beside a query's state. Law: another run wrote it, so a field that is
-# unknown or of the wrong type is a corrupt state. Fields that are empty are not stored.
+# The description beside a query's state. Law: another run wrote it, so a field that is unknown or
+# has the wrong type is corruption. Empty fields are not stored.
 
 
 class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`way` says why the query is maintained as it is, `circuit` identifies the circuit of the
-    state, `answer` whether the result is materialized, `template` the release of the capture and
-    the queries that may use the sketch with other constants (empty in older sketches). `moments`
-    are the query's clock values, `marks` the commit of each table, `files` its files; `counters`
-    number an aggregate's groups. `unsure` counts groups kept because a sum of doubles was too close
-    to decide: a source of slack. `distant` are join sides that Spark reads, `from_files` sides and
-    groupings that the engine reads; `read_rows` their rows or groups, `group_bytes` the size of
-    such groups, when last filled or stored. `buffers` are the sizes of bounded pieces, whose full
-    size is in `group_bytes`; `buffer_groups` counts the groups of first rows that could be bounded.
-    `side_reasons` say why each is read, bounded or stored, if some are not stored. `depths` say how
-    evenly the ranges are filled, where counted. `ending` are a program's mark and how the result is
-    made of its rows. `trees` names the join trees of the state; `estimate` is what was expected per
-    changed row if they were chosen by cost (rows joined, tuples touched), `work` what they have
-    done since, for how many changes. `expires` is the next instant at which a row of a table with
-    an expiry dies, empty if unknown. `provenance` says how functions of recursion are shipped."""
+    """- `way`: why the query is maintained as it is. `circuit` identifies its circuit.
+    - `answer`: whether the result is materialized; `ending`: the mark of the program, and how the
+      result is computed from its rows.
+    - `template`: the release of the capture, and which queries may use the sketch with other
+      constants (empty in older sketches).
+    - `moments`: the query's clock values; `expires`: the next instant at which a row of a table
+      expires, empty if unknown.
+    - By table, `marks`: the commit; `files`: the files.
+    - `counters`: numbers of an aggregate's groups. `unsure`: groups kept because a sum of doubles
+      was too close to decide, which is a source of slack.
+    - `distant`: join sides that Spark reads; `from_files`: sides and groupings that the engine
+      reads. `read_rows`: their rows or groups, `group_bytes`: the size of such groups, as of their
+      last fill or store.
+    - `buffers`: sizes of bounded pieces, whose full size is in `group_bytes`; `buffer_groups`:
+      groups of first rows that could be bounded. `side_reasons`: why each piece is read, bounded or
+      stored, if some are not stored.
+    - `depths`: how evenly ranges are filled, where counted.
+    - `trees`: the join trees; `estimate`: per changed row, rows joined and tuples touched, if
+      chosen by cost; `work`: what they have done since, for how many changes.
+    - `provenance`: how functions of recursion are shipped."""
 
     way: str
     circuit: str
@@ -169,8 +173,7 @@ class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     @property
     def layout(self) -> str:
-        """The modes of the state; run times apply to one layout. Empty where everything is
-        stored."""
+        """The modes of the state, empty if everything is stored. Run times apply to one layout."""
         distant = [f"{side} by Spark" for side in self.distant]
         read = [f"{piece} read" for piece in self.from_files]
         bounded = [f"{piece} best {size}" for piece, size in self.buffers.items()]
@@ -178,8 +181,8 @@ class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return ", ".join(sorted([*distant, *read, *bounded, *trees]))
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
-        """What decides later whether a sketch stored with this is still valid. For tables with
-        marked files the schema is marked too: it is that of the same version."""
+        """What decides later whether a sketch stored with this is valid. Tables with marked files
+        have a mark of the schema of the same version too."""
         schemas = {
             pin.table: schema_mark(pin.schema_json) for pin in pins if pin.table in self.files
         }
@@ -212,7 +215,7 @@ _OF_BASIS = ("circuit", "answer", "template", "moments", "marks", "files")
 
 # The clock constants of a stored sketch. Law: a sketch is used only with its values, which are
 # compared without reading SQL. The instant at which rows are live never goes back; it may advance
-# unnoticed while no row expires.
+# while no row expires.
 
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
@@ -223,8 +226,8 @@ def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
 
 def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
     """Changed clock constants, with the sketch's value and the present one. The instant of the run
-    itself counts only where a row may have expired since, or the clock went back: as with versions,
-    a run goes on to what another process has reached meanwhile."""
+    counts only if a row may have expired since, or if the clock went back. As with versions, a run
+    advances to what another process has reached meanwhile."""
     moments = stored_moments(stored)
     if RUN_INSTANT in moments and read_moment(moments[RUN_INSTANT]) > ctx.clock.value(RUN_INSTANT):
         ctx.refresh_clock()
@@ -232,7 +235,7 @@ def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, 
     for name, stored_text in moments.items():
         follows = None
         if name.startswith(":"):
-            # A moving parameter's default, from the value that it had.
+            # The default of a moving parameter has the type of its earlier value.
             is_hour = isinstance(read_moment(stored_text), datetime)
             follows = HOUR if is_hour else CURRENT_DATE
         text = ctx.clock.text(name, follows)
@@ -249,7 +252,7 @@ def moved_moments(ctx: Context, stored: StoredQuery) -> Mapping[str, tuple[str, 
 
 
 def still(stored: StoredQuery) -> Mapping[str, str]:
-    """The instant of a sketch, to read its query with if nothing has moved."""
+    """The instant of a sketch, for reading its query if nothing has changed."""
     moments = stored_moments(stored)
     return {RUN_INSTANT: moments[RUN_INSTANT]} if RUN_INSTANT in moments else {}
 
@@ -260,7 +263,7 @@ def expires(stored: StoredQuery) -> str:
 
 
 def check_clock(ctx: Context, stored: StoredQuery) -> None:
-    """UnsupportedError for a sketch of a later instant: expired rows do not come back."""
+    """UnsupportedError for a sketch of a later instant: expired rows are gone."""
     before = stored_moments(stored).get(RUN_INSTANT)
     if before is not None and read_moment(before) > ctx.clock.value(RUN_INSTANT):
         raise UnsupportedError(
@@ -284,11 +287,11 @@ def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
     return " and ".join(texts)
 
 
-# How a stored sketch relates to the workload file and its tables. Law: this is decided by content
-# hashes, versions and table identities, without reading SQL, so that a run with nothing to do ends
-# at once. `definition` changes with the query, its parameters, the requested sketch, its candidate
-# partitions and the tables' paths. Another release of impctl may read the SQL or capture in another
-# way, so its sketches are captured again.
+# Whether a stored sketch matches the workload file and its tables. Law: content hashes, versions
+# and table identities decide, without reading SQL, so that a run with nothing to do ends at once.
+# The `definition` covers the query, its parameters, the requested sketch, its candidate partitions
+# and the tables' paths. Another release may read the SQL or capture differently, so its sketches
+# are recaptured.
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -341,9 +344,9 @@ def is_defined_alike(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool
 
 
 def definition(ctx: Context, spec: QuerySpec, tables: Sequence[TableName]) -> str:
-    """Content hash of everything that identifies the query of a stored sketch. `tables` are those
-    the query reads. Spark's SQL settings count, because the session's time zone decides what some
-    expressions mean. A newly signed URI names the same table."""
+    """Hash of everything that identifies the query of a stored sketch; it reads `tables`. Spark's
+    SQL settings count, because some expressions depend on the session's time zone. A newly signed
+    URI refers to the same table."""
     partitions = [
         (part.table, part.column, part.boundaries, part.ranges)
         for part in ctx.workload.partitions
@@ -398,8 +401,8 @@ def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
 
 
 def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
-    """Meanings of names that may occur in the text, except a table's plain name. A name whose last
-    word is not in the text does not occur."""
+    """The tables of names that may occur in the text, except a table's plain name. A name can occur
+    only if its last word does."""
     names, text = workload.names, sql.lower()
     result = []
     for full, table in names.tables.items():
@@ -410,9 +413,8 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
 
 
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
-    """Pin tables again that another process has maintained the sketch past: they grew after this
-    run pinned them, and would look re-created. To be called before anything is computed from the
-    pinned versions."""
+    """Pin tables again if another process has advanced the sketch past the pinned version: they
+    would look re-created. To be called before anything is computed from pinned versions."""
     for pin in stored.pins:
         source = tables.source(pin.table)
         if source.version < pin.version and source.table_id == pin.table_id:
@@ -422,8 +424,8 @@ def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:
 def commit_marks(
     tables: PinnedTables, versions: Mapping[TableName, TableVersion]
 ) -> dict[str, str]:
-    """A mark of each table's log entry at a version, for tables whose log can be read. A backup
-    restored over a table keeps identity and version numbers; its log entries differ."""
+    """A mark of each table's log entry at a version, for tables whose log can be read. A restored
+    backup has the same identity and version numbers, but other log entries."""
     marks = {t: commit_mark(tables.source(t), version) for t, version in versions.items()}
     return {table: mark for table, mark in marks.items() if mark is not None}
 
@@ -447,9 +449,9 @@ def moved_meanwhile(query: QueryName) -> RetryableError:
 
 
 def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
-    """TableRecreatedError where a pinned table was re-created, replaced or restored to an earlier
-    version, or where nothing is left that could tell. A table that has moved past a missing log
-    entry is compared with its files when its change is read (`tables.changes`)."""
+    """TableRecreatedError if a pinned table was re-created, replaced or restored to an earlier
+    version; HistoryGoneError if that cannot be determined. A table past a missing log entry is
+    compared by its files when its change is read (`tables.changes`)."""
     for pin in stored.pins:
         source = tables.source(pin.table)
         is_other = source.table_id != pin.table_id or source.version < pin.version
@@ -486,7 +488,7 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
         if digest is not None and not is_other:
             is_other = files_mark(snapshot).digest != digest
         if digest is not None and not has_entry and not is_other:
-            # Files alone do not tell what their columns are called.
+            # Files alone do not show column names.
             schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
             is_other = schemas.get(pin.table) != schema_mark(snapshot.schema_json)
         if is_other:
@@ -549,8 +551,8 @@ def replaced_meanwhile(table: TableName) -> RetryableError:
 
 
 def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> bool | None:
-    """Whether the table at the stored version is that of the sketch: by the log's entry of that
-    version, or where it is gone by the files, if the table is still at it; None if unknown."""
+    """Whether the table at the stored version is that of the sketch: by the log's entry, or without
+    it by the files of a table still at that version; None if unknown."""
     version, mark = stored.versions[table], _marks(stored).get(table)
     now = None if mark is None else mark_at(tables, table, version)
     if now is not None:
@@ -572,27 +574,27 @@ def _files_digest(stored: StoredQuery, table: TableName) -> str | None:
 
 
 def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:
-    """The mark of the table's log entry at a version; the pinned one's is that when it was pinned,
-    since another log, not the one to be read, may be there by now."""
+    """The mark of the table's log entry at a version. That of the pinned version was taken when it
+    was pinned, since the log may have been replaced."""
     source = tables.source(table)
-    taken = tables.mark(table) if source.version == version else None
-    return commit_mark(source, version) if taken is None else taken
+    mark = tables.mark(table) if source.version == version else None
+    return commit_mark(source, version) if mark is None else mark
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:
     return SketchEntry(sketch.table, sketch.attribute, sketch.ranges.ids, sketch.partition.ranges)
 
 
-def provenance_kept(spec: QuerySpec, kept: str) -> str | None:
-    """How a recursion is kept by absorption: `kept` as of the state, or given up."""
-    return None if spec.provenance is None else kept or "given_up"
+def provenance_kept(spec: QuerySpec, stored: str) -> str | None:
+    """How provenance is kept by absorption: as in the state, or given up."""
+    return None if spec.provenance is None else stored or "given_up"
 
 
 def has_new_requirements(
-    made_by: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]
+    basis: StateChoiceBasis | None, budget: int, pins: Mapping[QueryName, str]
 ) -> bool:
     """Whether the workload differs from the one of the last choice, if any."""
-    return made_by is None or made_by.budget != budget or dict(made_by.pins) != dict(pins)
+    return basis is None or basis.budget != budget or dict(basis.pins) != dict(pins)
 
 
 def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:

@@ -1,7 +1,6 @@
-"""Sizes, durations, ratios and texts of others as people read them.
+"""Sizes, durations, ratios and foreign texts as people read them, and the formats of rows.
 
-The formats of an answer, by name and by the ending of a file. Law: imports nothing heavy, since
-every start of the command line reads it.
+Law: imports nothing heavy, since every command loads it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,23 @@ from pathlib import Path
 from impctl.bench.quantity import number
 from impctl.errors import UsageError
 
-# Law: outside text is shown with control characters escaped, so that it cannot drive a terminal.
-# Numbers have three significant digits and no exponent; a thousand of one unit is one of the next,
-# and the largest unit gets thousands separators.
+# Law: control characters of foreign text are escaped, so that it cannot control a terminal. Numbers
+# have three digits and no exponent; a thousand of a unit is shown as one of the next, and the
+# largest unit has a thousands separator.
 
 _SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
 _NEXT = 999.5
-"""From here on three digits are a thousand of the unit."""
+"""From here on, three digits show a thousand of the unit."""
 
 CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
     "\u2028\u2029]"  # line ends that only some programs know
 )
+
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 def plain(text: str) -> str:
@@ -75,9 +77,9 @@ def span_text(seconds: float) -> str:
     return f"{days.removesuffix('.0')} days"
 
 
-def moment_text(moment: datetime) -> str:
+def moment_text(instant: datetime) -> str:
     """A UTC instant to the second: `2026-11-27 10:41:58Z`."""
-    return moment.strftime("%Y-%m-%d %H:%M:%SZ")
+    return instant.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def size_text(count: int) -> str:
@@ -90,12 +92,9 @@ def size_text(count: int) -> str:
     return f"{number(size)} {_LARGEST_SIZE}"
 
 
-# Law: a query that has just been named is not named again; a message about something else is
-# unchanged.
-
-
 def named_before(query: str, message: str) -> str:
-    """The message as the end of a sentence that begins with the query's name."""
+    """The message as the end of a sentence that begins with the query's name, so that the query is
+    named once."""
     name = f"[Qq]uery `{re.escape(query)}`"
     message = re.sub(rf"^{name}(?!\w)", "it", message)
     message = re.sub(rf"^The (\w+) of {name}", r"its \1", message)

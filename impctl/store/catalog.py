@@ -25,8 +25,8 @@ from impctl.store.lock import WriterLock
 # upgraded step by step, all steps in one transaction.
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    # The first schema. A commit writes in proportion to what changed: what a capture fixes
-    # (`query`, `sketched`, `partition`, `pin_schema`) lies apart from what every commit moves
+    # The first schema. A commit writes in proportion to what changed: what only a capture writes
+    # (`query`, `sketched`, `partition`, `pin_schema`) is separate from what every commit writes
     # (`progress`, `pin`). A `sketch` row is written only when its bits change and is valid until
     # the next one. Boundaries are stored once, under a hash of their content. Every row ends with
     # its seal, and a digest of seals ties rows together: `progress` has one over pins and one over
@@ -182,8 +182,8 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
 
-# A checksum on every catalog row, because SQLite keeps none on its pages. Law: a row that was
-# altered on disk, in any column, is never read as if it were intact.
+# Seals: a checksum of every catalog row, because SQLite has none for its pages. Law: a row that was
+# altered on disk, in any column, is never read as intact.
 
 Value = str | int | float | bytes | None
 
@@ -259,7 +259,7 @@ stay hot and are overwritten instead of newly allocated."""
 _CACHE_KB = 8_192
 """Enough for all pages that change between two checkpoints."""
 _STATEMENTS = 256
-"""More than this package has, so that no connection prepares one twice."""
+"""More than this package uses, so that no connection prepares one twice."""
 _JOURNAL_BYTES = (18, 19)
 """Positions in a SQLite header that say WAL (2) or rollback journal (1)."""
 OWN_LOCK_TIMEOUT = 10.0
@@ -288,7 +288,7 @@ class Catalog:
         self.is_together = False
         """Whether writes belong to the transaction of `together`."""
         self._is_given_up = False
-        """Whether SQLite ended that transaction itself, as it may on a full disk."""
+        """Whether SQLite ended that transaction, as it may on a full disk."""
 
     @property
     def is_writable(self) -> bool:

@@ -45,9 +45,9 @@ def sync_entries(folder: Path) -> None:
         os.close(descriptor)
 
 
-# The disk. Law: a method does what it says or raises; it decides nothing. Tests put a failing disk
-# in its place. Run files are written past the page cache where the file system permits: nothing in
-# this process reads them again, and filling new cache pages costs several times the write itself.
+# The disk. Law: a method does what it says or raises; it decides nothing. Tests use a failing disk
+# instead. Run files bypass the page cache if the file system permits: this process does not read
+# them again, and filling cache pages costs several times the write.
 
 _STAGING = 1 << 20
 _BLOCK = 4096
@@ -134,7 +134,7 @@ class RealDisk:
 
 
 class _DirectFile:
-    """Collects whole blocks in the staging buffer and writes them past the page cache."""
+    """Collects whole blocks in the staging buffer and writes them without the page cache."""
 
     def __init__(self, path: Path, staging: mmap.mmap) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFUL
@@ -146,10 +146,10 @@ class _DirectFile:
     def write(self, data: memoryview) -> None:
         position = 0
         while position < len(data):
-            taken = min(len(data) - position, _STAGING - self._filled)
-            self._staging[self._filled : self._filled + taken] = data[position : position + taken]
-            self._filled += taken
-            position += taken
+            size = min(len(data) - position, _STAGING - self._filled)
+            self._staging[self._filled : self._filled + size] = data[position : position + size]
+            self._filled += size
+            position += size
             if self._filled == _STAGING:
                 self._put(0, _STAGING)
                 self._filled = 0
@@ -157,7 +157,7 @@ class _DirectFile:
     def sync(self) -> None:
         whole = self._filled - self._filled % _BLOCK
         self._put(0, whole)
-        # A tail shorter than a block cannot go past the page cache.
+        # A tail shorter than a block cannot bypass the page cache.
         self._set_direct(False)
         self._put(whole, self._filled)
         self._filled = 0
@@ -174,7 +174,7 @@ class _DirectFile:
                 except OSError as error:
                     if not self._is_direct or error.errno != errno.EINVAL:
                         raise
-                    # The file system took the flag but not our alignment: write as usual.
+                    # The file system accepted the flag but not our alignment.
                     self._set_direct(False)
 
     def _set_direct(self, wanted: bool) -> None:
@@ -190,8 +190,8 @@ class _DirectFile:
 
 
 # Errors of SQLite and the operating system. Law: no `sqlite3.Error` and no `OSError` leaves the
-# package. Damage is `StateCorruptError`; what stays wrong until somebody changes the set-up is
-# `UsageError`; every other failure on the way to the disk is `StorageError`.
+# package. Damage is `StateCorruptError`, a wrong set-up `UsageError`, and any other failure
+# `StorageError`.
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -295,26 +295,26 @@ def find_limit_error(folder: Path) -> OSError | None:
 def from_system(error: OSError, path: Path) -> ImpctlError:
     """The error for what the operating system reported about a file of the store."""
     pass_out_of_memory(error)
-    place = error.filename if error.filename is not None else path
+    file = error.filename if error.filename is not None else path
     reason = error.strerror if error.strerror is not None else str(error)
     if error.errno in FULL_DISK:
         return StorageError(
-            f"No space left for `{place}`: {reason}", code="disk_full", hint=_FREE_HINT
+            f"No space left for `{file}`: {reason}", code="disk_full", hint=_FREE_HINT
         )
     if error.errno in _DENIED:
         return UsageError(
-            f"No permission to write `{place}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
+            f"No permission to write `{file}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
         )
     if error.errno in _WRONG_PATH:
         return UsageError(
-            f"`{path}` cannot be a store: `{place}`: {reason}",
+            f"`{path}` cannot be a store: `{file}`: {reason}",
             code="store_path",
             hint="set `store` to the path of a folder, existing or new",
         )
     if error.errno in _NO_LOCKS:
         return without_locks(path, reason)
     return StorageError(
-        f"File `{place}` failed: {reason}",
+        f"File `{file}` failed: {reason}",
         hint="check the disk that holds the store and run the command again",
     )
 
@@ -342,10 +342,10 @@ def read_only(path: Path) -> UsageError:
     return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)
 
 
-# The owner and rights of a store's folder and files. Law: who may write the store can write a
-# sketch, and who can put a link into it can have one of our files overwritten; so both are refused
-# before anything is opened. The folder itself may be a link that belongs to this user or to root,
-# because it was named on purpose.
+# Owner and rights of a store's folder and files. Law: a store that others can write, or that
+# contains links, is refused before anything is opened: others could write a sketch, or have a file
+# of this user overwritten. The folder itself may be a link of this user or of root, because it was
+# named on purpose.
 
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -412,19 +412,18 @@ def _link(path: Path, what: str) -> UsageError:
     )
 
 
-# Names of the folders and files of a store. Law: every file impctl writes for itself is under
-# `root`, with a name from here.
-
 RUN_SUFFIX = ".arrow"
 
 
 class StoreLayout:
+    """Names of the folders and files of a store, all under `root`."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.catalog = root / "catalog.sqlite"
         self.write_ahead_log = root / "catalog.sqlite-wal"
         self.ledger = root / "ledger.sqlite"
-        """Uses of sketches (`store.ledger`), in a database of its own."""
+        """Uses of sketches (`store.ledger`), in a separate database."""
         self.state = root / "state"
         self.lock = root / "lock"
         self.recovery = root / "lock.recovery"
@@ -442,10 +441,10 @@ class StoreLayout:
         return self.state / name
 
 
-# Scratch folders outside the store. Law: the process of a scratch folder holds the folder's owner
-# file locked. The kernel frees the lock however the process ends, so a folder whose file can be
-# locked has no owner. The owner file is removed last, so that the next process can finish a removal
-# that was cut short. Folders of other users are left alone.
+# Scratch folders outside the store. Law: the owner of a scratch folder holds a lock on the folder's
+# owner file. The kernel frees it however the process ends, so a folder whose file can be locked has
+# no owner. The owner file is removed last, so that the next process can finish an interrupted
+# removal. Folders of other users stay.
 
 BENCH_SCRATCH = ".impctl-bench-"
 TPCH_SCRATCH = ".impctl-tpch-"
@@ -461,12 +460,12 @@ _UNOWNED_SECONDS = 24 * 3600
 def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """A new folder below `parent` (default: the system's), removed at the end. Folders of dead
     owners are removed first."""
-    place = temporary_folder() if parent is None else parent
+    parent = temporary_folder() if parent is None else parent
     disk = RealDisk()
-    for left in abandoned([place]):
-        remove_abandoned(left, disk)
-    with translate_errors(place):
-        folder, owner = _made(prefix, place)
+    for leftover in abandoned([parent]):
+        remove_abandoned(leftover, disk)
+    with translate_errors(parent):
+        folder, owner = _created(prefix, parent)
     try:
         yield folder
     finally:
@@ -477,10 +476,10 @@ def scratch_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
     """A scratch folder until this process ends; forked processes do not remove it."""
     scratch = scratch_folder(prefix, parent)
-    folder, made_by = scratch.__enter__(), os.getpid()
+    folder, pid = scratch.__enter__(), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == made_by:
+        if os.getpid() == pid:
             scratch.__exit__(None, None, None)
 
     atexit.register(remove)
@@ -489,8 +488,8 @@ def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
 
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
     """Scratch folders of dead owners directly below these folders; read-only."""
-    places = {parent.absolute() for parent in parents}
-    folders = sorted(folder for place in places for folder in _scratch_below(place))
+    unique = {parent.absolute() for parent in parents}
+    folders = sorted(folder for parent in unique for folder in _scratch_below(parent))
     return tuple(Leftover(folder, _freed(folder)) for folder in folders if _is_abandoned(folder))
 
 
@@ -519,15 +518,15 @@ def remove_abandoned(leftover: Leftover, disk: RealDisk) -> bool:
     return not leftover.path.exists()
 
 
-def _made(prefix: str, parent: Path) -> tuple[Path, int]:
-    """The folder, and the locked descriptor of its owner's file."""
+def _created(prefix: str, parent: Path) -> tuple[Path, int]:
+    """A new folder, and the locked descriptor of its owner file."""
     for _ in range(_ATTEMPTS):
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | CAREFUL
             owner = os.open(folder / _OWNER, flags, 0o600)
         except FileNotFoundError:
-            continue  # taken for a leftover before it had an owner
+            continue  # another process removed it before it had an owner
         lock_file(owner, wait=True)
         if os.fstat(owner).st_nlink:
             return folder, owner
@@ -538,9 +537,9 @@ def _made(prefix: str, parent: Path) -> tuple[Path, int]:
     )
 
 
-def _scratch_below(place: Path) -> list[Path]:
+def _scratch_below(parent: Path) -> list[Path]:
     try:
-        with os.scandir(place) as entries:
+        with os.scandir(parent) as entries:
             return [
                 Path(entry.path)
                 for entry in entries
@@ -549,7 +548,7 @@ def _scratch_below(place: Path) -> list[Path]:
                 and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
             ]
     except OSError:
-        return []  # not there, or not ours to look into
+        return []  # missing, or unreadable
 
 
 def _is_abandoned(folder: Path) -> bool:
@@ -598,7 +597,7 @@ def _clear(folder: Path, disk: RealDisk) -> None:
 
 
 def _freed(folder: Path) -> int:
-    """Bytes of the files without another name: data files of a clone are links to a table's."""
+    """Bytes of files with one name: data files of a clone are links to a table's."""
     total = 0
     for path, _, files in os.walk(folder):
         for name in files:

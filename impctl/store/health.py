@@ -1,4 +1,4 @@
-"""Care for a store on disk: what nothing needs is removed, what nobody uses is verified."""
+"""Maintenance of a store on disk: remove what nothing refers to, verify what nobody uses."""
 
 from __future__ import annotations
 
@@ -15,21 +15,15 @@ from impctl.data import pages
 from impctl.errors import StateCorruptError
 from impctl.store import rows, states
 from impctl.store.catalog import Catalog, Transaction
-from impctl.store.disk import (
-    CAREFUL,
-    RUN_SUFFIX,
-    StoreLayout,
-    suppress_full,
-    translate_errors,
-)
+from impctl.store.disk import CAREFUL, RUN_SUFFIX, StoreLayout, suppress_full, translate_errors
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.states import StoredRun
 
 if TYPE_CHECKING:
     from impctl.types import QueryName
 
-# Removing what nothing refers to. Law: only files without a run are removed, and only under the
-# writer's lock; of the sketch versions of a query the latest `keep` stay.
+# Removal. Law: only files without a run are removed, and only under the writer's lock; the latest
+# `keep` sketch versions of a query stay.
 
 KEPT_VERSIONS = 32
 
@@ -57,8 +51,8 @@ def collect_sketches(tx: Transaction, keep: int) -> Collected:
     versions = []
     for query_id, name in tx.execute("SELECT id, name FROM query ORDER BY name").fetchall():
         before = _row_bytes(tx, query_id)
-        if gone := _trim(tx, query_id, max(1, keep)):
-            versions.append(OldVersions(name, gone, before - _row_bytes(tx, query_id)))
+        if removed := _trim(tx, query_id, max(1, keep)):
+            versions.append(OldVersions(name, removed, before - _row_bytes(tx, query_id)))
     size = tx.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
     partitions = tx.execute(f"DELETE {_PARTITIONS}").rowcount
     return Collected(tuple(versions), partitions, int(size))
@@ -90,26 +84,25 @@ def _trim(tx: Transaction, query_id: int, keep: int) -> int:
         return 0
     generation, captured = tx.opened(oldest, "sketch_version")[1:3]
     older = "WHERE query_id = ? AND generation < ?"
-    gone = tx.execute(f"DELETE FROM sketch_version {older}", (query_id, generation)).rowcount
+    removed = tx.execute(f"DELETE FROM sketch_version {older}", (query_id, generation)).rowcount
     tx.execute(f"DELETE FROM sketch_basis {older}", (query_id, generation))
     tx.execute("DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured))
     tx.execute(f"DELETE FROM sketch {older}", (query_id, captured))
-    # The row before `generation` is valid for it where the bits have not changed since.
+    # A row before `generation` is valid for it if the bits have not changed since.
     tx.execute(
         "DELETE FROM sketch WHERE query_id = ?1 AND generation < coalesce((SELECT"
         " max(later.generation) FROM sketch AS later WHERE later.query_id = ?1 AND"
         " later.access = sketch.access AND later.generation <= ?2), 0)",
         (query_id, generation),
     )
-    return gone
+    return removed
 
 
-# Verifying state files that nobody used, so much at a time, those first that waited longest. Law:
-# damage is reported with its query and changes nothing; whoever uses such a page sees it again. A
-# file is due a day after it was written or verified last. A file of an earlier release, with one
-# checksum for all of it, is verified in full and gets one per page. Cost: the verified bytes, read
-# without keeping them in memory; if nothing is due one query of the catalog, and a look at files
-# that were never verified.
+# Verification of unused state files, the longest waiting first. Law: damage is reported with its
+# query and changes nothing; using such a page reports it again. A file is due a day after it was
+# written or last verified. A file of an earlier release with a single checksum is verified in full
+# and gets one per page. Cost: the verified bytes, which are not kept in memory; if nothing is due,
+# one catalog query and the times of files that were never verified.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""
@@ -130,7 +123,7 @@ class ScrubResult(Struct, frozen=True):
 
 
 class _Waiting(Struct, frozen=True):
-    """A file that is due: its run, and how far it was verified already."""
+    """A file that is due: its run, and the page up to which it is verified."""
 
     since: float
     query: QueryName
@@ -200,16 +193,16 @@ def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
 def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int, bytes | None]:
     """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
     number of bytes, the last page, 0 for all, and new checksums if it had none."""
-    run, place = file.run, layout.run_file(file.run.file or "")
+    run, path = file.run, layout.run_file(file.run.file or "")
     try:
         if run.sums is None:
-            return run.size, 0, _sums_of_whole(run, file.query, place)
+            return run.size, 0, _sums_of_whole(run, file.query, path)
         last = -(-run.size // pages.PAGE)
         end = min(last, file.page + max(1, budget // pages.PAGE))
-        _check_pages(run, file.query, place, file.page, end)
+        _check_pages(run, file.query, path, file.page, end)
         return (end - file.page) * pages.PAGE, end if end < last else 0, None
     except OSError as error:
-        raise states.corrupt_run(run, file.query, place, "cannot be read") from error
+        raise states.corrupt_run(run, file.query, path, "cannot be read") from error
 
 
 def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: float) -> None:
@@ -224,28 +217,28 @@ def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: f
         rows.save_progress(tx, replace(query, runs=runs))
 
 
-def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
+def _sums_of_whole(run: StoredRun, query: QueryName, path: Path) -> bytes:
     checksum, sums = 0, pages.PageSums()
-    for part in _parts(place, 0, run.size):
+    for part in _parts(path, 0, run.size):
         checksum = zlib.crc32(part, checksum)
         sums.add(memoryview(part))
     if checksum != run.checksum:
-        raise states.corrupt_run(run, query, place, "does not match its checksum")
+        raise states.corrupt_run(run, query, path, "does not match its checksum")
     return sums.table()
 
 
-def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last: int) -> None:
+def _check_pages(run: StoredRun, query: QueryName, path: Path, first: int, last: int) -> None:
     expected = run.sums or b""
     sums = pages.PageSums()
-    for part in _parts(place, first * pages.PAGE, min(last * pages.PAGE, run.size)):
+    for part in _parts(path, first * pages.PAGE, min(last * pages.PAGE, run.size)):
         sums.add(memoryview(part))
     if zlib.crc32(expected) != run.checksum or sums.table() != expected[4 * first : 4 * last]:
-        raise states.corrupt_run(run, query, place, "does not match its checksums")
+        raise states.corrupt_run(run, query, path, "does not match its checksums")
 
 
-def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
+def _parts(path: Path, first: int, last: int) -> Iterator[bytes]:
     """The bytes of a file in parts."""
-    descriptor = os.open(place, os.O_RDONLY | CAREFUL)
+    descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         os.lseek(descriptor, first, os.SEEK_SET)
         while first < last:

@@ -160,23 +160,22 @@ class Ledger:
 
         def write(connection: sqlite3.Connection) -> None:
             _insert(connection, "run", run)
-            for alike, most in (
+            for key, most in (
                 ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
                 ({"query": run.query}, _MOST_RUNS),
             ):
-                where = " AND ".join(f"{name} = :{name}" for name in alike)
+                where = " AND ".join(f"{name} = :{name}" for name in key)
                 latest = f"SELECT number FROM run WHERE {where} ORDER BY number DESC LIMIT {most}"
-                connection.execute(
-                    f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})", alike
-                )
+                older = f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})"
+                connection.execute(older, key)
 
         return self._written(write)
 
     def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
         """What the latest answers of this text of a query took, newest first."""
         names = ", ".join(AnswerRun.__struct_fields__)
-        wanted = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
-        return tuple(AnswerRun(*row) for row in self._rows(wanted, query, text))
+        latest = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
+        return tuple(AnswerRun(*row) for row in self._rows(latest, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """Single uses, newest first; older ones are summed per day."""
@@ -193,7 +192,7 @@ class Ledger:
         counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
         # An older ledger has no such table.
         ((answers, latest),) = self._rows(counted, query, since // _DAY) or [(None, None)]
-        moments = [at for at in (last, latest) if at is not None]
+        moments = [moment for moment in (last, latest) if moment is not None]
         values: list[Any] = [*(n or 0 for n in totals), max(moments, default=None), answers or 0]
         return Uses(*values)
 

@@ -22,14 +22,14 @@ from impctl.store.disk import (
     without_locks,
 )
 
-# Law: at most one live process holds the lock. The kernel frees it when the process ends, however
-# it ends; the note that the owner leaves shows the next one that this happened. A lock that a child
-# inherited from a dead owner is taken away from it.
+# Law: at most one live process holds the lock. The kernel frees it however the process ends; the
+# note that the owner leaves shows the next owner that this happened. A lock that a child inherited
+# from a dead owner is removed.
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 _OPEN = os.O_RDWR | os.O_CREAT | CAREFUL
 _GRACE = 0.5
-"""How long a dead owner's note must stay unchanged: a new owner writes its own at once."""
+"""Seconds for which a dead owner's note must not change: a new owner writes its note at once."""
 
 
 class Owner(Struct, frozen=True):
@@ -95,16 +95,16 @@ class WriterLock:
         dead: tuple[bytes, float] | None = None
         with translate_errors(self._layout.lock):
             while True:
-                taken, text = _try(self._layout.lock)
-                if taken is not None:
-                    if not _claim(taken, self._layout.lock, command, self._disk):
+                descriptor, text = _try(self._layout.lock)
+                if descriptor is not None:
+                    if not _claim(descriptor, self._layout.lock, command, self._disk):
                         continue
                     try:
                         refuse_idle_lock(self._layout.lock)
                     except BaseException:
-                        os.close(taken)
+                        os.close(descriptor)
                         raise
-                    self._descriptor = taken
+                    self._descriptor = descriptor
                     return _owner(text)
                 owner = _owner(text)
                 now = time.monotonic()
@@ -113,7 +113,7 @@ class WriterLock:
                 elif dead is None or dead[0] != text:
                     dead = (text, now)
                 elif now - dead[1] >= _GRACE:
-                    _take_away(self._layout, text)
+                    _remove_lock(self._layout, text)
                     continue
                 if now >= deadline and dead is None:
                     raise _held(self._layout.root, owner)
@@ -168,28 +168,27 @@ def _claim(descriptor: int, path: Path, command: str, disk: RealDisk) -> bool:
     owner = Owner(pid, socket.gethostname(), _namespace(), command, since, start)
     try:
         _put_note(descriptor, encode(owner), disk)
-        ours = os.fstat(descriptor)
+        locked = os.fstat(descriptor)
         try:
-            there = os.lstat(path)
+            is_in_place = os.path.samestat(os.lstat(path), locked)
         except FileNotFoundError:
-            there = None
+            is_in_place = False
     except BaseException:
         os.close(descriptor)
         raise
-    if there is not None and os.path.samestat(there, ours):
-        return True
-    os.close(descriptor)
-    return False
+    if not is_in_place:
+        os.close(descriptor)
+    return is_in_place
 
 
-def _take_away(layout: StoreLayout, text: bytes) -> None:
+def _remove_lock(layout: StoreLayout, text: bytes) -> None:
     """Remove the lock file whose owner is dead while a child of it still holds the lock."""
     guard = os.open(layout.recovery, _OPEN, 0o600)
     try:
         lock_file(guard, wait=True)
-        taken, now = _try(layout.lock)
-        if taken is not None:
-            os.close(taken)
+        descriptor, now = _try(layout.lock)
+        if descriptor is not None:
+            os.close(descriptor)
         elif now == text:
             layout.lock.unlink(missing_ok=True)
     finally:
@@ -213,7 +212,7 @@ def _owner(text: bytes) -> Owner | None:
     try:
         return decode(text, type=Owner)
     except (DecodeError, UnicodeDecodeError):
-        return None  # no owner, or its note is being written
+        return None  # no owner, or it is writing its note
 
 
 def _held(root: Path, owner: Owner | None) -> LockHeldError:
@@ -225,7 +224,7 @@ def _held(root: Path, owner: Owner | None) -> LockHeldError:
 
 
 def _process_start(pid: int) -> str | None:
-    """Boot and clock ticks at which the process started; None if unknown."""
+    """Boot, and clock ticks at the start of the process; None if unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -243,10 +242,9 @@ def _namespace() -> str:
         return ""
 
 
-# Whether the file system of a store keeps locks, for every machine that sees it. Law: a lock that
-# two holders can have at once is none, so such a store is not written. The file system is tested
-# with a second open file, which must be refused. That its locks end at this machine can only be
-# seen from its mount options (Linux).
+# Whether the file system of a store has locks that hold on every machine. Law: a store whose lock
+# two holders can have at once is not written. A second open file must be refused; whether locks are
+# limited to this machine shows only in the mount options (Linux).
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _LOCAL = {
@@ -282,20 +280,20 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
     """The mount option that limits locks in this folder to this machine; None if there is none."""
     try:
         text = mounts.read_text(encoding="utf-8", errors="surrogateescape")
-        place = str(folder.resolve())
+        path = str(folder.resolve())
     except OSError:
         return None
     result: tuple[int, str | None] = (-1, None)
     for line in text.splitlines():
         # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
         fields, _, rest = line.partition(" - ")
-        words, behind = fields.split(), rest.split()
-        if len(words) < 6 or len(behind) < 3:
+        words, source = fields.split(), rest.split()
+        if len(words) < 6 or len(source) < 3:
             continue
         point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= result[0]:
-            options = {*words[5].split(","), *behind[2].split(",")}
-            local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
+            options = {*words[5].split(","), *source[2].split(",")}
+            local = next((o for o in _LOCAL.get(source[0], ()) if o in options), None)
             result = (len(point), local)
     return result[1]

@@ -1,4 +1,4 @@
-"""What goes into the store and comes out of it; the half that only reads, as a type."""
+"""The values that the store writes and reads, and the interface of its reading half."""
 
 from __future__ import annotations
 
@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import MaintenanceMode, RangeSet
 
-
-# Law: `generation` counts the commits of a query, captures included, so that a writer notices when
-# another one committed first.
-
 Run = tuple[str, int, pa.Table]
 Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
 
 
 def plain(value: object) -> object:
-    """The standard value of what msgspec does not write: numpy's floats, read-only mappings."""
+    """The standard value of a type that msgspec does not write: numpy's floats, other mappings."""
     match value:
         case float():
             return float(value)
@@ -88,8 +84,8 @@ class RunKind(StrEnum):
 
 
 class SideRead(Struct, frozen=True):
-    """Reads of one run on a side of a join in files: `keys` requested, `hits` with rows, and the
-    rows; all 0 if its filter excluded all keys. Of `buffer_name` pieces the keys are refilled
+    """Reads of a side of a join from files in one run: `keys` requested, `hits` with rows, and the
+    rows; all 0 if the filter excluded all keys. For buffers (`buffer_name`), keys are refilled
     groups."""
 
     side: str
@@ -100,7 +96,7 @@ class SideRead(Struct, frozen=True):
 
 
 def buffer_name(piece: str) -> str:
-    """The name of the buffers of a piece of state among the sides that a run read."""
+    """The name of a piece's buffers in `SideRead`."""
     return f"{piece}.buffer"
 
 
@@ -113,11 +109,11 @@ class RunParts(Struct, frozen=True):
 
 
 class RunCost(Struct, frozen=True):
-    """What a run took and its amount of work: the basis of estimates. `rows` and `bytes` are the
-    change's, of a recapture the tables'. Starting Spark took `start_ms` beyond `elapsed_ms`, 0 if a
-    session was running; `spark` is whether the run used one. `moved` are the tables whose changes
-    were maintained, in order, if known; `parts` details a run of the engine alone. `layout` names
-    the layout of the state; a run says nothing about other layouts."""
+    """The time of a run and its amount of work: the basis of estimates. `rows` and `bytes` are
+    those of the change, or of the tables for a recapture. Starting Spark took `start_ms` in
+    addition to `elapsed_ms`, 0 if a session was running; `spark`: the run used one. `moved` are the
+    tables whose changes were maintained, in order, if known; `parts` details a run of the engine
+    alone. A run says nothing about state with another `layout`."""
 
     kind: RunKind
     rows: int
@@ -131,10 +127,10 @@ class RunCost(Struct, frozen=True):
 
 
 class StateChoiceBasis(Struct, frozen=True, kw_only=True):
-    """The basis of the last choice of state, so that it is repeated only after a change. `rates`
-    are runs a day by the tables that move in one, `pins` what queries say of their state, `bytes`
-    the size of all state afterwards, `least` that of the smallest choice. `settled` is false if a
-    query could not be opened or converted, so that the next run tries again."""
+    """The basis of the last choice of state, which is repeated only after a change. `rates` are
+    runs per day by the tables that change in one, `pins` what queries specify about their state,
+    `bytes` the size of all state afterwards, `least` that of the smallest choice. `settled` is
+    false if a query could not be opened or converted, so that the next run tries again."""
 
     budget: int
     rates: tuple[tuple[tuple[TableName, ...], float], ...]
@@ -145,7 +141,7 @@ class StateChoiceBasis(Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Struct, frozen=True, kw_only=True):
-    """What a command did to a query, why, and its cost; without `cost` nothing to learn from."""
+    """What a command did to a query, why, and its cost, if estimates can use it."""
 
     action: str
     reason_code: str
@@ -163,7 +159,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
 
 class StoredQuery(Struct, frozen=True, kw_only=True):
-    """A stored query without its state and history; times in seconds since 1970."""
+    """A stored query without its state and history; times in seconds since 1970. `generation`
+    counts its commits, captures included, so that a writer notices a commit by another one."""
 
     query: QueryName
     fingerprint: str
@@ -196,8 +193,8 @@ class KeptVersion(Struct, frozen=True):
 
 
 class NewCapture(Struct, frozen=True, kw_only=True):
-    """The result of a capture; replaces all of the query but its history. `basis` decides later
-    whether the sketches of these versions are still usable."""
+    """The result of a capture; replaces everything of the query except its history. `basis` decides
+    later whether the sketches of these versions are usable."""
 
     query: QueryName
     fingerprint: str
@@ -211,10 +208,10 @@ class NewCapture(Struct, frozen=True, kw_only=True):
 
 
 class MaintainCommit(Struct, frozen=True):
-    """The result of maintenance. `pins` name every table of the query. Accesses missing in
-    `sketches` keep their sketch; None for `state_meta` keeps what is stored. Runs are dropped
-    before others are put; a run put under the arrangement and sequence of another replaces it.
-    `basis` is as for a capture, `at` the time, in seconds since 1970."""
+    """The result of maintenance. `pins` has every table of the query. Accesses that are not in
+    `sketches` keep their sketch; with None, `state_meta` stays. Runs are dropped before others are
+    put; a run replaces one with the same arrangement and sequence. `basis` is as for a capture,
+    `at` the time in seconds since 1970."""
 
     query: QueryName
     expected_generation: int
@@ -245,7 +242,7 @@ class OldVersions(Struct, frozen=True):
 
 
 class Collected(Struct, frozen=True):
-    """What `collect` removed (or would remove); each file says whether it is gone."""
+    """What `collect` removed or would remove."""
 
     versions: tuple[OldVersions, ...] = ()
     partitions: int = 0
@@ -256,8 +253,7 @@ class Collected(Struct, frozen=True):
 
 
 class StoreReader(Protocol):
-    """The reading half of a store; see `Store` for each method. None changes the store's files or
-    waits for a writer."""
+    """The reading half of `Store`: changes no file and never waits for a writer."""
 
     def load(self, query: QueryName) -> StoredQuery | None: ...
 

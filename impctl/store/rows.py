@@ -1,4 +1,4 @@
-"""What the store keeps as catalog rows: queries, sketches, costs, commits of tables, choices."""
+"""The rows of the catalog: queries, sketches, costs, commits of tables, choices of state."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from impctl.store.records import (
 from impctl.store.states import StoredRun
 from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
-# What a commit changes in the catalog. Law: all of it happens in the caller's transaction, and the
-# generation that the writer expects is checked before anything is written. Files are only named.
+# Commits. Law: a commit is one transaction of the caller, and the expected generation is checked
+# before anything is written. Files are only named.
 
 
 T = TypeVar("T")
 Assumptions = tuple[Assumption, ...]
 Versions = dict[TableName, TableVersion]
 Applied = tuple[int, list[str]]
-"""What a commit did: the new generation, and the files that nothing refers to any more."""
+"""The new generation, and the files that nothing refers to after the commit."""
 Apply = Callable[[Transaction, tuple[StoredRun, ...]], Applied]
 
 
@@ -62,7 +62,7 @@ def apply_capture(
     record: RunRecord,
     at: float,
 ) -> Applied:
-    """Replace what the query had by the capture."""
+    """Replace everything stored of the query."""
     before = find_query(tx, capture.query)
     unused: list[str] = []
     if before is None:
@@ -82,7 +82,7 @@ def apply_capture(
     _save_captured(tx, query_id, generation, capture)
     assumptions = _json(capture.assumptions)
     _save_basis(tx, query_id, generation, assumptions, capture.basis)
-    # What it had was dropped above.
+    # Earlier runs were dropped above.
     runs, _ = states.move_runs(tx, query_id, states.NO_RUNS, (), written)
     meta = _json({} if capture.state_meta is None else capture.state_meta)
     row = QueryRow(query_id, *fixed, generation, at, generation, assumptions, meta, at, pins, runs)
@@ -128,7 +128,7 @@ def apply_maintain(
 
 
 def _identities(pins: Sequence[TablePin]) -> set[tuple[str, str]]:
-    # Not by path: a folder of tables may be moved, and the identity of a table moves along.
+    # Not by path: tables keep their identity when their folder is moved.
     return {(pin.table, pin.table_id) for pin in pins}
 
 
@@ -145,15 +145,15 @@ def _json(value: object) -> str:
 
 
 def _read(tx: Transaction, text: str, kind: type[T]) -> T:
-    """The value in a text of a row; StateCorruptError for what impctl did not write."""
+    """The value in a text; StateCorruptError if impctl did not write it."""
     try:
         return decode(text, type=kind)
     except DecodeError as error:
         raise tx.damaged(f"a row has a text that impctl did not write ({error})") from error
 
 
-# Queries with their pins and progress. Law: what a capture fixes is in `query`, what each commit
-# moves in `progress` and `pin`; the generation grows by one with every commit of the query.
+# Queries. Law: a capture writes `query`, every commit `progress` and `pin`; the generation grows by
+# one with each commit of the query.
 
 
 class QueryRow(Struct, frozen=True):
@@ -180,8 +180,8 @@ _QUERY = (
 )
 _QUERY_COLUMNS = 8
 _UNUSED = 0
-"""Value of two columns of `progress` that nothing reads. They stay because the seals of stored rows
-cover them, and a migration in SQL could not renew these."""
+"""Value of two columns of `progress` that nothing reads. They stay because seals cover them, which
+a migration in SQL cannot compute."""
 
 
 def find_query(tx: Transaction, name: QueryName) -> QueryRow | None:
@@ -304,9 +304,9 @@ def _load_pins(tx: Transaction, query: QueryRow) -> tuple[TablePin, ...]:
     )
 
 
-# Sketches and their partitions. Law: what comes out is what went in, or StateCorruptError.
-# Boundaries are stored once, under a hash of their content. A `sketch` row is written only where
-# the bits change, and is valid from its generation until the next row of its access.
+# Sketches and their partitions. Law: reading returns what was written, or StateCorruptError.
+# Boundaries are stored once, under a hash of their content. A `sketch` row is written only if the
+# bits change, and is valid from its generation until the next row of its access.
 
 Partitions = dict[str, RangePartition]
 """Partitions read so far, by the hash of their content; extended by reads."""
@@ -327,9 +327,9 @@ def _save_captured(tx: Transaction, number: int, generation: int, capture: NewCa
     for sketch in sorted(capture.sketches, key=lambda sketch: sketch.access):
         size = sketch.partition.size
         _check_size(sketch.access, sketch.ranges, size)
-        place = (sketch.access, sketch.table, sketch.attribute)
+        names = (sketch.access, sketch.table, sketch.attribute)
         partition_id = _save_partition(tx, sketch.partition)
-        tx.add("sketched", number, generation, *place, partition_id, size)
+        tx.add("sketched", number, generation, *names, partition_id, size)
         bits = sketch.ranges.to_bytes()
         written.append(tx.add("sketch", number, sketch.access, generation, bits))
     versions = _versions_of(capture.pins)
@@ -340,9 +340,10 @@ def _save_maintained(
     tx: Transaction, query: QueryRow, generation: int, change: MaintainCommit
 ) -> None:
     """Write the sketches that a batch changed."""
-    stored, given = _sketch_rows(tx, query.id, query.captured, generation), dict(change.sketches)
+    stored = _sketch_rows(tx, query.id, query.captured, generation)
+    sketches = dict(change.sketches)
     known = [access for (access, *_), _ in stored]
-    for access in given:
+    for access in sketches:
         if access not in known:
             raise ImpctlError(
                 f"Access `{access}` was not captured; captured accesses are {known}",
@@ -351,9 +352,9 @@ def _save_maintained(
             )
     valid = []
     for (access, *_, size), row in stored:
-        if access in given:
-            _check_size(access, given[access], size)
-            bits = given[access].to_bytes()
+        if access in sketches:
+            _check_size(access, sketches[access], size)
+            bits = sketches[access].to_bytes()
             if row[3] != bits:
                 row = tx.add("sketch", query.id, access, generation, bits)
         valid.append(row)
@@ -411,8 +412,8 @@ def _check_size(access: AccessId, ranges: RangeSet, size: int) -> None:
 
 
 class _PartitionText(Struct, frozen=True):
-    """A partition as stored: its type as the values of `SqlType`; floats and bytes as objects that
-    lose nothing, with one name each."""
+    """A partition as stored. `type` has the fields of `SqlType`; exact floats and bytes are objects
+    with one key."""
 
     table: TableName
     attribute: ColumnName
@@ -477,12 +478,12 @@ def kept_versions(
         " ORDER BY generation DESC",
         (number, wanted),
     ).fetchall()
-    kept = []
+    result = []
     for _, generation, _, _, text in (tx.opened(row, "sketch_version") for row in rows):
         basis = _load_basis(tx, number, generation)
         if basis is not None:
-            kept.append(KeptVersion(generation, _read(tx, text, Versions), basis[1]))
-    return tuple(kept)
+            result.append(KeptVersion(generation, _read(tx, text, Versions), basis[1]))
+    return tuple(result)
 
 
 def versions_text(versions: Mapping[TableName, TableVersion]) -> str:
@@ -495,11 +496,7 @@ def _versions_of(pins: Iterable[TablePin]) -> str:
 
 
 def _save_basis(
-    tx: Transaction,
-    number: int,
-    generation: int,
-    assumptions: str,
-    basis: Mapping[str, Any] | None,
+    tx: Transaction, number: int, generation: int, assumptions: str, basis: Mapping[str, Any] | None
 ) -> None:
     """Save the basis of a generation's sketches; without one they are not offered later."""
     if basis is not None:
@@ -515,9 +512,9 @@ def _load_basis(
     return _read(tx, row[2], Assumptions), _read(tx, row[3], dict[str, Any])
 
 
-# What the latest runs of a query cost. Law: for every kind of run, set of changed tables and layout
-# of state the latest `KEPT` are kept, and `MOST` of a kind. Costs only feed an estimate: a row that
-# does not match its seal is skipped, where elsewhere it would end the run.
+# Costs of the latest runs of a query. Law: the latest `KEPT` runs of each kind, set of changed
+# tables and layout of state are stored, at most `MOST` per kind. Costs feed only estimates, so a
+# row that does not match its seal is skipped instead of ending the run.
 
 KEPT = 8
 """Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
@@ -554,20 +551,20 @@ def load_costs(tx: Transaction, number: int) -> tuple[RunCost, ...]:
 
 
 def _add_cost(tx: Transaction, number: int, cost: RunCost) -> None:
-    """Append the cost of a run; drops the oldest of its like beyond `KEPT`."""
+    """Append the cost of a run; drops the oldest beyond the limits."""
     last = _last_cost(tx, number, cost) + 1
     _put_cost(tx, number, last, cost)
-    mine, alike = (number, str(cost.kind)), (_moved_text(cost), cost.layout)
-    tx.execute(_OLDEST, (*mine, last - MOST, *alike, *mine, *alike, KEPT))
+    kind, group = (number, str(cost.kind)), (_moved_text(cost), cost.layout)
+    tx.execute(_OLDEST, (*kind, last - MOST, *group, *kind, *group, KEPT))
 
 
 def _last_cost(tx: Transaction, number: int, cost: RunCost) -> int:
     return int(tx.execute(_LAST_COST, (number, str(cost.kind))).fetchone()[0])
 
 
-def _put_cost(tx: Transaction, number: int, place: int, cost: RunCost) -> None:
+def _put_cost(tx: Transaction, number: int, position: int, cost: RunCost) -> None:
     amounts = (int(cost.rows), int(cost.bytes), float(cost.elapsed_ms))
-    values = (number, str(cost.kind), place, *amounts, int(cost.spark), float(cost.start_ms))
+    values = (number, str(cost.kind), position, *amounts, int(cost.spark), float(cost.start_ms))
     later = (_moved_text(cost), parts_text(cost.parts), cost.layout)
     row = (*values, seal_of(*values, *filter(None, later)), *later)
     tx.insert("cost", row, "INSERT OR REPLACE")
@@ -607,8 +604,8 @@ def parts_in(text: str) -> RunParts | None:
     return RunParts(stored.times, tuple(SideRead(side, *n) for side, n in stored.reads.items()))
 
 
-# What was done to a query and why. Law: records are numbered in the order of commits and stay when
-# the query is captured again. A record's cost goes to the costs and is not read back with it.
+# The history of a query. Law: records are numbered in the order of commits and stay after a
+# recapture. A record's cost is stored with the costs and is not read with the record.
 
 _LAST_RECORD = "SELECT coalesce(max(number), 0) FROM history WHERE query_id = ?"
 
@@ -643,17 +640,17 @@ def _last_record(tx: Transaction, number: int) -> int:
     return int(tx.execute(_LAST_RECORD, (number,)).fetchone()[0])
 
 
-def _put_record(tx: Transaction, number: int, place: int, record: RunRecord) -> None:
+def _put_record(tx: Transaction, number: int, position: int, record: RunRecord) -> None:
     r = record
     texts = map(str, (r.action, r.reason_code, r.reason))
     times = map(float, (r.started_at, r.elapsed_ms, r.read_ms, r.engine_ms, r.commit_ms))
     counts = map(int, (r.changes, r.added, r.removed))
-    tx.put("history", number, place, *texts, *times, *counts, versions_text(r.versions))
+    tx.put("history", number, position, *texts, *times, *counts, versions_text(r.versions))
 
 
-# The latest commits of each table as numbers. Law: a write costs the arrivals that come or go, not
-# those that stay. They only feed a forecast: a row that does not match its seal is skipped, and the
-# next one is marked as after a gap.
+# The latest commits of each table (arrivals). Law: a write costs the arrivals added or removed, not
+# those that stay. Arrivals feed only a forecast, so a row that does not match its seal is skipped,
+# and the next one is marked as after a gap.
 
 
 def load_arrivals(
@@ -687,11 +684,11 @@ def _put_arrivals(tx: Transaction, table: TableName, history: History) -> float 
         "DELETE FROM arrival WHERE table_name = ? AND version > ?",
         (table, min(last, history.until)),
     )
-    for one in history.arrivals:
-        if one.version > last:
-            size = (one.inserted, one.deleted, one.files, one.bytes)
-            values = (_real(one.at), *size, one.operation, int(one.is_after_gap))
-            tx.add("arrival", table, one.version, *values)
+    for arrival in history.arrivals:
+        if arrival.version > last:
+            size = (arrival.inserted, arrival.deleted, arrival.files, arrival.bytes)
+            values = (_real(arrival.at), *size, arrival.operation, int(arrival.is_after_gap))
+            tx.add("arrival", table, arrival.version, *values)
     # The oldest one to keep, if there are more.
     first = tx.execute(
         "SELECT version, at FROM arrival WHERE table_name = ? ORDER BY version DESC"
@@ -700,8 +697,9 @@ def _put_arrivals(tx: Transaction, table: TableName, history: History) -> float 
     ).fetchone()
     if first is None:
         return history.since
-    gone = tx.execute("DELETE FROM arrival WHERE table_name = ? AND version < ?", (table, first[0]))
-    return first[1] if gone.rowcount else history.since
+    older = "DELETE FROM arrival WHERE table_name = ? AND version < ?"
+    is_cut = tx.execute(older, (table, first[0])).rowcount > 0
+    return first[1] if is_cut else history.since
 
 
 def _load_log(tx: Transaction, table: TableName) -> History | None:

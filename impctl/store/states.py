@@ -13,6 +13,7 @@ import sys
 import uuid
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ BLOB_LIMIT = 256 << 10
 """Runs up to this many bytes are stored in the transaction; measured: a file, with its own sync and
 the folder's, costs more below and less above."""
 
-_HELD = (
+_STORED = (
     "SELECT arrangement, sequence, file, seal FROM run WHERE query_id = ?"
     " ORDER BY arrangement, sequence"
 )
@@ -111,28 +112,28 @@ def move_runs(
 ) -> tuple[int, list[str]]:
     """Remove `drop`, which must exist, then insert others, which may replace existing runs.
     `digest` is the expected digest before; returns the new one, and files without a reference."""
-    stored = {row[:2]: row[2:] for row in tx.execute(_HELD, (query_id,))}
+    stored = {row[:2]: row[2:] for row in tx.execute(_STORED, (query_id,))}
     _check_digest(tx, stored.values(), digest)
-    left: list[str | None] = []
-    gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
-    for key in gone:
+    unused: list[str | None] = []
+    dropped = [(arrangement, int(sequence)) for arrangement, sequence in drop]
+    for key in dropped:
         if key not in stored:
             raise ImpctlError(
                 f"Run {key[1]} of `{key[0]}` is not in the store",
                 code="run_unknown",
                 hint="run `impctl capture` again",
             )
-        left.append(stored.pop(key)[0])
-    tx.executemany(_DROP, [(query_id, *key) for key in gone])
+        unused.append(stored.pop(key)[0])
+    tx.executemany(_DROP, [(query_id, *key) for key in dropped])
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
         tx.insert("run", (*row, run.content, run.sums), "INSERT OR REPLACE")
-        left.append(stored[key][0] if key in stored else None)
+        unused.append(stored[key][0] if key in stored else None)
         stored[key] = (run.file, row[-1])
     # As SQLite orders them: texts by code point.
-    now = digest_of(stored[key] for key in sorted(stored))
-    return now, [file for file in left if file is not None]
+    new_digest = digest_of(stored[key] for key in sorted(stored))
+    return new_digest, [file for file in unused if file is not None]
 
 
 def drop_all_runs(tx: Transaction, query_id: int) -> list[str]:
@@ -164,12 +165,22 @@ def _check_digest(tx: Transaction, rows: Iterable[tuple[Any, ...]], digest: int)
 
 def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTable:
     """The rows of the run; one without pages is verified in full."""
-    place = layout.catalog if run.file is None else layout.run_file(run.file)
+    path = layout.catalog if run.file is None else layout.run_file(run.file)
 
-    def corrupt(what: str) -> StateCorruptError:
-        return corrupt_run(run, query, place, what)
+    corrupt = partial(corrupt_run, run, query, path)
 
-    content = _content(run, place, corrupt)
+    try:
+        if run.file is None:
+            content = pa.py_buffer(run.content or b"")
+        else:
+            content = _map(path, run.size, is_read_whole=run.sums is None)
+    except OSError as error:
+        pass_out_of_memory(error)
+        if error.errno in OPEN_FILES:
+            raise from_system(error, path) from error  # the file may be intact
+        raise corrupt("cannot be read") from error
+    if content is None or content.size != run.size:
+        raise corrupt("has the wrong length")
     pages = None
     if run.sums is not None:
         if zlib.crc32(run.sums) != run.checksum:
@@ -180,7 +191,7 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
         raise corrupt("does not match its checksum")
     try:
         stream = pa.ipc.open_stream(content)
-        # A file has one batch, whose head was verified; nothing behind it is read.
+        # A file has one batch, whose head was verified; nothing after it is read.
         batches = [stream.read_next_batch()] if pages is not None else list(stream)
         table = pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, StopIteration) as error:
@@ -191,35 +202,19 @@ def read_run(run: StoredRun, query: QueryName, layout: StoreLayout) -> StoredTab
     return table if pages is None else PagedTable(table, pages)
 
 
-def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptError]) -> pa.Buffer:
-    try:
-        if run.file is None:
-            content = pa.py_buffer(run.content or b"")
-        else:
-            content = _map(place, run.size, is_read_whole=run.sums is None)
-    except OSError as error:
-        pass_out_of_memory(error)
-        if error.errno in OPEN_FILES:
-            raise from_system(error, place) from error  # the file may be as it was written
-        raise corrupt("cannot be read") from error
-    if content is None or content.size != run.size:
-        raise corrupt("has the wrong length")
-    return content
-
-
 def check_heads(
     content: pa.Buffer, pages: CheckedPages, corrupt: Callable[[str], StateCorruptError]
 ) -> None:
     """Verify what locates the columns of a stream: its schema and the head of its batch."""
-    at = 0
+    start = 0
     for _ in range(2):
-        pages.check_span(at, min(at + _MARK_BYTES, content.size))
-        mark = content.slice(at, _MARK_BYTES).to_pybytes()
-        end = at + _MARK_BYTES + int.from_bytes(mark[4:], "little")
-        if not at + _MARK_BYTES <= end <= content.size:
+        pages.check_span(start, min(start + _MARK_BYTES, content.size))
+        mark = content.slice(start, _MARK_BYTES).to_pybytes()
+        end = start + _MARK_BYTES + int.from_bytes(mark[4:], "little")
+        if not start + _MARK_BYTES <= end <= content.size:
             raise corrupt("is not an Arrow stream")
-        pages.check_span(at, end)
-        at = end
+        pages.check_span(start, end)
+        start = end
 
 
 def _encode(arrangement: str, sequence: int, table: pa.Table) -> StoredRun:
@@ -256,7 +251,7 @@ def _write_file(
 
 
 def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
-    # One chunk a column: a reader that maps the run gets whole arrays without a copy.
+    # One chunk per column: a reader that maps the run gets whole arrays without a copy.
     if len(table.to_batches()) > 1:
         table = table.combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -264,7 +259,7 @@ def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 class _ChecksummedFile:
-    """The file object Arrow writes a stream to; counts and checksums the bytes by pages."""
+    """The file object to which Arrow writes a stream: counts bytes and checksums pages."""
 
     closed = False
 
@@ -301,9 +296,9 @@ def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
     return pa.memory_map(str(path)).read_buffer(length)
 
 
-def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+def corrupt_run(run: StoredRun, query: QueryName, path: Path, damage: str) -> StateCorruptError:
     """The error for a damaged run."""
     return StateCorruptError(
-        f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
+        f"State of query `{query}` {damage}: run {run.sequence} of `{run.arrangement}` in `{path}`",
         hint=f"run `impctl capture` for `{query}` again",
     )

@@ -33,13 +33,7 @@ from impctl.store.disk import (
     suppress_full,
     translate_errors,
 )
-from impctl.store.health import (
-    KEPT_VERSIONS,
-    ScrubResult,
-    collect_sketches,
-    find_leftovers,
-    scrub,
-)
+from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub
 from impctl.store.lock import HeldLock, WriterLock
 from impctl.store.records import Collected, RunRef
 
@@ -244,7 +238,7 @@ class Store:
     ) -> int:
         """Replace everything the query had; returns the new generation. Sketches of earlier
         versions stay usable if query and tables are the same."""
-        new = [(name, sequence, table) for name, kept in runs.items() for sequence, table in kept]
+        new = [(name, *run) for name, named in runs.items() for run in named]
         at = time.time()
         return self._publish(
             new, lambda tx, written: rows.apply_capture(tx, capture, written, record, at)
@@ -275,10 +269,10 @@ class Store:
         with self._writing_unsynced() as tx:
             rows.save_arrivals(tx, histories)
 
-    def save_chosen(self, made_by: StateChoiceBasis | None) -> None:
+    def save_chosen(self, basis: StateChoiceBasis | None) -> None:
         """Save the basis of the choice of state; None removes it."""
         with self._writing_unsynced() as tx:
-            rows.save_chosen(tx, made_by)
+            rows.save_chosen(tx, basis)
 
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run and sketch versions before the latest `keep`."""

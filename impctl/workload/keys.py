@@ -22,16 +22,16 @@ Reader = str | Callable[[YamlScalar], Any]
 _LIMITS = ("ge", "le", "min_length", "max_length", "extra_json_schema", "description")
 
 
-def key(description: str = "", **said: Any) -> Meta:
+def key(description: str = "", **extra: Any) -> Meta:
     """A key of the file. Without a description, the docstring of its struct is the description.
 
-    - `reader`: as of `spelled`, for a type that the file spells as usual.
+    - `reader`: as for `spelled`, for a type with its usual form.
     - `old_name`: accepted as well.
     - `is_required`: overrides that keys without a default, or None as one, are required.
     - `min_length`, `max_length`: limits of a list or a mapping.
     """
-    limits = {name: said.pop(name) for name in _LIMITS if name in said}
-    return Meta(description=description or None, extra={"is_key": True, **said}, **limits)
+    limits = {name: extra.pop(name) for name in _LIMITS if name in extra}
+    return Meta(description=description or None, extra={"is_key": True, **extra}, **limits)
 
 
 def whole(most: int, hint: str) -> Meta:
@@ -40,14 +40,14 @@ def whole(most: int, hint: str) -> Meta:
 
 
 def spelled(reader: Reader, written: Any, expected: str = "text") -> Meta:
-    """A value that the file spells in a way of its own. `reader` is a function of a scalar, which
-    `expected` describes in messages, or else the name of a reader of nodes in `workload.sections`;
-    `written` is the type in the file."""
+    """A value with a special form in the file. `reader` is a function of a scalar, which `expected`
+    describes in messages, or the name of a reader of nodes in `workload.sections`; `written` is the
+    type in the file."""
     return Meta(extra={"reader": reader, "written": written, "expected": expected})
 
 
 class ValueKind(Struct, frozen=True):
-    """The type of a value, with what its `Meta`s say together."""
+    """The type of a value, with its `Meta`s combined."""
 
     options: tuple[Any, ...]
     """The types of a union, without None."""
@@ -77,10 +77,10 @@ def kind_of(annotation: Any) -> ValueKind:
     while len(options) == 1:
         (inner,) = options
         if get_origin(inner) is Annotated:
-            # The outermost says most about this value.
+            # The outermost is the most specific.
             for meta in reversed(inner.__metadata__):
-                said = {name: getattr(meta, name) for name in _LIMITS}
-                limits = {**{k: v for k, v in said.items() if v is not None}, **limits}
+                given = {name: getattr(meta, name) for name in _LIMITS}
+                limits = {**{k: v for k, v in given.items() if v is not None}, **limits}
                 extra = {**(meta.extra or {}), **extra}
             options = (inner.__origin__,)
         elif get_origin(inner) in (Union, UnionType):

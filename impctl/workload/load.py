@@ -27,18 +27,16 @@ from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 if TYPE_CHECKING:
     from yaml.nodes import Node
 
-# The names in a workload file, quickly and whatever else is wrong with it: for completion. Law:
-# checks nothing and resolves no variable; a file that cannot be read has no names. Only names
-# that could stand on a command line as they are come out.
-
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_LARGEST = 1 << 20
+MAX_BYTES = 1 << 20
+"""Maximum size of a workload file; thousands of rows belong in their own file."""
 
 
 def names_in(file: Path, section: str) -> tuple[str, ...]:
-    """Names of the queries, tables or updates (`section`) of the file, in its order."""
+    """Valid names of queries, tables or updates (`section`), in file order, for completion. Checks
+    nothing and resolves no variable; a file that cannot be read has no names."""
     try:
-        if not file.is_file() or file.stat().st_size > _LARGEST:
+        if not file.is_file() or file.stat().st_size > MAX_BYTES:
             return ()
         result = yaml.load(file.read_bytes(), _LOADER)[section]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
@@ -49,12 +47,8 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
     return tuple(name for name in names if isinstance(name, str) and is_name(name))
 
 
-# Reading a workload file: bytes to a `Workload`, or one error that lists every problem. Law: no
-# table, no SQL and no file named inside is opened; the environment comes as an argument. A file
-# that is not YAML has one problem; anything else wrong is found in the same pass.
-
-MAX_BYTES = 1 << 20
-"""Maximum size of a workload file; thousands of rows belong in their own file."""
+# Law: no table and no file named inside is opened. A file that is not YAML has one problem; all
+# other problems are reported together.
 
 DEFAULT_STORE = ".impctl"
 

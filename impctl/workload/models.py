@@ -109,8 +109,8 @@ PathText = Annotated[str, spelled("path", str)]
 Settings = Annotated[Secrets, spelled("settings", _mapping(str, _json(*_CELL)))]
 
 
-# When a query is to be maintained. Law: a trigger is complete and can come true; `commit` and `use`
-# stand alone, and what goes with something else stands beside it. Durations are seconds.
+# When to maintain a query. Law: `commit` and `use` have no other settings; keys that need another
+# key have it. Durations are seconds.
 
 
 class SimpleTrigger(StrEnum):
@@ -200,9 +200,8 @@ class Trigger(Struct, frozen=True, kw_only=True):
 ON_COMMIT = Trigger(alone=SimpleTrigger.COMMIT)
 
 
-# The sections of the file. Law: a value here is complete and checked as far as the file alone
-# allows: names refer to declared tables, paths are absolute or URIs, variables are resolved. Values
-# that may hold secrets stay out of `repr`.
+# The sections of the file. Law: values are checked as far as the file alone allows: names refer to
+# declared tables, paths are absolute or URIs, variables are resolved. `repr` shows no secrets.
 
 BoundaryLiteral = int | float | str | date | datetime
 """A boundary as written; decimals wider than a double are written as text."""
@@ -291,8 +290,7 @@ class ProvenanceSpec(Struct, frozen=True):
     """Settings of the provenance."""
 
     ship: Annotated[
-        ShipMode,
-        key("Which derivations of a row are passed on: the first (lazy) or all (eager)."),
+        ShipMode, key("Which derivations of a row are passed on: the first (lazy) or all (eager).")
     ] = ShipMode.LAZY
     nodes: Annotated[
         int,
@@ -594,12 +592,12 @@ _TABLE = key("A declared table.", reader="declared")
 _WHERE = key("SQL condition for the rows to change.")
 
 
-class InsertSpec(Struct, frozen=True):
+class InsertSpec(Struct, frozen=True, kw_only=True):
     """Insert rows."""
 
     one_of: ClassVar = ("rows", "file")
 
-    name: str
+    name: str = ""
     table: Annotated[TableName, _TABLE]
     rows: Annotated[
         tuple[Mapping[ColumnName, CellValue], ...] | None,
@@ -610,19 +608,19 @@ class InsertSpec(Struct, frozen=True):
     location: Location
 
 
-class DeleteSpec(Struct, frozen=True):
+class DeleteSpec(Struct, frozen=True, kw_only=True):
     """Delete rows."""
 
-    name: str
+    name: str = ""
     table: Annotated[TableName, _TABLE]
     where: Annotated[str, _WHERE]
     location: Location
 
 
-class ChangeSpec(Struct, frozen=True):
+class ChangeSpec(Struct, frozen=True, kw_only=True):
     """Update rows; without `where`, all rows."""
 
-    name: str
+    name: str = ""
     table: Annotated[TableName, _TABLE]
     assignments: Annotated[
         Mapping[ColumnName, str],
@@ -655,7 +653,7 @@ class UpdateEntry(Struct, frozen=True):
         str, key("Name of the batch."), spelled(_name_of("an update"), _text(NAME_PATTERN))
     ]
     insert: Annotated[InsertSpec | None, key(reader="insert")] = None
-    delete: Annotated[DeleteSpec | None, key(reader="delete")] = None
+    delete: Annotated[DeleteSpec | None, key()] = None
     update: Annotated[ChangeSpec | None, key(reader="update")] = None
 
 
@@ -684,7 +682,7 @@ class BudgetSpec(Struct, frozen=True):
         key("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory."),
         spelled(memory_from, _SIZE, "a size such as 1GB"),
     ] = None
-    """As written, since the machine is another one now and then."""
+    """As written: the share is of the machine that runs."""
 
 
 class LimitSpec(Struct, frozen=True):
@@ -696,9 +694,7 @@ class LimitSpec(Struct, frozen=True):
         whole(2**62, f"the default is {_ROUNDS}"),
     ] = _ROUNDS
     rows: Annotated[
-        int,
-        key(f"Rows derived; default: {_ROWS}."),
-        whole(2**62, f"the default is {_ROWS}"),
+        int, key(f"Rows derived; default: {_ROWS}."), whole(2**62, f"the default is {_ROWS}")
     ] = _ROWS
 
 
@@ -785,9 +781,8 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)", re.DOTALL)
 
 
 def store_path_problem(written: str) -> tuple[str, str] | None:
-    """What is wrong with `written` as the place of a store, and a hint; None for a folder. A store
-    requires locks and atomic renames, which object stores lack: a URI is not read as a folder's
-    name."""
+    """Why `written` cannot be a store, and a hint; None for a folder. A store requires locks and
+    atomic renames, which object stores lack, so a URI is refused."""
     match = _SCHEME.match(written)
     if match is None:
         return None

@@ -1,9 +1,8 @@
 """The values of scalars: the core types of YAML 1.2, dates, sizes, durations, crontab times.
 
-Law: only what is beyond doubt is typed. `true`/`false`, decimal numbers without leading zeros,
-`null`/`~`, ISO dates and timestamps are; `no`, `on`, `1:30` and `007`, which YAML 1.1 turned into
-booleans, minutes and octal numbers, stay text. A number that a double cannot hold is refused rather
-than rounded.
+Law: only unambiguous text is typed: `true`/`false`, decimal numbers without leading zeros,
+`null`/`~`, ISO dates and timestamps. `no`, `on`, `1:30` and `007`, which YAML 1.1 makes booleans,
+minutes and octal numbers, stay text. A number that a double cannot represent exactly is refused.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class YamlScalar(Struct, frozen=True):
 
 
 class ScalarFault(Exception):
-    """A scalar that is no value of its type. `message` has `{path}` and `{text}` for the place of
-    the scalar and for what the file says there, or is a sentence by itself."""
+    """A scalar that is no value of its type. `message` may contain `{path}` and `{text}`: where the
+    scalar is, and its text in the file."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
@@ -70,7 +69,7 @@ def plain_value(text: str) -> CellValue:
     return text
 
 
-def kind_of(value: object) -> str:
+def kind_text(value: object) -> str:
     """The kind of a value, for messages; never the value itself."""
     match value:
         case None:
@@ -188,7 +187,7 @@ def disk_from(scalar: YamlScalar) -> int:
 
 
 def memory_from(scalar: YamlScalar) -> str:
-    """A size above 0 or a share, as written: the machine may be another one later."""
+    """A size above 0 or a share, as written: a share depends on the machine that runs."""
     text = str(scalar.value)
     try:
         if share_from(text) is not None or size_from(text) > 0:
@@ -206,10 +205,8 @@ def deletions_from(scalar: YamlScalar) -> float:
     return float(match[1]) / 100
 
 
-# Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`, in flags and files.
-# Law: a duration is positive and finite, in seconds; one parser serves flags and files alike. A
-# file names the unit, since a bare number there would be guessed at; a flag without one is in
-# seconds.
+# Durations such as `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`. Law: a duration is positive and
+# finite, in seconds. A file must give the unit; an option without a unit is in seconds.
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
@@ -266,11 +263,9 @@ def written(seconds: float) -> str:
     return f"{seconds:.3f}s"
 
 
-# Times of a crontab: five fields (minute, hour, day of month, month, day of week), or a word such
-# as `@daily`. The library cronsim parses the fields and finds the times. Law: where both days are
-# given (neither is `*`), a day that either names is one; else a day has to fit both. What never
-# comes, as the 30th of February, is refused, and so are the letters that cronsim or other readers
-# know (L, W, #, ?), each by its name.
+# Crontab times: five fields (minute, hour, day of month, month, day of week), or a word such as
+# `@daily`. Law: if neither day is `*`, a day matches if either field does, else if both do. Times
+# that never occur, such as February 30, and the extensions L, W, # and ? are refused.
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -292,12 +287,11 @@ _LETTERS = {
 
 
 class _CronField(Struct, frozen=True):
-    """A field: its bounds, and the names of its values from `least` on."""
-
-    what: str
+    title: str
     least: int
     most: int
     names: tuple[str, ...] = ()
+    """Names of the values from `least` on."""
 
 
 _FIELDS = (
@@ -310,7 +304,7 @@ _FIELDS = (
 
 
 class Cron(Struct, frozen=True):
-    """Times of a crontab: as in the file, and as cronsim reads them with the same meaning."""
+    """Crontab times as in the file, and as an equivalent expression for cronsim."""
 
     written: str
     expression: str
@@ -354,11 +348,11 @@ def _cron_fault(problem: str, hint: str) -> ScalarFault:
 
 
 def _plain(text: str, field: _CronField) -> str:
-    """The field as cronsim reads it with the meaning that it has here."""
+    """The field with the same meaning for cronsim."""
     plain = text if text == "*" else ",".join(_item(item, field) for item in text.split(","))
     if not _is_cron(" ".join(plain if other is field else "*" for other in _FIELDS)):
         raise _cron_fault(
-            f"the {field.what} is not valid",
+            f"the {field.title} is not valid",
             f"use `*`, numbers from {field.least} to {field.most}, ranges such as `1-5`, or steps "
             "such as `*/2`",
         )
@@ -372,19 +366,19 @@ def _item(item: str, field: _CronField) -> str:
     first, dash, last = (_number(word, field) for word in body.partition("-"))
     is_range = first.isdecimal() and last.isdecimal()
     if step and not step.strip("0"):
-        raise _cron_fault(f"the {field.what} has a step of 0", "steps start at 1")
+        raise _cron_fault(f"the {field.title} has a step of 0", "steps start at 1")
     if first == "*" and not dash:
         # cronsim requires both days where one begins with a star.
         first, dash, last = str(field.least), "-", str(field.most)
-    elif is_range and field.what == "day of week" and last == "0" != first:
+    elif is_range and field.title == "day of week" and last == "0" != first:
         last = "7"
     elif is_range and int(last) < int(first):
         raise _cron_fault(
-            f"the {field.what} has a range that runs backwards",
+            f"the {field.title} has a range that runs backwards",
             "write it as two ranges with a comma",
         )
     elif is_range and first == last and step.isdecimal():
-        # One value, whatever the step; cronsim would go on to the highest one.
+        # One value, whatever the step; cronsim would continue to the highest value.
         return first
     return f"{first}{dash}{last}{slash}{step}"
 
@@ -396,21 +390,21 @@ def _number(word: str, field: _CronField) -> str:
     if word.isdecimal():
         if len(word) > 4 or not field.least <= int(word) <= field.most:
             raise _cron_fault(
-                f"the {field.what} is out of range",
+                f"the {field.title} is out of range",
                 f"use a value from {field.least} to {field.most}",
             )
         return str(int(word))
     for letter, meaning in _LETTERS.items():
         if letter in word.upper():
             raise _cron_fault(
-                f"`{letter}` ({meaning}) in the {field.what} is not supported",
+                f"`{letter}` ({meaning}) in the {field.title} is not supported",
                 "list the days, or use another trigger",
             )
     return word
 
 
 def _is_cron(expression: str) -> bool:
-    """Whether cronsim can read it and it has a time."""
+    """Whether cronsim accepts it and a time matches."""
     from cronsim import CronSim, CronSimError
 
     try:

@@ -1,8 +1,8 @@
 """Reading the sections of a workload file by the keys that the models declare.
 
-Law: a reader gets a node, its path for messages and the pass over the file, and returns None
-exactly when it reported a problem or there is no node. So reading goes on, and every problem of a
-file is reported at once. A model is complete only if no problem was reported.
+Law: a reader takes a node, its path for messages and the pass over the file. As with `FileReading`,
+None means that a problem was reported or that there is no node. A model is complete only if no
+problem was reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.data.schema import name_parts
-from impctl.errors import UsageError
 from impctl.sql.names import (
     CATALOG_SCHEME,
     SPARK_CATALOG,
@@ -44,7 +43,6 @@ from impctl.workload.models import (
     TABLE_PATTERN,
     BoundaryLiteral,
     ChangeSpec,
-    DeleteSpec,
     ExpectedChanges,
     ExpirySpec,
     InsertSpec,
@@ -65,8 +63,7 @@ from impctl.workload.models import (
     ViewSpec,
     store_path_problem,
 )
-from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar
-from impctl.workload.scalars import kind_of as kind_in_words
+from impctl.workload.scalars import CellValue, ScalarFault, YamlScalar, kind_text
 from impctl.workload.yaml import (
     FileReading,
     MappingEntry,
@@ -85,22 +82,24 @@ _S = TypeVar("_S", bound=Struct)
 
 
 class FileMapping(Struct):
-    """A mapping of the file: the nodes of its known keys, and the values of the valid ones by the
-    fields of their model."""
+    """A mapping of the file: the nodes of known keys, and valid values by field."""
 
     node: Node
     path: str
+    location: Location
     nodes: dict[str, Node]
     values: dict[str, Any]
 
     def build(self, model: type[_S], **others: Any) -> _S | None:
-        """The model, with `others` for the fields that are no keys; None if a required key is not
-        there or not valid."""
+        """The model, with `others` for fields that are no keys; None without a valid value for each
+        required key. A field `location` is that of the mapping unless given."""
         keys = keys_of(model)
         if any(key.is_required and key.field not in self.values for key in keys):
             return None
-        absent = {key.field: None for key in keys if key.kind.is_optional}
-        return model(**{**absent, **others, **self.values})
+        values: dict[str, Any] = {key.field: None for key in keys if key.kind.is_optional}
+        if "location" in model.__struct_fields__:
+            values["location"] = self.location
+        return model(**{**values, **others, **self.values})
 
 
 def read_record(
@@ -110,14 +109,14 @@ def read_record(
     reading: FileReading,
     later: Collection[str] = (),
 ) -> FileMapping | None:
-    """The mapping at `node`, which has the keys of the model; keys for `later` are not read."""
+    """The mapping at `node` with the keys of the model; values of keys in `later` are not read."""
     keys = keys_of(model)
     required = [name for key in keys if key.is_required for name in key.names]
     optional = [name for key in keys if not key.is_required for name in key.names]
     nodes = reading.record(node, path, required, optional)
     if node is None or nodes is None:
         return None
-    record = FileMapping(node, path, nodes, {})
+    record = FileMapping(node, path, reading.location(node), nodes, {})
     for key in keys:
         for name in key.names:
             if name not in nodes or name in later:
@@ -239,12 +238,11 @@ def _read_declared(node: Node, path: str, reading: FileReading) -> TableName | N
     return None if table is None else _declared_table(table, node, within, reading)
 
 
-# Paths of the workload file: relative to the file itself, so that any working directory serves.
-# Law: a URI (`s3://...`, `file:///...`) passes through untouched; any other path comes out
-# absolute. A store is a folder of this machine: a URI of whatever scheme is refused here. Nothing
-# is opened.
+# Paths. Law: a path is relative to the file, so that any working directory works. A URI
+# (`s3://...`, `file:///...`) stays as it is; any other path becomes absolute. A store is a folder
+# of this machine, so a URI is refused. Nothing is opened.
 
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def read_path(node: Node | None, path: str, reading: FileReading) -> str | None:
@@ -271,85 +269,12 @@ def _read_store(node: Node, path: str, reading: FileReading) -> str | None:
     return store
 
 
-# Whether a table in an object store comes with the credentials to read it. Law: credentials of
-# the surroundings (variables, profiles, the machine's role) are used only for a table whose
-# workload says so; any other needs its own, whatever server it lies on. The environment comes as
-# an argument.
-
-_S3 = ("s3", "s3a", "s3n")
-_OTHERS = {
-    **dict.fromkeys(
-        ("gs", "gcs"),
-        ("service_account", "service_account_path", "service_account_key", "skip_signature"),
-    ),
-    **dict.fromkeys(
-        ("abfss", "abfs", "az", "azure", "adl"),
-        (
-            *("account_key", "access_key", "master_key", "sas_token", "sas_key", "bearer_token"),
-            *("token", "client_secret", "federated_token_file", "use_emulator", "skip_signature"),
-        ),
-    ),
-}
-_TOKEN = "AWS_SESSION_TOKEN"
-_NEEDS_NO_TOKEN = ("session_token", "token", "skip_signature")
-_PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")
-
-
-def require_credentials(
-    name: TableName, path: str, options: Mapping[str, str], env: Mapping[str, str]
-) -> None:
-    """Refuse a table in an object store whose storage options lack credentials. UsageError:
-    `credentials_missing` names them, `credentials_mixed` the variable that deltalake would add."""
-    missing = missing_credentials(path, options)
-    if missing is not None:
-        raise UsageError(
-            f"Table `{name}` is in an object store and has no credentials: {missing}",
-            code="credentials_missing",
-            hint=f"set them in `tables.{name}.storage_options`, or write `credentials: ambient` "
-            "there or at the top of the file to use those of the environment",
-        )
-    # deltalake fills in what the options leave open, so a stranger's token would go with the keys.
-    keys = {_PREFIX.sub("", key.lower()) for key in options}
-    if _scheme(path) in _S3 and env.get(_TOKEN) and keys.isdisjoint(_NEEDS_NO_TOKEN):
-        raise UsageError(
-            f"Table `{name}` has keys without a session token, and `{_TOKEN}` from the environment "
-            "would be sent with them",
-            code="credentials_mixed",
-            hint=f"unset `{_TOKEN}`, set `aws_session_token` in `tables.{name}.storage_options`, "
-            "or write `credentials: ambient`",
-        )
-
-
-def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
-    """What the options lack to read this path; None if nothing, and for other places."""
-    scheme = _scheme(path)
-    given = {_PREFIX.sub("", key.lower()): value for key, value in options.items() if value}
-    if given.get("skip_signature", "").lower() not in ("true", "1"):
-        given.pop("skip_signature", None)
-    if scheme in _S3:
-        if "skip_signature" in given:
-            return None
-        lacking = [key for key in ("access_key_id", "secret_access_key") if key not in given]
-        words = " and ".join(f"`aws_{key}`" for key in lacking)
-        return None if not lacking else f"{words} not set, and no `credentials: ambient`"
-    known = _OTHERS.get(scheme)
-    if known is None or not given.keys().isdisjoint(known):
-        return None
-    return "no key in `storage_options`, and no `credentials: ambient`"
-
-
-def _scheme(path: str) -> str:
-    match = _URI.match(path)
-    return "" if match is None else match[1].lower()
-
-
-# When a query is maintained, and how a table changes.
+# Triggers, and expected changes of a table.
 
 
 def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger | None:
-    """The trigger: `commit`, `use`, or a mapping such as `{every: 15m, timezone: Europe/Vienna}`.
-    Law: what could not come true or would be guessed at is a problem: a duration without a unit,
-    two clocks, an unknown zone, a key without the one that it goes with."""
+    """The trigger: `commit`, `use`, or a mapping such as `{every: 15m, timezone: Europe/Vienna}`. A
+    trigger that is ambiguous or can never occur is a problem."""
     if node is None:
         return None
     known = len(reading.problems)
@@ -442,14 +367,13 @@ def _read_expiry(node: Node, path: str, reading: FileReading) -> ExpirySpec | No
     record = read_record(ExpirySpec, node, path, reading)
     if record is None or "column" not in record.nodes:
         return None
-    return record.build(ExpirySpec, location=reading.at(record.nodes["column"]))
+    return record.build(ExpirySpec, location=reading.location(record.nodes["column"]))
 
 
-# The section `tables`, with the default catalog and schema beside it. Law: a table is one source,
-# however many names it has: an entry with the path and options of an earlier one gives that table
-# another name. Only an entry that has `partitions` or an `expiry` of its own is a source of its
-# own, so that one table can have several divisions side by side, and be read with its expired rows
-# and without. No name stands for two tables.
+# The section `tables`. Law: an entry with the path and options of an earlier one gives that table
+# another name, unless it has its own `partitions` or `expiry`. Such an entry is a separate source,
+# so that a table can have several partitions, and be read with and without its expired rows. No
+# name refers to two tables.
 
 _NAME_HINT = (
     "use one to three parts separated by dots, each with letters, digits and `_` and no digit "
@@ -471,7 +395,7 @@ def _read_part(node: Node, path: str, reading: FileReading) -> str | None:
 
 
 def read_tables(root: FileMapping, reading: FileReading) -> dict[TableName, TableSpec]:
-    """The valid tables. `reading` then knows all names, including those of invalid tables."""
+    """The valid tables. Adds all names to `reading`, including those of invalid tables."""
     node = root.nodes.get("tables")
     entries = reading.entries(node, "`tables`")
     if node is None or entries is None:
@@ -484,16 +408,19 @@ def read_tables(root: FileMapping, reading: FileReading) -> dict[TableName, Tabl
     reading.names = TableNames(names, {}, catalog, schema)
     paths: dict[str, TableName] = {}
     partitions = root.nodes.get("partitions")
-    # Their reader reports what is wrong with the keys.
+    # `read_partitions` reports invalid keys.
     pairs = partitions.value if isinstance(partitions, MappingNode) else ()
-    divided = {key.value for key, _ in pairs if isinstance(key, ScalarNode)}
+    partitioned = {key.value for key, _ in pairs if isinstance(key, ScalarNode)}
     result: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
         spec, others = _read_table(name, entry, root, reading)
-        same = None if spec is None or name in divided else _same_table(spec, result)
+        same = None
+        if spec is not None and name not in partitioned:
+            earlier = (table for table in result.values() if _source(table) == _source(spec))
+            same = next(earlier, None)
         table = name if same is None else same.name
-        for place, text in ((entry.key, name), *others):
-            _add_name(names, place, text, table, reading)
+        for name_node, text in ((entry.key, name), *others):
+            _add_name(names, name_node, text, table, reading)
         if same is not None and spec is not None:
             coming = _same_changes(same, spec, entry, reading)
             result[table] = replace(same, names=(*same.names, name, *spec.names), coming=coming)
@@ -531,40 +458,34 @@ def _add_name(
 def _read_table(
     name: str, entry: MappingEntry, root: FileMapping, reading: FileReading
 ) -> tuple[TableSpec | None, Sequence[tuple[Node, str]]]:
-    """The table and its other names, each with its position."""
+    """The table, and its other names with their nodes."""
     path = inside("`tables`", name)
     record = read_record(TableSpec, entry.value, path, reading)
     if record is None:
         return None, ()
-    place = inside(path, "names")
-    nodes = reading.elements(record.nodes.get("names"), place) or []
-    texts = [(node, reading.text(node, place)) for node in nodes]
+    names_path = inside(path, "names")
+    nodes = reading.elements(record.nodes.get("names"), names_path) or []
+    texts = [(node, reading.text(node, names_path)) for node in nodes]
     others = [(node, text) for node, text in texts if text is not None]
     folder = record.values.get("path", "")
     if folder.startswith(CATALOG_SCHEME):
-        # The catalog's name of the table is one of its names, and checked as one.
+        # The name in the catalog is one of its names.
         others.append((record.nodes["path"], folder.removeprefix(CATALOG_SCHEME)))
     record.values["names"] = tuple(text for _, text in others)
     spec = record.build(
         TableSpec,
         name=name,
-        location=reading.at(entry.key),
+        location=reading.location(entry.key),
         storage_options=Secrets(),
         credentials=root.values.get("credentials"),
     )
     return spec, others
 
 
-def _same_table(spec: TableSpec, result: Mapping[TableName, TableSpec]) -> TableSpec | None:
-    """The same table of an earlier entry."""
-    key = (path_key(spec.path), *_source(spec))
-    return next((o for o in result.values() if (path_key(o.path), *_source(o)) == key), None)
-
-
 def _source(spec: TableSpec) -> tuple[object, ...]:
-    """What two entries for one path must share to be one source."""
-    lives = None if spec.expiry is None else (spec.expiry.column.lower(), spec.expiry.after)
-    return spec.storage_options, spec.ambient, spec.clone_of, lives
+    """Equal for entries that are one source."""
+    expiry = None if spec.expiry is None else (spec.expiry.column.lower(), spec.expiry.after)
+    return path_key(spec.path), spec.storage_options, spec.ambient, spec.clone_of, expiry
 
 
 def _same_changes(
@@ -583,8 +504,7 @@ def _same_changes(
     return table.coming
 
 
-# The section `views`: names for SELECT texts that queries may read. Law: no view is called as a
-# table or another view is. The texts are taken as they stand.
+# The section `views`. Law: no view has the name of a table or of another view. The SQL is not read.
 
 
 def read_views(node: Node | None, reading: FileReading) -> Mapping[FullName, ViewSpec]:
@@ -604,22 +524,21 @@ def read_views(node: Node | None, reading: FileReading) -> Mapping[FullName, Vie
             problem = f"View {shown(name)} has the same name as {shown(same)}"
             hint = "rename one; names are not case-sensitive in Spark"
             reading.report(entry.key, problem, hint)
-        result[full] = ViewSpec(name, sql[0], reading.at(entry.key), sql[1])
+        result[full] = ViewSpec(name, sql[0], reading.location(entry.key), sql[1])
     return result
 
 
 def _read_sql(node: Node, path: str, reading: FileReading) -> tuple[str, SqlOrigin] | None:
-    """The SQL text as it stands, with its place; only `sql` parses it."""
+    """The SQL text and its position."""
     resolved = reading.resolved_text(node, path)
     if resolved is None or not isinstance(node, ScalarNode):
         return None
     return resolved.text, origin_of(node, resolved, reading.lines)
 
 
-# The section `partitions`: candidates for range partitions. Law: boundaries strictly increase and
-# are of one kind, as far as can be told without the column: text may stand for decimals, so text
-# that increases as numbers is as good as text that increases by code point. The column's type has
-# the last word (`sketch.partition`).
+# The section `partitions`. Law: boundaries strictly increase and have one type. Text may represent
+# decimals, so it may increase as numbers or by code point; with the column's type,
+# `sketch.partition` decides.
 
 
 def read_partitions(node: Node | None, reading: FileReading) -> tuple[PartitionSpec, ...]:
@@ -651,11 +570,9 @@ def _read_partition(
         reading.report(entry.key, f"{path} must have either `boundaries` or `ranges`", hint)
     if not record.values:
         return None
+    record.location = reading.location(entry.key)
     is_old_key = "fragments" in record.nodes
-    place = reading.at(entry.key)
-    return record.build(
-        PartitionSpec, table=table, column=column, location=place, is_old_key=is_old_key
-    )
+    return record.build(PartitionSpec, table=table, column=column, is_old_key=is_old_key)
 
 
 def _read_boundaries(
@@ -680,7 +597,7 @@ def _read_boundary(node: Node, path: str, reading: FileReading) -> BoundaryLiter
         return None
     value = cell.value
     if value is None or isinstance(value, bool):
-        kind = kind_in_words(value)
+        kind = kind_text(value)
         problem = f"A value of {path} must be a number, text or a date, not {kind}"
         hint = "NULL always has its own range" if value is None else "put quotes around text"
         reading.report(node, problem, hint)
@@ -740,9 +657,9 @@ def _as_decimals(values: Sequence[BoundaryLiteral]) -> list[Decimal] | None:
     return numbers if is_finite and len(numbers) == len(values) else None
 
 
-# The section `queries`, with `defaults`. Law: a setting of `defaults` that cannot be combined with
-# what a query says gives way to it. A parameter's value has the type that YAML gives it; a number
-# with a point and no exponent is an exact decimal, as it is in SQL.
+# The sections `queries` and `defaults`. Law: a default that cannot be combined with a setting of
+# the query is ignored. A parameter has the type of its YAML value; as in SQL, a number with a point
+# and no exponent is an exact decimal.
 
 _WITH_SKETCH = "it is stored with the sketch; remove one of the two"
 _OF_ALL = "absorption uses all derivations; write `lineage: all` or remove it"
@@ -768,7 +685,7 @@ _EXCLUDED = {
 
 
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Any]:
-    """The valid settings of queries without their own, by field."""
+    """The valid default settings, by field."""
     record = read_record(QuerySettings, node, "`defaults`", reading)
     return {} if record is None else record.values
 
@@ -798,15 +715,15 @@ def _read_query(
     record = read_record(QuerySpec, entry.value, inside("`queries`", name), reading)
     if record is None:
         return None
-    own = record.nodes
-    values = {name: value for name, value in defaults.items() if name not in own} | record.values
-    said = {f"{key}: {values.get(key)}" for key in ("sketch", "lineage", "join")}
+    nodes = record.nodes
+    values = {name: value for name, value in defaults.items() if name not in nodes} | record.values
+    settings = {f"{key}: {values.get(key)}" for key in ("sketch", "lineage", "join")}
     for key, excluded in _EXCLUDED.items():
-        for other in said & excluded.keys() if values.get(key) else ():
+        for other in settings & excluded.keys() if values.get(key) else ():
             values.pop(key, None)
-            if key in own:
+            if key in nodes:
                 problem = f"{inside(record.path, key)} cannot be combined with `{other}`"
-                reading.report(own[key], problem, excluded[other])
+                reading.report(nodes[key], problem, excluded[other])
     sql, origin = values.pop("sql", ("", None))
     params = values.get("params", {})
     is_sketched = values.get("sketch") != NO_SKETCH
@@ -820,10 +737,10 @@ def _read_query(
         return None
     return QuerySpec(
         name=name,
-        location=reading.at(entry.key),
+        location=reading.location(entry.key),
         sql=sql,
         sql_origin=origin,
-        lineage_place=reading.at(own["lineage"]) if "lineage" in own else None,
+        lineage_place=reading.location(nodes["lineage"]) if "lineage" in nodes else None,
         **values,
     )
 
@@ -892,8 +809,8 @@ def _read_sketch(node: Node, path: str, reading: FileReading) -> Mapping[str, st
     return sketch
 
 
-# The section `updates`: batches that `apply` commits, in file order. Law: each update has a name of
-# its own and does exactly one thing. Rows are kept as typed by YAML, expressions as SQL text.
+# The section `updates`. Law: each update has a unique name and exactly one action. Values of rows
+# have YAML's types; expressions are SQL text.
 
 
 def read_updates(node: Node | None, reading: FileReading) -> tuple[UpdateSpec, ...]:
@@ -905,21 +822,21 @@ def read_updates(node: Node | None, reading: FileReading) -> tuple[UpdateSpec, .
         record = read_record(UpdateEntry, element, path, reading)
         if record is None:
             continue
-        actions = len(record.nodes.keys() - {"name"})
-        if actions != 1:
+        count = len(record.nodes.keys() - {"name"})
+        if count != 1:
             problem = f"{path} must have exactly one of `insert`, `delete`, `update`"
-            hint = "make a second update for a second action" if actions else "add one of them"
+            hint = "make a second update for a second action" if count else "add one of them"
             reading.report(element, problem, hint)
         name = record.values.pop("name", None)
         if name is None:
             continue
-        place, line = reading.at(element), reading.at(record.nodes["name"]).line
+        name_node = record.nodes["name"]
         if name in first_line:
             hint = f"give each update its own name; the first is on line {first_line[name]}"
-            node = record.nodes["name"]
-            reading.report(node, f"Update {written_at(node, name)} appears twice", hint)
-        first_line.setdefault(name, line)
-        result += [replace(spec, name=name, location=place) for spec in record.values.values()]
+            reading.report(name_node, f"Update {written_at(name_node, name)} appears twice", hint)
+        first_line.setdefault(name, reading.location(name_node).line)
+        actions = record.values.values()
+        result += [replace(spec, name=name, location=record.location) for spec in actions]
     return tuple(result)
 
 
@@ -930,14 +847,7 @@ def _read_insert(node: Node, path: str, reading: FileReading) -> InsertSpec | No
     if ("rows" in record.nodes) == ("file" in record.nodes):
         hint = "write `rows: [{column: value}]` or `file: batch.parquet`"
         reading.report(node, f"{path} must have either `rows` or `file`", hint)
-    return record.build(InsertSpec, name="", location=reading.at(node))
-
-
-def _read_delete(node: Node, path: str, reading: FileReading) -> DeleteSpec | None:
-    record = read_record(DeleteSpec, node, path, reading)
-    if record is None:
-        return None
-    return record.build(DeleteSpec, name="", location=reading.at(node))
+    return record.build(InsertSpec)
 
 
 def _read_update(node: Node, path: str, reading: FileReading) -> ChangeSpec | None:
@@ -946,10 +856,10 @@ def _read_update(node: Node, path: str, reading: FileReading) -> ChangeSpec | No
     if record is None or ("where" in record.nodes and "where" not in record.values):
         return None
     assignments = record.values.get("assignments", {})
-    places = {column: place for column, (_, place) in assignments.items()}
     if assignments:
         record.values["assignments"] = {column: text for column, (text, _) in assignments.items()}
-    return record.build(ChangeSpec, name="", location=reading.at(node), places=places)
+    places = {column: location for column, (_, location) in assignments.items()}
+    return record.build(ChangeSpec, places=places)
 
 
 def _read_rows(
@@ -963,10 +873,10 @@ def _read_rows(
         return None
     rows: list[Mapping[str, CellValue]] = []
     for number, element in enumerate(elements, start=1):
-        place = f"{path[:-1]}[{number}]`"
-        columns = reading.columns(element, place) or {}
+        row_path = f"{path[:-1]}[{number}]`"
+        columns = reading.columns(element, row_path) or {}
         cells = {
-            column: reading.cell(entry.value, inside(place, column), "a single value")
+            column: reading.cell(entry.value, inside(row_path, column), "a single value")
             for column, entry in columns.items()
         }
         rows.append({column: cell.value for column, cell in cells.items() if cell is not None})
@@ -979,18 +889,22 @@ def _read_assignments(
     """The expression of each column, and its position."""
     assignments: dict[str, tuple[str, Location]] = {}
     for column, entry in (reading.columns(node, path) or {}).items():
-        place = inside(path, column)
-        cell = reading.cell(entry.value, place, "an SQL expression")
+        column_path = inside(path, column)
+        cell = reading.cell(entry.value, column_path, "an SQL expression")
         if cell is None:
             continue
         # A bare number or boolean is already an SQL expression; a bare date is not.
         if cell.value is None or not cell.written.strip():
-            reading.report(entry.value, f"{place} is empty", "write `NULL` in quotes for NULL")
+            reading.report(
+                entry.value, f"{column_path} is empty", "write `NULL` in quotes for NULL"
+            )
         elif not isinstance(cell.value, str | int | float):
             hint = "write it as SQL in quotes: \"DATE '2022-01-01'\""
-            reading.report(entry.value, f"{place} must be an SQL expression, not a date", hint)
+            reading.report(
+                entry.value, f"{column_path} must be an SQL expression, not a date", hint
+            )
         else:
-            assignments[column] = cell.written, reading.at(entry.value)
+            assignments[column] = cell.written, reading.location(entry.value)
     return assignments
 
 
@@ -1004,13 +918,13 @@ def read_version(node: Node | None, path: str, reading: FileReading) -> None:
 
 
 def _read_settings(node: Node, path: str, reading: FileReading) -> Secrets:
-    """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
+    """Any keys; values become text as written, such as `8`, `false` and `4g`."""
     settings = Secrets()
     for name, entry in (reading.entries(node, path) or {}).items():
-        place = inside(path, name)
-        cell = reading.cell(entry.value, place, "text, a number, or true or false")
+        value_path = inside(path, name)
+        cell = reading.cell(entry.value, value_path, "text, a number, or true or false")
         if cell is not None and cell.value is None:
-            reading.report(entry.value, f"{place} is empty", "write a value, or ''")
+            reading.report(entry.value, f"{value_path} is empty", "write a value, or ''")
         elif cell is not None:
             is_switch = isinstance(cell.value, bool)
             settings[name] = cell.written.lower() if is_switch else cell.written
@@ -1054,7 +968,6 @@ _READERS: Mapping[str, Callable[[Node, str, FileReading], Any]] = {
     "boundaries": _read_boundaries,
     "changes": _read_changes,
     "declared": _read_declared,
-    "delete": _read_delete,
     "expiry": _read_expiry,
     "insert": _read_insert,
     "params": _read_params,

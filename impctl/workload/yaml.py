@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Never
+from typing import Never, TypeVar
 
 import yaml
 from msgspec import Struct, field
@@ -17,20 +17,20 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from impctl.errors import Location, Problem
 from impctl.sql.names import TableNames
 from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
-from impctl.workload.scalars import ScalarFault, YamlScalar, kind_of, plain_value
+from impctl.workload.scalars import ScalarFault, YamlScalar, kind_text, plain_value
 
-# YAML text composed to nodes that remember their place. Law: composing never builds Python
-# objects from tags, never runs away (depth, size after aliases and recursion are bounded), and
-# every node has a line and column as an editor counts them.
+# YAML text composed to nodes with their position. Law: composing never builds Python objects from
+# tags and is bounded in depth, in size after aliases and in recursion. Lines and columns are those
+# of an editor.
 
 MAX_DEPTH = 40
-"""Levels of nesting, aliases followed; the deepest place the workload file knows is level 7."""
+"""Levels of nesting, aliases followed; the format needs 7."""
 
 MAX_EXPANDED = 4_000_000
 """Characters and nodes the file may expand to through aliases."""
 
 MAX_NODES = 20_000
-"""Keys and values of a file as written; some seconds of reading, and far more than queries need."""
+"""Keys and values of a file as written; reading so many takes some seconds."""
 
 PLAIN_TAG = "impctl:plain"
 """Tag of a scalar without quotes or explicit tag; `workload.yaml` assigns its type."""
@@ -40,7 +40,7 @@ _BEYOND = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
 
 
 class YamlFault(Exception):
-    """The text is not YAML, or exceeds the bounds; never leaves this module."""
+    """The text is not YAML, or exceeds the bounds."""
 
     def __init__(self, message: str, index: int, hint: str | None = None) -> None:
         super().__init__(message)
@@ -57,8 +57,7 @@ class Lines:
         self.text = text
         self._starts = [0, *(match.end() for match in _LINE_BREAK.finditer(text))]
 
-    def at(self, index: int) -> Location:
-        """The position of the character at `index`."""
+    def location(self, index: int) -> Location:
         line = bisect_right(self._starts, index)
         return Location(self.file, line, index - self._starts[line - 1] + 1)
 
@@ -137,7 +136,7 @@ def _root_of(text: str) -> tuple[Node | None, bool]:
             fast = _FastLoader(text)
             return fast.get_single_node(), fast.has_anchors
         except yaml.YAMLError:
-            pass  # read again for an error with a place, and for what only one of the two reads
+            pass  # PyYAML's parser has better positions of errors, and reads more texts.
     try:
         loader = _Loader(text)
         return loader.get_single_node(), loader.has_anchors
@@ -148,15 +147,6 @@ def _root_of(text: str) -> tuple[Node | None, bool]:
 def index_of(node: Node) -> int:
     """Index of the node's first character in the text."""
     return int(node.start_mark.index)
-
-
-def children(node: Node) -> Sequence[Node]:
-    """Child nodes, including keys."""
-    if isinstance(node, MappingNode):
-        return [part for pair in node.value for part in pair]
-    if isinstance(node, SequenceNode):
-        return list(node.value)
-    return ()
 
 
 def _joined(node: ScalarNode) -> str:
@@ -201,11 +191,16 @@ def _check_expansion(root: Node) -> None:
     while stack:
         node, is_closing = stack.pop()
         key = id(node)
+        children: Sequence[Node] = ()
+        if isinstance(node, MappingNode):
+            children = [child for pair in node.value for child in pair]
+        elif isinstance(node, SequenceNode):
+            children = node.value
         if is_closing:
             open_nodes.discard(key)
-            below = [id(child) for child in children(node)]
-            own = len(node.value) if isinstance(node, ScalarNode) else 0
-            sizes[key] = 1 + own + sum(sizes[child] for child in below)
+            below = [id(child) for child in children]
+            length = len(node.value) if isinstance(node, ScalarNode) else 0
+            sizes[key] = 1 + length + sum(sizes[child] for child in below)
             heights[key] = 1 + max((heights[child] for child in below), default=0)
             if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
                 too = "large" if sizes[key] > MAX_EXPANDED else "deep"
@@ -217,14 +212,13 @@ def _check_expansion(root: Node) -> None:
         elif key not in sizes:
             open_nodes.add(key)
             stack.append((node, True))
-            stack.extend((child, False) for child in children(node))
+            stack.extend((child, False) for child in children)
 
 
-# Variables inside scalars of the workload file: `${VAR}`, `${VAR:-default}` and `$$` for `$`.
-# Law: one pass, left to right, on a scalar that YAML has already delimited; so a value can
-# neither break the structure of the file nor bring in further variables, and no message ever
-# shows one. A default serves where the variable is unset or empty, as in a shell. A `$` before
-# anything else stands for itself.
+# Variables inside scalars: `${VAR}`, `${VAR:-default}` and `$$` for `$`. Law: one pass, left to
+# right, over a scalar that YAML has delimited. So a value can neither break the structure of the
+# file nor refer to variables, and no message shows one. As in a shell, the default is used if the
+# variable is unset or empty. A `$` before anything else is literal.
 
 _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
@@ -309,11 +303,9 @@ def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str | Fault:
     return value
 
 
-# From a place inside a query's SQL text to the place in the workload file. Law: a place is exact
-# or it is the start of the scalar, never a wrong line. Exact are literal blocks (`|`) and plain
-# or quoted scalars on one line, escapes and variables included (a place inside a variable's value
-# is the place of the variable). Folded blocks (`>`) and scalars over several lines give their
-# start.
+# From a position in a query's SQL text to the position in the workload file. Law: the result is
+# exact or the start of the scalar, never a wrong line. It is exact in literal blocks (`|`) and in
+# scalars on one line, escapes and variables included (inside a value: where the variable is).
 
 _SURROGATES = r"u[Dd][89ABab][0-9A-Fa-f]{2}\\u[Dd][C-Fc-f][0-9A-Fa-f]{2}"
 _ESCAPE = re.compile(rf"\\({_SURROGATES}|x[0-9A-Fa-f]{{2}}|u[0-9A-Fa-f]{{4}}|U[0-9A-Fa-f]{{8}}|.)")
@@ -340,9 +332,9 @@ def offset_location(spec: QuerySpec | ViewSpec, offset: int) -> Location:
 
 def origin_of(node: ScalarNode, resolved: Resolved, lines: Lines) -> SqlOrigin:
     """The mapping from the resolved text of a scalar to the file."""
-    starts = [(offset, lines.at(index)) for offset, index in _starts(node, lines.text)]
-    runs = tuple(SqlRun(offset, place.line, place.column) for offset, place in starts)
-    return SqlOrigin(lines.at(index_of(node)), runs, resolved.pieces)
+    starts = [(offset, lines.location(index)) for offset, index in _starts(node, lines.text)]
+    runs = tuple(SqlRun(offset, start.line, start.column) for offset, start in starts)
+    return SqlOrigin(lines.location(index_of(node)), runs, resolved.pieces)
 
 
 def _starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
@@ -368,7 +360,7 @@ def _quoted_starts(raw: str, escape: re.Pattern[str], begin: int) -> list[tuple[
     starts = [(0, begin + 1)]
     shrunk = 1
     for match in escape.finditer(raw, 1, len(raw) - 1):
-        # An escape is one character of the value; the text behind it starts another run.
+        # An escape is one character of the value; the text after it starts another run.
         starts.append((match.start() - shrunk, begin + match.start()))
         shrunk += len(match.group()) - 1
         starts.append((match.end() - shrunk, begin + match.end()))
@@ -377,14 +369,12 @@ def _quoted_starts(raw: str, escape: re.Pattern[str], begin: int) -> list[tuple[
 
 def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
     index = text.find("\n", index_of(node)) + 1
-    wanted = node.value.split("\n")
-    first = next((line for line in wanted if line.strip()), None)
-    if index == 0 or first is None:
+    if index == 0 or not node.value.strip():
         return []
     starts: list[tuple[int, int]] = []
     indent: int | None = None
     offset = 0
-    for line in wanted:
+    for line in node.value.split("\n"):
         end = text.find("\n", index)
         raw = text[index : end if end >= 0 else len(text)].removesuffix("\r")
         if indent is None and line.strip():
@@ -400,10 +390,9 @@ def _literal_starts(node: ScalarNode, text: str) -> list[tuple[int, int]]:
     return starts
 
 
-# Reading nodes as what the file should hold, with every problem noted and none raised. Law: a
-# function here returns None exactly when it has noted a problem (or an outer node did), so a
-# caller may go on and find more. Messages name the place in the document, never a value, since
-# values can come from variables.
+# Nodes read as what the file should contain. Law: a method returns None exactly when it reported a
+# problem or there is no node, so reading goes on and finds more. Messages name the position in the
+# document and never a value, which may come from a variable.
 
 _STANDARD = "tag:yaml.org,2002:"
 _TEXT_TAG, _MAP_TAG, _SEQUENCE_TAG = (_STANDARD + kind for kind in ("str", "map", "seq"))
@@ -414,9 +403,10 @@ _HINTS = {
 }
 
 
-class MappingEntry(Struct, frozen=True):
-    """One key of a mapping: its text, its node and its value."""
+_N = TypeVar("_N", bound=Node)
 
+
+class MappingEntry(Struct, frozen=True):
     name: str
     key: Node
     value: Node
@@ -432,18 +422,17 @@ class FileReading(Struct):
     names: TableNames = TableNames({})
     tables: tuple[str, ...] | None = None
     """All entries of `tables`, including invalid ones; None if unknown."""
-    _noted: dict[Problem, None] = field(default_factory=dict)
+    _problems: dict[tuple[int, str, str | None], Problem] = field(default_factory=dict)
+    """By position, message and hint."""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        def place(problem: Problem) -> tuple[int, int]:
-            at = problem.location
-            return (0, 0) if at is None else (at.line, at.column)
+        """In the order of the file."""
+        by_index = sorted(self._problems.items(), key=lambda item: item[0][0])
+        return tuple(problem for _, problem in by_index)
 
-        return tuple(sorted(self._noted, key=place))
-
-    def at(self, node: Node) -> Location:
-        return self.lines.at(index_of(node))
+    def location(self, node: Node) -> Location:
+        return self.lines.location(index_of(node))
 
     def report(self, node: Node, message: str, hint: str | None = None) -> None:
         """Report a problem at a node; the same one twice (through an alias) counts once."""
@@ -451,33 +440,30 @@ class FileReading(Struct):
 
     def report_index(self, index: int, message: str, hint: str | None) -> None:
         """Report a problem at a character of the file."""
-        sentence = message[:1].upper() + message[1:]
-        self._noted.setdefault(Problem(sentence, self.lines.at(index), hint))
+        problem = Problem(message[:1].upper() + message[1:], self.lines.location(index), hint)
+        self._problems.setdefault((index, message, hint), problem)
 
     def entries(self, node: Node | None, path: str) -> dict[str, MappingEntry] | None:
         """Keys of a mapping, merges (`<<`) followed; duplicate keys are a problem."""
-        if node is None:
+        mapping = self._of_kind(MappingNode, node, path, "a mapping", (_MAP_TAG,))
+        if mapping is None:
             return None
-        if not isinstance(node, MappingNode):
-            self._wrong_kind(node, path, "a mapping")
-            return None
-        if node.tag != _MAP_TAG:
-            self._refuse_tag(node)
-            return None
-        own: dict[str, MappingEntry] = {}
+        entries: dict[str, MappingEntry] = {}
         merged: dict[str, MappingEntry] = {}
-        for key, value in node.value:
+        for key, value in mapping.value:
             if not isinstance(key, ScalarNode) or key.tag not in (PLAIN_TAG, _TEXT_TAG):
                 self.report(key, f"A key in {path} must be text", "write the key as one word")
             elif key.tag == PLAIN_TAG and key.value == "<<":
-                for name, entry in self._merged(value, path).items():
-                    merged.setdefault(name, entry)
-            elif key.value in own:
-                hint = f"remove one; the first is on line {self.at(own[key.value].key).line}"
+                for source in value.value if isinstance(value, SequenceNode) else [value]:
+                    for name, entry in (self.entries(source, f"`<<` of {path}") or {}).items():
+                        merged.setdefault(name, entry)
+            elif key.value in entries:
+                first = self.location(entries[key.value].key)
+                hint = f"remove one; the first is on line {first.line}"
                 self.report(key, f"Key {shown(key.value)} appears twice in {path}", hint)
             else:
-                own[key.value] = MappingEntry(key.value, key, value)
-        return {**own, **{k: v for k, v in merged.items() if k not in own}}
+                entries[key.value] = MappingEntry(key.value, key, value)
+        return {**entries, **{k: v for k, v in merged.items() if k not in entries}}
 
     def record(
         self, node: Node | None, path: str, required: Sequence[str], optional: Sequence[str] = ()
@@ -519,25 +505,13 @@ class FileReading(Struct):
         return entries
 
     def elements(self, node: Node | None, path: str) -> list[Node] | None:
-        if node is None:
-            return None
-        if not isinstance(node, SequenceNode):
-            self._wrong_kind(node, path, "a list")
-            return None
-        if node.tag != _SEQUENCE_TAG:
-            self._refuse_tag(node)
-            return None
-        return list(node.value)
+        sequence = self._of_kind(SequenceNode, node, path, "a list", (_SEQUENCE_TAG,))
+        return None if sequence is None else list(sequence.value)
 
     def cell(self, node: Node | None, path: str, expected: str) -> YamlScalar | None:
         """A scalar with its variables resolved and its type by YAML's rules."""
-        if node is None:
-            return None
-        if not isinstance(node, ScalarNode):
-            self._wrong_kind(node, path, expected)
-            return None
-        resolved = self._resolve(node)
-        if resolved is None:
+        resolved = self._resolve(node, path, expected)
+        if node is None or resolved is None:
             return None
         if node.tag != PLAIN_TAG:
             return YamlScalar(resolved.text, resolved.text)
@@ -554,13 +528,8 @@ class FileReading(Struct):
 
     def resolved_text(self, node: Node | None, path: str) -> Resolved | None:
         """Like `text`, with the origin of each piece."""
-        if node is None:
-            return None
-        if not isinstance(node, ScalarNode):
-            self._wrong_kind(node, path, "text")
-            return None
-        resolved = self._resolve(node)
-        if resolved is None:
+        resolved = self._resolve(node, path, "text")
+        if node is None or resolved is None:
             return None
         if node.tag == PLAIN_TAG and not has_references(node.value):
             cell = self.cell(node, path, "text")
@@ -569,7 +538,7 @@ class FileReading(Struct):
             value = cell.value
             if value is None or isinstance(value, int | float):
                 hint = "write the text" if value is None else "put quotes around it"
-                self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
+                self.report(node, f"{path} must be text, not {kind_text(value)}", hint)
                 return None
         if not resolved.text.strip():
             self.report(node, f"{path} is empty", "write some text")
@@ -582,7 +551,7 @@ class FileReading(Struct):
         if node is None or cell is None:
             return None
         if not isinstance(cell.value, int) or isinstance(cell.value, bool):
-            message = f"{path} must be a whole number, not {kind_of(cell.value)}"
+            message = f"{path} must be a whole number, not {kind_text(cell.value)}"
             self.report(node, message, "write a number without quotes, for example 16")
             return None
         if not 1 <= cell.value <= most:
@@ -602,37 +571,38 @@ class FileReading(Struct):
         self.report(node, f"{path} must be one of {listed}", hint)
         return None
 
-    def _merged(self, value: Node, path: str) -> dict[str, MappingEntry]:
-        sources = value.value if isinstance(value, SequenceNode) else [value]
-        result: dict[str, MappingEntry] = {}
-        for source in sources:
-            for name, entry in (self.entries(source, f"`<<` of {path}") or {}).items():
-                result.setdefault(name, entry)
-        return result
-
-    def _resolve(self, node: ScalarNode) -> Resolved | None:
-        if node.tag not in (PLAIN_TAG, _TEXT_TAG):
-            self._refuse_tag(node)
+    def _resolve(self, node: Node | None, path: str, expected: str) -> Resolved | None:
+        """The text of a scalar with its variables resolved."""
+        scalar = self._of_kind(ScalarNode, node, path, expected, (PLAIN_TAG, _TEXT_TAG))
+        if scalar is None:
             return None
-        resolved = resolve_variables(node.value, self.env)
+        resolved = resolve_variables(scalar.value, self.env)
         # Offsets in the scalar match the file only on the scalar's own line, without escapes.
-        on_one_line = node.start_mark.line == node.end_mark.line and node.style is None
+        on_one_line = scalar.start_mark.line == scalar.end_mark.line and scalar.style is None
         for fault in resolved.faults:
             shift = fault.offset if on_one_line else 0
-            self.report_index(index_of(node) + shift, fault.message, fault.hint)
+            self.report_index(index_of(scalar) + shift, fault.message, fault.hint)
         if resolved.faults:
             return None
         text = resolved.text
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
-            self.report(
-                node, "The value of a variable is not text", "set the variable to UTF-8 text"
-            )
+            hint = "set the variable to UTF-8 text"
+            self.report(scalar, "The value of a variable is not text", hint)
             return None
         return resolved
 
-    def _refuse_tag(self, node: Node) -> None:
-        tag = str(node.tag).removeprefix(_STANDARD)
-        self.report(node, f"Tag {shown('!' + tag.lstrip('!'))} is not allowed", "remove the tag")
+    def _of_kind(
+        self, kind: type[_N], node: Node | None, path: str, expected: str, tags: Sequence[str]
+    ) -> _N | None:
+        """The node; a problem if it has another kind, or a tag of the file's author."""
+        if isinstance(node, kind) and node.tag in tags:
+            return node
+        if isinstance(node, kind):
+            tag = str(node.tag).removeprefix(_STANDARD).lstrip("!")
+            self.report(node, f"Tag {shown('!' + tag)} is not allowed", "remove the tag")
+        elif node is not None:
+            self._wrong_kind(node, path, expected)
+        return None
 
     def _wrong_kind(self, node: Node, path: str, expected: str) -> None:
         if isinstance(node, MappingNode):
@@ -641,7 +611,7 @@ class FileReading(Struct):
             kind = "a list"
         elif isinstance(node, ScalarNode) and node.tag == PLAIN_TAG:
             try:
-                kind = kind_of(plain_value(node.value))
+                kind = kind_text(plain_value(node.value))
             except ScalarFault:
                 kind = "a single value"
         else:

@@ -23,6 +23,7 @@ from impctl.service import context as memories
 from impctl.service.context import Memory, open_context
 from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory, memory_from
 from impctl.service.output import held_signals
+from impctl.service.pinned import check_credentials
 from impctl.service.settings import (
     DEFAULT_LOCK_TIMEOUT,
     Policy,
@@ -290,3 +291,47 @@ def test_other_threads_hold_nothing() -> None:
     thread.start()
     thread.join()
     assert result == [before]
+
+
+BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "lacks"),
+    [
+        ("/data/t", {}, None),
+        ("file:///data/t", {}, None),
+        ("uc://main.shop.t", {}, None),
+        ("s3://b/t", BOTH, None),
+        ("S3A://b/t", {"aws_skip_signature": "true"}, None),
+        ("s3://b/t", {"aws_skip_signature": "false"}, "`aws_access_key_id` and"),
+        ("s3://b/t", {"access_key_id": "k"}, "`aws_secret_access_key` not set"),
+        ("s3://b/t", {**BOTH, "AWS_ACCESS_KEY_ID": ""}, "`aws_access_key_id` not set"),
+        ("s3://b/t", {"aws_endpoint_url": "http://127.0.0.1:9"}, "`aws_access_key_id` and"),
+        ("gs://b/t", {"google_service_account": "/k.json"}, None),
+        ("gs://b/t", {}, "no key in"),
+        ("abfss://c@a/t", {"azure_storage_account_name": "a"}, "no key in"),
+        ("abfss://c@a/t", {"azure_storage_sas_key": "sig"}, None),
+    ],
+)
+def test_missing_credentials_are_named(
+    path: str, options: dict[str, str], lacks: str | None
+) -> None:
+    env = {"AWS_ACCESS_KEY_ID": "k"}
+    if lacks is None:
+        check_credentials("t", path, options, env)
+        return
+    with pytest.raises(UsageError, match=f"has no credentials: .*{lacks}") as caught:
+        check_credentials("t", path, options, env)
+    assert caught.value.code == "credentials_missing"
+    assert "`credentials: ambient`" in (caught.value.hint or "")
+
+
+def test_a_token_of_the_environment_is_not_sent_with_keys_of_the_file() -> None:
+    env = {"AWS_SESSION_TOKEN": "strange"}
+    with pytest.raises(UsageError) as caught:
+        check_credentials("t", "s3://b/t", BOTH, env)
+    assert caught.value.code == "credentials_mixed"
+    assert "strange" not in str(caught.value)
+    check_credentials("t", "s3://b/t", {**BOTH, "aws_session_token": "own"}, env)
+    check_credentials("t", "/data/t", {}, env)

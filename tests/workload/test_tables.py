@@ -9,9 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from impctl.errors import UsageError
 from impctl.workload.models import ExpectedChanges
-from impctl.workload.sections import missing_credentials, require_credentials
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 
@@ -148,50 +146,6 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     expiry = result.tables["links"].expiry
     assert (expiry.column, expiry.after, expiry.location.line) == ("seen_at", 3_600_000_000, 3)
     assert result.tables["whole"].expiry is None
-
-
-BOTH = {"AWS_ACCESS_KEY_ID": "k", "aws_secret_access_key": "s"}
-
-
-@pytest.mark.parametrize(
-    ("path", "options", "lacks"),
-    [
-        ("/data/t", {}, None),
-        ("file:///data/t", {}, None),
-        ("uc://main.shop.t", {}, None),
-        ("s3://b/t", BOTH, None),
-        ("S3A://b/t", {"aws_skip_signature": "true"}, None),
-        ("s3://b/t", {"aws_skip_signature": "false"}, "`aws_access_key_id` and"),
-        ("s3://b/t", {"access_key_id": "k"}, "`aws_secret_access_key` not set"),
-        ("s3://b/t", {**BOTH, "AWS_ACCESS_KEY_ID": ""}, "`aws_access_key_id` not set"),
-        ("s3://b/t", {"aws_endpoint_url": "http://127.0.0.1:9"}, "`aws_access_key_id` and"),
-        ("gs://b/t", {"google_service_account": "/k.json"}, None),
-        ("gs://b/t", {}, "no key in"),
-        ("abfss://c@a/t", {"azure_storage_account_name": "a"}, "no key in"),
-        ("abfss://c@a/t", {"azure_storage_sas_key": "sig"}, None),
-    ],
-)
-def test_what_is_missing_is_named(path: str, options: dict[str, str], lacks: str | None) -> None:
-    missing = missing_credentials(path, options)
-    assert (missing is None) == (lacks is None)
-    if lacks is None:
-        require_credentials("t", path, options, {"AWS_ACCESS_KEY_ID": "k"})
-        return
-    assert lacks in (missing or "")
-    with pytest.raises(UsageError, match="has no credentials") as caught:
-        require_credentials("t", path, options, {"AWS_ACCESS_KEY_ID": "k"})
-    assert caught.value.code == "credentials_missing"
-    assert "`credentials: ambient`" in (caught.value.hint or "")
-
-
-def test_a_token_of_the_environment_goes_with_no_keys_of_the_file() -> None:
-    env = {"AWS_SESSION_TOKEN": "strange"}
-    with pytest.raises(UsageError) as caught:
-        require_credentials("t", "s3://b/t", BOTH, env)
-    assert caught.value.code == "credentials_mixed"
-    assert "strange" not in str(caught.value)
-    require_credentials("t", "s3://b/t", {**BOTH, "aws_session_token": "own"}, env)
-    require_credentials("t", "/data/t", {}, env)
 
 
 def test_the_file_says_who_may(load: Load, problems: Problems) -> None:

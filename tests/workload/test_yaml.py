@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.load import load_workload
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value, size_from
+from impctl.workload.scalars import ScalarFault, kind_text, plain_value, size_from
 from impctl.workload.yaml import (
     MAX_DEPTH,
     FileReading,
@@ -52,7 +52,7 @@ def test_no_document_or_an_empty_one(text: str) -> None:
 def test_lines_end_as_in_an_editor() -> None:
     text = "a\r\nb\rc\n\nd\u2028e"
     lines = Lines("f", text)
-    places = {text[i]: (lines.at(i).line, lines.at(i).column) for i in range(len(text))}
+    places = {text[i]: (lines.location(i).line, lines.location(i).column) for i in range(len(text))}
     assert [places[c] for c in "abcde"] == [(1, 1), (2, 1), (3, 1), (5, 1), (5, 3)]
 
 
@@ -63,7 +63,7 @@ def test_a_place_and_its_index_agree(text: str) -> None:
     lines = Lines("f", text)
     broken = text.replace("\r\n", "\n\n").replace("\r", "\n")
     for index in range(len(text)):
-        place = lines.at(index)
+        place = lines.location(index)
         assert place.column >= 1
         if broken[index] != "\n":
             start = broken.rfind("\n", 0, index) + 1
@@ -230,12 +230,12 @@ def test_a_double_written_out_comes_back(value: float) -> None:
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
     with contextlib.suppress(ScalarFault):
-        assert kind_of(plain_value(text)) != "a value"
+        assert kind_text(plain_value(text)) != "a value"
 
 
 def test_kinds_are_told_in_words() -> None:
     values = [None, True, 1, 1.0, "x", datetime(2022, 1, 1), date(2022, 1, 1), [1]]
-    assert [kind_of(value) for value in values] == [
+    assert [kind_text(value) for value in values] == [
         "nothing",
         "true or false",
         "a whole number",

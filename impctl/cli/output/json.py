@@ -18,9 +18,7 @@ import msgspec
 from impctl.errors import WorkloadError
 from impctl.service.answer import ArrowAnswer
 from impctl.service.results import SCHEMA_VERSION, Failure, FollowedRun, Outcome, Result
-from impctl.service.text import number_or_name
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from impctl.service.text import Json, number_or_name
 
 _OURS = (datetime, date, Decimal, bytes)
 """Types that msgspec would write in another form."""
@@ -39,7 +37,7 @@ class JsonOutput:
     def show(self, result: Result) -> None:
         self._results.append(to_json(result))
 
-    def finished(self, result: Result, place: str) -> bool:
+    def finished(self, result: Result, progress: str) -> bool:
         return False
 
     def document(self, text: str) -> None:

@@ -97,19 +97,14 @@ def _figure_lines(table: FigureTable) -> list[str]:
 def _table(table: FigureTable) -> list[str]:
     rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
     rows += [
-        [value_text(table, place, value) for place, value in enumerate(row)] for row in table.rows
+        [value_text(table, column, value) for column, value in enumerate(row)] for row in table.rows
     ]
-    columns = range(len(rows[0]))
-    is_text = [any(isinstance(row[place], str) for row in table.rows) for place in columns]
-    widths = [max(len(row[place]) for row in rows) for place in columns]
-    aligned = [
-        [
-            row[place].ljust(widths[place]) if is_text[place] else row[place].rjust(widths[place])
-            for place in columns
-        ]
-        for row in rows
-    ]
-    return ["  ".join(cells).rstrip() for cells in aligned]
+    columns = []
+    for number, cells in enumerate(zip(*rows, strict=True)):
+        is_text = any(isinstance(row[number], str) for row in table.rows)
+        width = max(map(len, cells))
+        columns.append([c.ljust(width) if is_text else c.rjust(width) for c in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
 def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:
@@ -126,9 +121,8 @@ def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:
     return ", ".join([figure, *(f"{name} {value}" for name, value in labels.items())])
 
 
-# What settings come to over past commits. Law: the present setting is the first row, and what a
-# figure rests on stands below the table. Where a terminal is too narrow for the table, each setting
-# has lines of its own.
+# `simulate`. Law: the present setting is the first row; the basis of the figures is below the
+# table. If the terminal is too narrow for the table, each setting has separate lines.
 
 _COSTS_BY = {
     "runs": "from recorded runs",
@@ -138,7 +132,7 @@ _COSTS_BY = {
 
 
 def render_simulated(result: SimulateResult, out: Text) -> None:
-    """Print what was replayed, the settings, and what the figures rest on."""
+    """Print what was replayed, the settings, and the basis of the figures."""
     days = span_text((result.until - result.since).total_seconds())
     out.line(
         f"{count_text(sum(result.commits.values()), 'commit')} with"

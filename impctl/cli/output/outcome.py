@@ -1,8 +1,8 @@
 """A whole run as text: its results as they come, then warnings and failures.
 
-Law: remarks on the run go to stderr. A place comes first as `file:line:column`, which editors and
-terminals can open; every problem of a workload file has its own line; the code in brackets leads to
-the page of codes. What several queries share is reported once.
+Law: remarks on the run go to stderr. A message begins with its position as `file:line:column`,
+which editors and terminals can open, and ends with its code; every problem of a workload file has a
+separate line. What several queries share is reported once.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TextOutput(Text):
     def show(self, result: Result) -> None:
         render(result, self)
 
-    def finished(self, result: Result, place: str) -> bool:
+    def finished(self, result: Result, progress: str) -> bool:
         """Show a result and the progress while the run continues; return whether it was shown."""
-        self.place = f"; {place}" if place else ""
+        self.progress = f"; {progress}" if progress else ""
         self.show(result)
-        self.place = ""
+        self.progress = ""
         return True
 
     def end(self, outcome: Outcome, decisive: Failure | None) -> None:

@@ -1,8 +1,8 @@
 """Results as text for people: one function for each type of result.
 
-Law: the first line of a result names its query or table, and details are indented. What was counted
-comes before what is estimated; an estimate that nothing supports says so instead of giving a
-number. A dry run reads as what would happen. Times are UTC.
+Law: the first line of a result names its query or table, and details are indented. Counts precede
+estimates; an estimate without a basis says so instead of giving a number. A dry run says what would
+happen. Times are UTC.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _kept_answers(count: int) -> str:
 
 
 # `check` and `explain`. Law: a reason that several attributes share is shown once, after all of
-# them. What an operator does and what is said about it are never mixed; a place in the file is
-# shown where something stands in the way.
+# them. Operators and remarks on them are separate lines; a position in the file is shown for
+# obstacles.
 
 _DEEPEST = 12
 """Maximum levels of a plan to indent; deeper ones would leave no space for words."""
@@ -289,7 +289,7 @@ def _tree(tree: r.TreeResultEntry, out: Text) -> None:
         out.line(text + _sized("; ", node.bytes), indent, indent + "    ")
 
 
-# `capture`, `apply`, `cluster` and `gc`. Law: what was expected stands beside the actual result.
+# `capture`, `apply`, `cluster` and `gc`. Law: an expected value is shown beside the actual one.
 
 _STORED = {
     "stale": "replaces a sketch that is not current",
@@ -307,7 +307,7 @@ def _capture(result: r.CaptureResult, out: Text) -> None:
         out.line(f"{result.query}: {sketches}")
         out.detail(result.reason)
     elif result.mode == r.SKETCH_NONE:
-        out.line(f"{result.query}: without a sketch, {result.reason}{out.place}")
+        out.line(f"{result.query}: without a sketch, {result.reason}{out.progress}")
     elif result.action == "none":
         out.line(f"{result.query}: not rebalanced, {sketches}")
         out.detail(result.reason)
@@ -322,7 +322,7 @@ def _captured(result: r.CaptureResult, out: Text) -> None:
     who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
     out.detail(
         f"{versions_text(result.versions, moments=result.moments)}, mode {mode_text(result.mode)}, "
-        f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){out.place}"
+        f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){out.progress}"
     )
     for entry in result.left:
         if entry.files_total > 1:
@@ -567,7 +567,7 @@ def _when(seconds: float, low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return f"in {span_text(seconds)}" if seconds else "any time"
     if not seconds:
-        # What should have come by the end of the interval may as well have ceased.
+        # A change that is late may also have ceased.
         return f"any time (within {span_text(high)})" if high else "overdue"
     return f"in {span_text(seconds)} ({_between(span_text(low), span_text(high))})"
 
@@ -792,8 +792,8 @@ def _value(value: RowValue) -> str:
     return str(value)
 
 
-# `status` and `gain`. Law: what to look at first comes first; labels are fixed words, so that
-# lines can be searched for.
+# `status` and `gain`. Law: the most urgent comes first; labels are fixed words, so that lines can
+# be searched for.
 
 _LABEL = 9
 
@@ -944,8 +944,8 @@ def render_total(results: Sequence[r.GainResult], out: Text) -> None:
     )
 
 
-# `doctor`, `verify`, `init` and `bench`. Law: every finding begins with its level, so that
-# `grep problem` finds the problems; nothing but the fix stands on a line with `fix:`.
+# `doctor`, `verify`, `init` and `bench`. Law: every finding begins with its level, so that `grep
+# problem` finds the problems; a line with `fix:` has only the fix.
 
 _COLOURS = {r.Level.OK: "32", r.Level.WARNING: "33", r.Level.PROBLEM: "31"}
 _LEVEL = max(map(len, r.Level))

@@ -29,7 +29,7 @@ class Text:
         self.quiet = display.verbosity < 0
         self.heading = ""
         """The subject of the findings printed last."""
-        self.place = ""
+        self.progress = ""
         """The progress of the run, shown after the time of a result."""
         self.gains: list[GainResult] = []
         self.stderr = stderr
@@ -67,7 +67,7 @@ class Text:
         self.stdout.write(plain(text) + "\n")
 
     def whole(self, text: str) -> None:
-        """Print a command or statement on a line of its own: wrapped, it could not be copied."""
+        """Print a command or statement on one line, so that it can be copied."""
         self.raw("  " + text)
 
     def wrapped(self, text: str, first: str, rest: str) -> list[str]:

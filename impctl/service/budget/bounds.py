@@ -16,32 +16,27 @@ from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec
 from impctl.workload.scalars import written
 
-# Sizes that are told as enough. Law: what is told is never less than what is needed, and at most
-# a hundredth more.
-
 
 def enough_text(size: int) -> str:
-    """A budget for so many bytes: three digits, rounded up."""
+    """A budget of at least `size` bytes, rounded up to three digits: at most 1% more."""
     digit = 10 ** max(0, len(str(size)) - 3)
     return size_text(-(-size // digit) * digit)
 
 
-# The choice of state under which queries hold their bounds, as far as the budget lets them. Law:
-# looked at are kinds of change that come within a day with a chance of 5%, and queries with
-# `fresh_within` or `ready_within`. Where such a change is estimated to take longer than the
-# bound, with a margin, the choice is made as if it came twice as often, ten times at most. No
-# kind of change is urged that would take too long whatever is kept. What is not held is told,
-# with the bytes that would do.
+# Law: only kinds of change with a chance above 5% within a day count, and queries with
+# `fresh_within` or `ready_within`. Where such a change is estimated to exceed the bound, with a
+# margin, the choice is repeated as if it occurred twice as often, ten times at most. Kinds of
+# change that exceed it with any state are ignored. Missed bounds are reported, with the bytes that
+# would meet them.
 
 BOUND_IMPOSSIBLE = "bound_impossible"
 
 _LIKELY = 0.05
-"""A kind of change counts if its probability within a day is higher."""
-_TIMES = 10
+_REPETITIONS = 10
 
 
 class Bound(Struct, frozen=True):
-    """How long a run for a query may take: milliseconds, and the workload file's text."""
+    """How long a run for a query may take: milliseconds, and its text in the workload file."""
 
     ms: float
     text: str
@@ -53,8 +48,8 @@ ModesByQuery = Mapping[QueryName, Modes]
 
 
 class MissedBound(Struct, frozen=True):
-    """A bound that changes of these tables miss, taking `ms` with the choice. `enough` are bytes of
-    all pieces that would meet it, in `enough_ms`; None if nothing would."""
+    """A bound that changes of these tables miss: they take `ms`, estimated from `runs`. With
+    `enough` bytes for all pieces they would take `enough_ms`; None if no state meets the bound."""
 
     query: QueryName
     bound: Bound
@@ -66,6 +61,7 @@ class MissedBound(Struct, frozen=True):
 
 
 Late = tuple[QueryName, int]
+"""A query, and a kind of change by number that misses its bound."""
 
 
 def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
@@ -90,24 +86,23 @@ def chosen_within(
     fixed: int = 0,
     now: ModesByQuery = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[MissedBound, ...]]:
-    """Choose within so many bytes; also returns the bounds that are missed. `chances` are the
-    probabilities of the graphs' kinds of change within a day; `fixed` are bytes of the budget that
-    no choice changes. Of choices that meet as many bounds, the one with the least expected work
-    wins. A budget of 0 requests the fewest bytes. If a budget is out of reach, what is kept `now`
-    stays, and another piece is dropped only if its share of all bytes is larger than the share it
-    adds to the work: the work at most doubles."""
+    """Choose within `budget` bytes, `fixed` of which no choice changes; also returns missed bounds.
+    `chances` are the probabilities of each kind of change within a day. Of choices that meet the
+    same number of bounds, the one with the least expected work wins. A budget of 0 requests the
+    fewest bytes. If the budget is out of reach, what is kept `now` stays, and another piece is
+    dropped only if its share of the bytes exceeds its share of the work: work at most doubles."""
     checks = _BoundChecks(graphs, bounds, chances)
     within = _within_reach(graphs, budget, fixed, now)
     best = choice = within(())
-    fewest = late = checks.late({name: one.modes for name, one in choice.queries.items()})
+    fewest = late = checks.late(modes_of(choice))
     urgency = [1.0] * len(chances)
-    for _ in range(_TIMES):
+    for _ in range(_REPETITIONS):
         urged = {kind for name, kind in late if checks.least(name, [kind]) is not None}
         if not urged:
             break
         urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
         choice = within(urgency)
-        late = checks.late({name: one.modes for name, one in choice.queries.items()})
+        late = checks.late(modes_of(choice))
         if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
             best, fewest = choice, late
     return best, tuple(checks.missed(best, fewest))
@@ -127,20 +122,26 @@ def _within_reach(
         return within
     cheapest = choose(graphs, None)
     per_byte = cheapest.ms_per_day / max(1, cheapest.bytes + fixed)
-    held = {name: _with_kept(graph, now.get(name, {})) for name, graph in graphs.items()}
+    with_kept = {name: _with_kept(graph, now.get(name, {})) for name, graph in graphs.items()}
 
     def beyond(urgency: Sequence[float]) -> StateChoice:
-        choice = choose(held, None, urgency=urgency, per_byte=per_byte)
+        choice = choose(with_kept, None, urgency=urgency, per_byte=per_byte)
         return replace(choice, exceeds=True, least=usual.least)
 
     return beyond
 
 
 def _with_kept(graph: Graph, now: Modes) -> Graph:
-    kept = [piece for piece in graph.pieces if now.get(piece.name) is PieceMode.KEPT]
-    return restricted(
-        graph, {one.name: (PieceMode.KEPT,) for one in kept if PieceMode.KEPT in one.modes}
-    )
+    kept = {
+        piece.name: (PieceMode.KEPT,)
+        for piece in graph.pieces
+        if now.get(piece.name) is PieceMode.KEPT and PieceMode.KEPT in piece.modes
+    }
+    return restricted(graph, kept)
+
+
+def modes_of(choice: StateChoice) -> dict[QueryName, Modes]:
+    return {name: query.modes for name, query in choice.queries.items()}
 
 
 def late_runs(
@@ -173,9 +174,10 @@ class _BoundChecks:
 
     def _fewest_bytes(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
         graph = self._graphs[name]
-        # As if nothing else changed: then more bytes mean less work for these alone.
+        # As if nothing else changed, so that more bytes mean less work for these kinds.
         alone = tuple(
-            replace(kind, rate=1.0 if at in kinds else 0.0) for at, kind in enumerate(graph.kinds)
+            replace(kind, rate=1.0 if number in kinds else 0.0)
+            for number, kind in enumerate(graph.kinds)
         )
         frontier = choices_of(Graph(graph.nodes, alone)).frontier
         for point in range(len(frontier)):
@@ -193,30 +195,30 @@ class _BoundChecks:
             kind = max(kinds, key=costs.__getitem__)
             runs = graph.runs[kind] if graph.runs else 0
             tables = tuple(sorted(graph.kinds[kind].tables))
-            unheld = MissedBound(name, self._bounds[name], tables, costs[kind], runs)
+            missed = MissedBound(name, self._bounds[name], tables, costs[kind], runs)
             modes = self.least(name, kinds)
             if modes is not None:
                 enough = choice.bytes - chosen.bytes + graph.bytes_of(modes)
                 ms = evaluate(graph, modes).per_kind[kind]
-                unheld = replace(unheld, enough=enough, enough_ms=ms)
-            yield unheld
+                missed = replace(missed, enough=enough, enough_ms=ms)
+            yield missed
 
     def _is_too_long(self, name: QueryName, ms: float) -> bool:
         return LEAST_MARGIN * ms > self._bounds[name].ms
 
 
-def missed_bound_text(one: MissedBound, fixed: int) -> str:
-    """Describe a missed bound; `fixed` are bytes of state without a choice."""
-    verb = "changes" if len(one.tables) == 1 else "change"
-    by = f" (from {one.runs} runs)" if one.runs else ""
+def missed_bound_text(missed: MissedBound, fixed: int) -> str:
+    """Describe a missed bound; `fixed` are the bytes that no choice changes."""
+    verb = "changes" if len(missed.tables) == 1 else "change"
+    by = f" (from {missed.runs} runs)" if missed.runs else ""
     text = (
-        f"query `{one.query}` may miss {one.bound.text}: when {', '.join(one.tables)} "
-        f"{verb}, maintaining is estimated to take {duration_text(one.ms)}{by} with the "
+        f"query `{missed.query}` may miss {missed.bound.text}: when {', '.join(missed.tables)} "
+        f"{verb}, maintaining is estimated to take {duration_text(missed.ms)}{by} with the "
         "state that is stored"
     )
-    if one.enough is None:
+    if missed.enough is None:
         return f"{text}, and would take too long with all of it [{BOUND_IMPOSSIBLE}]"
     return (
-        f"{text}; with {enough_text(one.enough + fixed)} of state for all queries it would "
-        f"take {duration_text(one.enough_ms)} [{BOUND_IMPOSSIBLE}]"
+        f"{text}; with {enough_text(missed.enough + fixed)} of state for all queries it would "
+        f"take {duration_text(missed.enough_ms)} [{BOUND_IMPOSSIBLE}]"
     )

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from impctl.types import ColumnName
 
 
-# What a plan says of state under a budget: each piece that may be left out, its mode, and why.
-# Law: the choice is the one that the next run which looks at the budget makes, and what is kept
-# now where that run would leave it; without a budget nothing is chosen, and nothing said.
+# State in a plan: each piece that can be read or bounded, its mode, and why. Law: the plan shows
+# the choice of the next run that makes one, or the present modes if that run would change nothing.
+# It shows no pieces without a budget.
 
 _STAYS = "converting saves too little: "
 
@@ -58,7 +58,7 @@ _STAYS = "converting saves too little: "
 def with_state(
     ctx: Context, store: StoreReader | None, results: Sequence[PlanResult]
 ) -> tuple[list[PlanResult], list[str]]:
-    """Add what would be kept to stored queries' results; also returns missed bounds."""
+    """Add the pieces of state to the results of stored queries; also returns missed bounds."""
     from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
@@ -66,32 +66,35 @@ def with_state(
     if store is None or budget is None:
         return list(results), []
     specs = ctx.sketched(None)
-    kept = choose_state(ctx, store, specs, budget)
+    weighed = choose_state(ctx, store, specs, budget)
     is_over = state_bytes(store, [spec.name for spec in specs]) > budget
-    stays = not is_worth(kept, is_over=is_over)
-    told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
-    return told, [] if stays else [missed_bound_text(one, kept.fixed) for one in kept.unheld]
+    stays = not is_worth(weighed, is_over=is_over)
+    with_pieces = [
+        replace(result, state=tuple(_pieces(weighed, result.query, stays))) for result in results
+    ]
+    texts = [missed_bound_text(missed, weighed.fixed) for missed in weighed.missed]
+    return with_pieces, [] if stays else texts
 
 
-def _pieces(kept: WeighedState, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
-    """Pieces that can be read or bounded, in circuit order; `stays`: none is converted."""
+def _pieces(weighed: WeighedState, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
+    """Pieces that can be read or bounded, in circuit order. With `stays`, none is converted."""
     from impctl.compile.flows import Strategy
 
-    if query not in kept.queries:
+    if query not in weighed.queries:
         return
-    opened = kept.queries[query]
-    left_out = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
-    left_out |= kept.sizes[query].keys()
-    known = {piece.name: piece for piece in kept.graphs[query].pieces}
-    for piece in kept.choice.queries[query].pieces.values():
-        if piece.name in left_out and piece.kept_bytes is not None:
-            mode, now = piece.mode, kept.now[query][piece.name]
-            size, reason, buffer = piece.bytes, piece.reason, kept.sizes[query].get(piece.name)
+    opened = weighed.queries[query]
+    optional = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
+    optional |= weighed.sizes[query].keys()
+    known = {piece.name: piece for piece in weighed.graphs[query].pieces}
+    for piece in weighed.choice.queries[query].pieces.values():
+        if piece.name in optional and piece.kept_bytes is not None:
+            mode, now = piece.mode, weighed.now[query][piece.name]
+            size, reason, buffer = piece.bytes, piece.reason, weighed.sizes[query].get(piece.name)
             if stays and mode is not now:
                 size = known[piece.name].sizes[now]
                 mode, reason = now, f"{_STAYS}{reason}"
             if stays:
-                buffer = opened.as_stored.meta.buffers.get(piece.name)
+                buffer = opened.reopened.meta.buffers.get(piece.name)
             yield PlannedPiece(
                 piece.name,
                 known[piece.name].word(mode),
@@ -103,10 +106,10 @@ def _pieces(kept: WeighedState, query: QueryName, stays: bool) -> Iterator[Plann
             )
 
 
-# Whether the choice of state is to be made again, by what the last one was made by. Law: it is
-# where the budget or what queries pin changed, where rates of kinds of change moved by a factor
-# of two, and where state exceeds the budget, but for one that the last choice could not be
-# brought within either. Kinds of change that come less than once in thirty days move nothing.
+# Whether to choose state again. Law: a new choice is made if the budget or what queries specify
+# changed, if the rate of a kind of change moved by a factor of two, or if state exceeds the budget
+# and the last choice did not already fail to reduce it. Kinds of change rarer than once in thirty
+# days do not count.
 
 _FACTOR = 2.0
 _LEAST_PER_DAY = 1 / 30
@@ -126,26 +129,25 @@ class ChoiceInput(Struct, frozen=True):
     pins: Mapping[QueryName, str]
 
 
-def is_to_look(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
-    """Whether to choose again."""
+def needs_choice(basis: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     return (
-        made_by is None
-        or has_new_requirements(made_by, now.budget, now.pins)
+        basis is None
+        or has_new_requirements(basis, now.budget, now.pins)
         or now.bytes > now.budget
-        or have_moved(dict(made_by.rates), now.rates)
+        or have_moved(dict(basis.rates), now.rates)
     )
 
 
-def is_known_to_exceed(made_by: StateChoiceBasis | None, now: ChoiceInput) -> bool:
+def is_known_to_exceed(basis: StateChoiceBasis | None, now: ChoiceInput) -> bool:
     """Whether state exceeds a budget that the last choice could not meet either."""
     return (
-        made_by is not None
-        and made_by.settled
+        basis is not None
+        and basis.settled
         and now.bytes > now.budget
-        and made_by.bytes > now.budget
-        and not has_new_requirements(made_by, now.budget, now.pins)
-        and abs(now.bytes - made_by.bytes) <= _ALIKE * made_by.bytes
-        and not have_moved(dict(made_by.rates), now.rates)
+        and basis.bytes > now.budget
+        and not has_new_requirements(basis, now.budget, now.pins)
+        and abs(now.bytes - basis.bytes) <= _ALIKE * basis.bytes
+        and not have_moved(dict(basis.rates), now.rates)
     )
 
 
@@ -157,60 +159,68 @@ def have_moved(before: Rates, now: Rates) -> bool:
     return False
 
 
-# Whether a new choice of state is worth carrying out, or what is kept stays as it is. Law: state
-# that exceeds its budget is brought within it, and what a query pins is as it says. Where nothing
-# would bring it within, it stays as it is but after a capture. Else a new choice is carried out
-# where it saves a fifth of the work that is expected and what it takes to convert comes back
-# within a week, or where it holds bounds that are not held now: choices that are about as good as
-# each other do not take turns.
+# Whether to carry out a new choice. Law: state that exceeds its budget is reduced to it, and what a
+# query specifies is followed. If nothing meets the budget, state changes only after a capture. Else
+# a choice is carried out if it saves a fifth of the expected work and the conversion pays back
+# within a week, or if it meets more bounds: choices that are about equal do not alternate.
 
 _LEAST_SAVED = 0.2
 _DAYS = 7.0
 
 
-def is_worth(kept: WeighedState, *, is_over: bool, has_captured: bool = False) -> bool:
-    """Whether to carry out the choice; `is_over`: state exceeds the budget. `has_captured`: a first
-    capture skips what may be large before its size is known."""
-    pieces = ((name, piece) for name, graph in kept.graphs.items() for piece in graph.pieces)
-    if any(kept.now[name][piece.name] not in piece.modes for name, piece in pieces):
+def is_worth(weighed: WeighedState, *, is_over: bool, has_captured: bool = False) -> bool:
+    """Whether to carry out the choice. `is_over`: state exceeds the budget. `has_captured`: a first
+    capture does not store what may be large, since its size is unknown."""
+    pieces = ((name, piece) for name, graph in weighed.graphs.items() for piece in graph.pieces)
+    if any(weighed.now[name][piece.name] not in piece.modes for name, piece in pieces):
         return True
-    is_better = kept.holds_more or _pays(kept)
-    return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
+    is_better = weighed.holds_more or _pays(weighed)
+    return has_captured and is_better if weighed.is_out_of_reach else is_over or is_better
 
 
-def _pays(kept: WeighedState) -> bool:
-    names = list(kept.graphs)
-    before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
-    after = kept.choice.ms_per_day
-    if kept.choice.per_byte:
-        before += kept.choice.per_byte * sum(kept.graphs[n].bytes_of(kept.now[n]) for n in names)
-        after += kept.choice.per_byte * kept.choice.bytes
+def _pays(weighed: WeighedState) -> bool:
+    names = list(weighed.graphs)
+    before = per_day_together([weighed.graphs[n] for n in names], [weighed.now[n] for n in names])
+    after = weighed.choice.ms_per_day
+    if weighed.choice.per_byte:
+        before += weighed.choice.per_byte * sum(
+            weighed.graphs[n].bytes_of(weighed.now[n]) for n in names
+        )
+        after += weighed.choice.per_byte * weighed.choice.bytes
     saved = before - after
     takes = 0.0
     for name in names:
-        now, then, costs = kept.now[name], kept.choice.queries[name].modes, kept.conversions[name]
-        moved = [to.get(then[at], 0.0) for at, to in costs.items() if now[at] != then[at]]
+        now, then, costs = (
+            weighed.now[name],
+            weighed.choice.queries[name].modes,
+            weighed.conversions[name],
+        )
+        moved = [
+            by_mode.get(then[piece], 0.0)
+            for piece, by_mode in costs.items()
+            if now[piece] != then[piece]
+        ]
         takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
 
-# What is worth keeping of all queries under the budget, by what is expected to change. Law: a
-# pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides of
-# queries whose constants move with the clock, those that the workload pins (`join: index`,
-# `files`, `spark`, `state`, `buffer`), trees, groupings that cannot be read (`compile.flows`) and
-# materialized results are kept as they are; of the other sides and groupings each is kept or
-# read, whole where no key narrows what is read. First rows, and groupings with MIN or MAX, may be
-# bounded where their buffers can be filled again (`keeping.buffers`).
+# The choice of state for all queries, by expected changes. Law: the choice follows from stored
+# state, recorded runs and histories; nothing is written. These keep their mode: sides of queries
+# whose constants move with the clock, pieces that the workload pins (`join: index`, `files`,
+# `spark`, `state`, `buffer`), trees, groupings that cannot be read (`compile.flows`), and
+# materialized results. Every other side and grouping is kept or read, whole if no key narrows the
+# read. First rows, and groupings with MIN or MAX, may be bounded if their buffers can be refilled
+# (`compile.buffers`).
 
 _ALLOWED = (PieceMode.KEPT, PieceMode.READ, PieceMode.BOUNDED)
 
 
 class WeighedState(Struct, frozen=True):
-    """The weighed queries, the choice, and bytes that no choice changes. By query: `graphs` are its
-    input, `now` the present modes, `conversions` the milliseconds to convert each piece to a mode,
-    `sizes` the buffer sizes of bounded pieces. `unheld` are missed bounds; it `holds_more` of them
-    than the present state. `troubles` says why queries could not be opened; their state counts
-    unchanged."""
+    """The weighed queries, the choice, and the bytes that no choice changes (`fixed`). By query:
+    `graphs` are the input of the choice, `now` the present modes, `conversions` the milliseconds to
+    convert each piece to a mode, `sizes` the buffer sizes of bounded pieces. The choice misses the
+    bounds in `missed`; with `holds_more`, it meets more than the present state. `troubles` says why
+    queries could not be opened; their state does not change."""
 
     queries: Mapping[QueryName, OpenedQuery]
     choice: StateChoice
@@ -220,7 +230,7 @@ class WeighedState(Struct, frozen=True):
     now: Mapping[QueryName, Modes]
     conversions: Mapping[QueryName, Mapping[str, Mapping[PieceMode, float]]]
     sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
-    unheld: Sequence[MissedBound] = ()
+    missed: Sequence[MissedBound] = ()
     holds_more: bool = False
     budget: int | None = None
 
@@ -244,7 +254,7 @@ class WeighedState(Struct, frozen=True):
 
 
 Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
-"""A way to choose modes for all pieces of these queries within so many bytes."""
+"""Chooses modes for all pieces of these queries within a number of bytes."""
 
 
 def choose_state(
@@ -255,35 +265,32 @@ def choose_state(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> WeighedState:
-    """Choose for all of these queries that are stored. `coming` are expectations of their tables,
-    if already known; `choose` replaces the choice by bounds, and ignores them."""
-    from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs
+    """Choose for those of the queries that are stored. `coming` are the expectations of their
+    tables, if known; `choose` replaces the choice by bounds."""
+    from impctl.service.budget.bounds import bounds_of, chosen_within, late_runs, modes_of
 
     queries, troubles, fixed = _all_opened(ctx, store, specs)
-    tables = {table for one in queries.values() for table in one.stored.versions}
+    tables = {table for query in queries.values() for table in query.stored.versions}
     if coming is None:
         coming = expectations(ctx, store, sorted(tables))
-    weighed = _Weighed(ctx, store, coming.expected(tables))
-    by_priors = {name: weighed.by_priors(query) for name, query in queries.items()}
-    now = {name: modes_now(query, by_priors[name]) for name, query in queries.items()}
-    graphs = {
-        name: weighed.graph(query, by_priors[name], now[name]) for name, query in queries.items()
-    }
+    expected = coming.expected(tables)
+    weigher = _Weigher(ctx, store, expected)
+    graphs, now, costs = {}, {}, {}
     for name, query in queries.items():
+        graphs[name], now[name], costs[name] = weigher.weighed(query)
         pieces = {piece.name for piece in graphs[name].pieces}
-        fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
-    bounds, chances = bounds_of(specs), weighed.chances
+        fixed += sum(size.bytes for run, size in query.sizes.items() if not _is_of(run, pieces))
+    bounds, chances = bounds_of(specs), [kind.chance for kind in expected]
     if choose is None:
-        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, now)
+        choice, missed = chosen_within(graphs, budget, bounds, chances, fixed, now)
     else:
         left = None if budget is None else max(0, budget - fixed)
-        choice, unheld = choose(graphs, left), ()
-    then = {name: one.modes for name, one in choice.queries.items()}
-    late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
-    costs = {name: conversion_ms(graph) for name, graph in by_priors.items()}
-    sizes, holds_more = weighed.sizes, late < late_now
+        choice, missed = choose(graphs, left), ()
+    late = late_runs(graphs, modes_of(choice), bounds, chances)
+    late_now = late_runs(graphs, now, bounds, chances)
+    sizes, holds_more = weigher.sizes, len(late) < len(late_now)
     return WeighedState(
-        queries, choice, fixed, troubles, graphs, now, costs, sizes, unheld, holds_more, budget
+        queries, choice, fixed, troubles, graphs, now, costs, sizes, missed, holds_more, budget
     )
 
 
@@ -294,78 +301,62 @@ def graphs_of(
     expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
     """Graphs of the queries under these expected kinds of change."""
-    weighed = _Weighed(ctx, store, expected)
-    result = {}
-    for name, query in queries.items():
-        by_priors = weighed.by_priors(query)
-        result[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
-    return result
+    weigher = _Weigher(ctx, store, expected)
+    return {name: weigher.weighed(query)[0] for name, query in queries.items()}
 
 
 def _all_opened(
     ctx: Context, store: StoreReader, specs: Sequence[QuerySpec]
 ) -> tuple[dict[QueryName, OpenedQuery], dict[QueryName, str], int]:
-    from impctl.service.budget.costs import state_bytes
+    """The stored queries, why others could not be opened, and the bytes of those."""
+    from impctl.service.budget.costs import opened, state_bytes
 
     queries: dict[QueryName, OpenedQuery] = {}
     troubles: dict[QueryName, str] = {}
     fixed = 0
     for spec in specs:
+        query = None
         try:
-            result = _opened(ctx, store, spec)
-        except ImpctlError as trouble:
+            stored = store.load(spec.name)
+            with suppress(RecaptureNeededError):  # The next capture replaces its state.
+                query = None if stored is None else opened(ctx, store, spec, stored)
+        except ImpctlError as error:
             # Another run reports it by its exit code: this one has done its work.
-            troubles[spec.name], result = trouble.message, None
-        if result is None:
+            troubles[spec.name] = error.message
+        if query is None:
             fixed += state_bytes(store, [spec.name])
         else:
-            queries[spec.name] = result
+            queries[spec.name] = query
     return queries, troubles, fixed
 
 
-def _opened(ctx: Context, store: StoreReader, spec: QuerySpec) -> OpenedQuery | None:
-    from impctl.service.budget.costs import opened
-
-    stored = store.load(spec.name)
-    try:
-        return None if stored is None else opened(ctx, store, spec, stored)
-    except RecaptureNeededError:
-        # The next capture replaces its state.
-        return None
-
-
-class _Weighed:
+class _Weigher:
     def __init__(self, ctx: Context, store: StoreReader, expected: Sequence[Expected]) -> None:
         self._ctx = ctx
         self._store = store
         self._expected = expected
-        self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
-        self.chances = [one.chance for one in expected]
+        self._kinds = tuple(KindOfChange(kind.tables, kind.per_day) for kind in expected)
         self.sizes: dict[QueryName, dict[str, int]] = {}
+        """Buffer sizes of the bounded pieces of weighed queries."""
 
-    def by_priors(self, query: OpenedQuery) -> Graph:
-        from impctl.service.budget.costs import numbers_of
+    def weighed(
+        self, query: OpenedQuery
+    ) -> tuple[Graph, Modes, Mapping[str, Mapping[PieceMode, float]]]:
+        """The graph priced by recorded runs, with pieces pinned that have no choice; the present
+        modes; and the milliseconds to convert each piece to a mode."""
+        from impctl.service.budget.costs import learned_of, numbers_of, rows_of_change
 
+        name, tables = query.stored.query, query.stored.versions
         numbers = numbers_of(query, self._ctx.tables, self._expected)
-        sizes = {name: one.size for name, one in numbers.bounded.items()}
-        self.sizes[query.stored.query] = sizes
-        return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
-
-    def graph(self, query: OpenedQuery, by_priors: Graph, now: Modes) -> Graph:
-        """The graph by recorded runs, with pieces pinned that have no choice."""
-        from impctl.service.budget.costs import learned_of, rows_of_change
-
-        tables = query.stored.versions
-        rows = [rows_of_change(one, tables) for one in self._expected]
-        costs = self._store.costs(query.stored.query)
-        layout = query.as_stored.meta.layout
-        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows, layout))
-        prepared = query.as_stored.prepared
-        allowed = {
-            piece.name: _allowed(query, piece, prepared)
-            for piece in graph.pieces
-            if len(piece.modes) > 1
-        }
+        self.sizes[name] = {piece: bounded.size for piece, bounded in numbers.bounded.items()}
+        by_priors = graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+        now = _modes_now(query, by_priors)
+        rows = [rows_of_change(kind, tables) for kind in self._expected]
+        layout = query.reopened.meta.layout
+        learned = learned_of(by_priors, tables, now, self._store.costs(name), rows, layout)
+        graph = priced(by_priors, learned)
+        choices = [piece for piece in graph.pieces if len(piece.modes) > 1]
+        allowed = {piece.name: _allowed(query, piece) for piece in choices}
         fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
         for piece in graph.pieces:
             mode = now[piece.name]
@@ -374,79 +365,77 @@ class _Weighed:
             if mode is PieceMode.KEPT or is_built or not is_open:
                 continue
             if fits is not None and piece.sizes[PieceMode.KEPT] > fits:
-                # There may not be enough memory to build it; kept pieces need none, and rebuilt
-                # ones as much each time.
+                # There may not be enough memory to build it. Kept pieces need none, and rebuilt
+                # ones need the same each time.
                 allowed[piece.name] = (mode,)
-        return restricted(graph, allowed)
+        return restricted(graph, allowed), now, conversion_ms(by_priors)
 
 
-def _asked(prepared: PreparedQuery) -> JoinStrategy:
-    """The workload's join strategy of the query, whatever the budget."""
+def _join_strategy(prepared: PreparedQuery) -> JoinStrategy:
+    """The join strategy that the workload requires; AUTO if the budget decides."""
     spec = prepared.spec
-    # Constants that move with the clock may be above a join, and move through kept state.
+    # Constants that move with the clock may be above a join, and need kept state to move.
     is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
     if is_moving or spec.state is StateKept.KEEP:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
 
 
-def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
-    """The same for groups: kept if constants move, which may be above them."""
-    if prepared.moves_above or _asked(prepared) is JoinStrategy.INDEX:
+def _group_strategy(prepared: PreparedQuery) -> JoinStrategy:
+    """The same for groups."""
+    if prepared.moves_above or _join_strategy(prepared) is JoinStrategy.INDEX:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 
 
-def modes_now(query: OpenedQuery, graph: Graph) -> dict[str, PieceMode]:
+def _modes_now(query: OpenedQuery, graph: Graph) -> dict[str, PieceMode]:
     """The present mode of each piece of the query's state."""
     from impctl.compile.flows import Strategy
 
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
     now = dict.fromkeys((piece.name for piece in graph.pieces), PieceMode.KEPT)
-    now |= dict.fromkeys(query.as_stored.meta.buffers, PieceMode.BOUNDED)
+    now |= dict.fromkeys(query.reopened.meta.buffers, PieceMode.BOUNDED)
     return now | dict.fromkeys(read, PieceMode.READ)
 
 
-def _allowed(query: OpenedQuery, piece: Piece, prepared: PreparedQuery) -> tuple[PieceMode, ...]:
-    compiled = query.compiled
-    is_side = any(one.side == piece.name for one in compiled.sides)
-    asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
-    side = next((one for one in compiled.pieces if one.side == piece.name), None)
+def _allowed(query: OpenedQuery, piece: Piece) -> tuple[PieceMode, ...]:
+    compiled, prepared = query.compiled, query.reopened.prepared
+    is_side = any(side.side == piece.name for side in compiled.sides)
+    strategy = _join_strategy(prepared) if is_side else _group_strategy(prepared)
+    choice = next((choice for choice in compiled.pieces if choice.side == piece.name), None)
     is_least = prepared.spec.state is StateKept.LEAST
-    pinned = _pinned_mode(side, asked, is_least=is_least)
+    pinned = _pinned_mode(choice, strategy, is_least=is_least)
     modes = {PieceMode.KEPT, PieceMode.READ} if pinned is None else {pinned}
-    is_left = pinned is PieceMode.KEPT or piece.is_whole
-    if PieceMode.BOUNDED in piece.modes and asked is JoinStrategy.FILES and is_left:
+    is_read = pinned is not PieceMode.KEPT and not piece.is_whole
+    if PieceMode.BOUNDED in piece.modes and strategy is JoinStrategy.FILES and not is_read:
         modes = {PieceMode.BOUNDED}
-    elif asked is JoinStrategy.AUTO:
+    elif strategy is JoinStrategy.AUTO:
         modes.add(PieceMode.BOUNDED)
     return tuple(mode for mode in piece.modes if mode in modes)
 
 
 def _pinned_mode(
-    side: SideChoice | None, asked: JoinStrategy, *, is_least: bool
+    side: SideChoice | None, strategy: JoinStrategy, *, is_least: bool
 ) -> PieceMode | None:
-    """The mode required by workload or engine, or None. Whole pieces are read only for `least`."""
+    """The mode that workload or engine require, if any. Only `least` reads whole pieces."""
     from impctl.compile.flows import Strategy
 
-    if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
+    if side is None or Strategy.FILES not in side.readers or strategy is JoinStrategy.INDEX:
         return PieceMode.KEPT
-    is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
-    return PieceMode.READ if side.strategy is Strategy.SPARK or is_asked else None
+    is_read = strategy is JoinStrategy.FILES and (is_least or not side.is_whole)
+    return PieceMode.READ if side.strategy is Strategy.SPARK or is_read else None
 
 
-def _is_of(stored: str, pieces: set[str]) -> bool:
-    parts = stored.split(".")
+def _is_of(arrangement: str, pieces: set[str]) -> bool:
+    parts = arrangement.split(".")
     return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
 
 
-# State brought within the budget at the end of a run that wrote some, or is asked for another.
-# Law: what was captured or maintained is committed before; a query that cannot be opened, or
-# whose conversion fails, stays as it was and is told. A choice is made after captures, and after
-# other runs only where what the last one was made by has moved (`keeping.looks`); it is carried
-# out where that is worth it (`keeping.worth`). A run that is late itself makes none, and leaves
-# it to the next one. Cost: without a budget none; with one a sum over the catalog's list of runs
-# and the rates of kinds of change, as long as no choice is made.
+# State reduced to the budget at the end of a run. Law: the captured or maintained state is
+# committed before; a query that cannot be opened or converted stays unchanged, with a warning. A
+# choice is made after captures, and after other runs if `needs_choice`; it is carried out if
+# `is_worth`. A late run leaves the choice to the next run. Cost: none without a budget; with one, a
+# sum over the catalog's list of runs and the rates of kinds of change, until a choice is made.
 
 BUDGET_EXCEEDED = "budget_exceeded"
 
@@ -454,54 +443,54 @@ BUDGET_EXCEEDED = "budget_exceeded"
 def keep_to_budget(
     ctx: Context, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
-    """Convert what the budget requires; returns warnings."""
+    """Convert state as the budget requires; returns warnings."""
     budget = disk_of(ctx.settings, ctx.workload)
     if budget is None:
         return []
     specs = ctx.sketched(None)
     try:
-        seen, coming = _seen(ctx, store, specs, budget)
-        made_by = store.chosen()
-        if made_by is not None and is_known_to_exceed(made_by, seen) and not has_captured:
-            return [_exceeded(store, specs, seen.bytes, budget, made_by.least)]
-        if not (has_captured or is_to_look(made_by, seen)):
+        present, coming = _present_input(ctx, store, specs, budget)
+        basis = store.chosen()
+        if basis is not None and is_known_to_exceed(basis, present) and not has_captured:
+            return [_exceeded(store, specs, present.bytes, budget, basis.least)]
+        if not (has_captured or needs_choice(basis, present)):
             return []
         if is_late:
             # Then the next run chooses, even if it has nothing else to do.
             store.save_chosen(None)
-            put_off = (
-                f"state uses {size_text(seen.bytes)}, more than its budget of "
+            postponed = (
+                f"state uses {size_text(present.bytes)}, more than its budget of "
                 f"{size_text(budget)}: this run was late, so the next run that is on time will "
                 f"reduce it [{BUDGET_EXCEEDED}]"
             )
-            return [put_off] if seen.bytes > budget else []
-        return _looked(ctx, store, specs, seen, coming, has_captured=has_captured)
+            return [postponed] if present.bytes > budget else []
+        return _choose_again(ctx, store, specs, present, coming, has_captured=has_captured)
     except ImpctlError as error:
         return [f"the state does not change, whatever its budget: {error.message}"]
 
 
-def _seen(
+def _present_input(
     ctx: Context, store: Store, specs: Sequence[QuerySpec], budget: int
 ) -> tuple[ChoiceInput, Expectations]:
     from impctl.service.budget.costs import state_bytes
 
     tables = set[TableName]()
     for spec in specs:
-        # The choice reports the error, and the query's own run by its exit code.
+        # The choice reports the error, and so does the run of the query.
         with suppress(ImpctlError):
             stored = store.load(spec.name)
             tables.update(() if stored is None else stored.versions)
     coming = expectations(ctx, store, sorted(tables))
-    rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
+    rates = {tuple(sorted(kind.tables)): kind.per_day for kind in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
     return ChoiceInput(budget, size, rates, pins_of(specs)), coming
 
 
-def _looked(
+def _choose_again(
     ctx: Context,
     store: Store,
     specs: Sequence[QuerySpec],
-    seen: ChoiceInput,
+    present: ChoiceInput,
     coming: Expectations,
     *,
     has_captured: bool,
@@ -510,26 +499,26 @@ def _looked(
     from impctl.service.budget.costs import state_bytes
 
     names = [spec.name for spec in specs]
-    kept = choose_state(ctx, store, specs, seen.budget, coming)
-    warnings = [_left(name, why) for name, why in kept.troubles.items()]
-    if is_worth(kept, is_over=seen.bytes > seen.budget, has_captured=has_captured):
-        for name in kept.queries:
-            warnings += converted(ctx, store, kept, name)
+    weighed = choose_state(ctx, store, specs, present.budget, coming)
+    warnings = [_unchanged(name, why) for name, why in weighed.troubles.items()]
+    if is_worth(weighed, is_over=present.bytes > present.budget, has_captured=has_captured):
+        for name in weighed.queries:
+            warnings += converted(ctx, store, weighed, name)
             give_back()
     size = state_bytes(store, names)
-    least = kept.fixed + kept.choice.least
-    made_by = StateChoiceBasis(
-        budget=seen.budget,
-        rates=tuple(seen.rates.items()),
+    least = weighed.fixed + weighed.choice.least
+    basis = StateChoiceBasis(
+        budget=present.budget,
+        rates=tuple(present.rates.items()),
         bytes=size,
-        pins=seen.pins,
+        pins=present.pins,
         least=least,
         settled=not warnings,
     )
-    store.save_chosen(made_by)
-    warnings += [missed_bound_text(one, kept.fixed) for one in kept.unheld]
-    if size > seen.budget:
-        warnings.append(_exceeded(store, specs, size, seen.budget, least))
+    store.save_chosen(basis)
+    warnings += [missed_bound_text(missed, weighed.fixed) for missed in weighed.missed]
+    if size > present.budget:
+        warnings.append(_exceeded(store, specs, size, present.budget, least))
     return warnings
 
 
@@ -543,12 +532,12 @@ def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, 
     return (
         f"state uses {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
         f"raise the budget to {enough_text(needed)}, or "
-        f"{_less(store, specs, needed - budget)} [{BUDGET_EXCEEDED}]"
+        f"{_how_to_free(store, specs, needed - budget)} [{BUDGET_EXCEEDED}]"
     )
 
 
-def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
-    """How to free so many bytes of state: the largest materialized results first."""
+def _how_to_free(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
+    """How to free that many bytes of state: the largest materialized results first."""
     results = [(result_bytes(store, spec.name), spec.name) for spec in specs if spec.answer]
     names, saved = list[str](), 0
     for size, name in sorted(results, reverse=True):
@@ -561,30 +550,29 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
     return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
 
 
-def converted(ctx: Context, store: Store, kept: WeighedState, name: str) -> list[str]:
-    """Convert a query to the choice if needed; returns why it stayed unchanged."""
-    query, choice = kept.queries[name], kept.choice.queries[name]
-    wanted = kept.wanted(name)
+def converted(ctx: Context, store: Store, weighed: WeighedState, name: str) -> list[str]:
+    """Convert a query to the choice if needed; returns a warning if that fails."""
+    query, choice = weighed.queries[name], weighed.choice.queries[name]
+    wanted = weighed.wanted(name)
     if not wanted.moved(StateTarget.now(query)):
         return []
     sides = [side.side for side in query.compiled.pieces]
-    sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
+    sides += [buffer.piece for buffer in query.compiled.buffers if buffer.piece not in sides]
     reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
     ctx.reporter.step(f"reducing the state of {name} to the budget")
     try:
         convert(ctx, store, query, wanted, reasons)
     except ImpctlError as error:
-        return [_left(name, error.message)]
+        return [_unchanged(name, error.message)]
     return []
 
 
-def _left(name: str, why: str) -> str:
+def _unchanged(name: str, why: str) -> str:
     return f"the state of query `{name}` does not change: {why}"
 
 
-# One query's state brought to another choice of what is kept, in one commit. Law: sketch,
-# versions and counts stay as they are (`compile.session`); a process that is killed leaves the
-# old choice whole or the new one.
+# Conversion of one query's state, in one commit. Law: sketch, versions and counts stay the same
+# (`compile.session`); after a kill the store has the old state or the new one.
 
 CONVERTED = "state_converted"
 
@@ -600,52 +588,57 @@ class StateTarget(Struct, frozen=True):
     def now(cls, query: OpenedQuery) -> Self:
         from impctl.compile.flows import Strategy
 
-        return cls(query.compiled.sides_by(Strategy.FILES), query.as_stored.meta.buffers)
+        return cls(query.compiled.sides_by(Strategy.FILES), query.reopened.meta.buffers)
 
     def moved(self, other: StateTarget) -> set[str]:
-        mine, theirs = (
-            {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
+        """The pieces that differ."""
+        left, right = (
+            {**dict.fromkeys(target.from_files, 0), **target.buffers} for target in (self, other)
         )
-        return {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+        return {name for name in left.keys() | right.keys() if left.get(name) != right.get(name)}
 
 
 def convert(
     ctx: Context, store: Store, query: OpenedQuery, wanted: StateTarget, reasons: Mapping[str, str]
 ) -> None:
     """Convert the query's state to `wanted`. `reasons` say why, by piece; those of converted pieces
-    go into the history. Raises HistoryGoneError if a piece must be rebuilt from tables that cannot
-    be read any more, RetryableError if a table was replaced."""
+    are recorded. HistoryGoneError if a piece must be rebuilt from tables that cannot be read,
+    RetryableError if a table was replaced."""
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
     from impctl.service.maintenance_plan import QueryState, chosen_plan
     from impctl.service.partners import FilePartners
     from impctl.service.table_deltas import rows_with
 
-    watch, at = Stopwatch(), time.time()
-    held = query.as_stored
+    watch, started_at = Stopwatch(), time.time()
+    reopened = query.reopened
     runs = store.load_runs(query.stored.query)
-    taken = QueryState(held.plan, query.stored, runs)
-    assert taken.session is not None
+    state = QueryState(reopened.plan, query.stored, runs)
+    assert state.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
-    recorded = held.chooser.sides
+    recorded = reopened.chooser.sides
     sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
-    chooser = replace(held.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
+    chooser = replace(reopened.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
     plan = chosen_plan(
-        held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
+        reopened.prepared,
+        reopened.verdict,
+        reopened.partitions,
+        chooser,
+        has_answer=reopened.meta.answer,
     )
     assert plan.compiled is not None
     after = MaintainedQuery(plan.compiled)
-    after.restore(runs, held.meta.counters, is_converted=True)
-    partners = FilePartners(ctx, query.compiled, held.partitions, query.stored.versions)
-    taken.session.read_by(partners)
+    after.restore(runs, reopened.meta.counters, is_converted=True)
+    partners = FilePartners(ctx, query.compiled, reopened.partitions, query.stored.versions)
+    state.session.read_by(partners)
 
     def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:
         table = source.table
         return rows_with(ctx.tables.snapshot(table, query.stored.versions[table]), source, keys)
 
-    transfer_state(taken.session, after, partners.whole, table_rows)
+    transfer_state(state.session, after, partners.whole, table_rows)
     check_not_replaced_meanwhile(query.stored, ctx.tables)
-    _commit(store, query, taken.session, after, (watch, at), reasons)
+    _commit(store, query, state.session, after, (watch, started_at), reasons)
 
 
 def _commit(
@@ -653,25 +646,25 @@ def _commit(
     query: OpenedQuery,
     before: MaintainedQuery,
     after: MaintainedQuery,
-    begun: tuple[Stopwatch, float],
+    started: tuple[Stopwatch, float],
     reasons: Mapping[str, str],
 ) -> None:
     from impctl.compile.flows import Strategy
     from impctl.service.maintenance_plan import chosen_buffers
 
     checkpoint, stored = after.checkpoint(), query.stored
-    kept = {keeper.name for keeper in after.keepers()}
+    names = {keeper.name for keeper in after.keepers()}
     refs = store.run_refs(stored.query)
-    gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in kept]
-    buffers = chosen_buffers(query.as_stored.prepared.spec, after.compiled)
+    gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in names]
+    buffers = chosen_buffers(query.reopened.prepared.spec, after.compiled)
     wanted = StateTarget(after.compiled.sides_by(Strategy.FILES), buffers)
     meta = replace(_meta(query, before, wanted, checkpoint), side_reasons=dict(reasons))
     moved = wanted.moved(StateTarget.now(query))
-    told = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
+    bounded = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
     reason = "; ".join(
-        f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
+        f"{side}{bounded.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
     )
-    watch, at = begun
+    watch, started_at = started
     ms = watch.ms
     commit = MaintainCommit(
         query=stored.query,
@@ -685,7 +678,7 @@ def _commit(
             action="convert",
             reason_code=CONVERTED,
             reason=reason,
-            started_at=at,
+            started_at=started_at,
             elapsed_ms=ms,
             read_ms=0.0,
             engine_ms=ms,
@@ -696,7 +689,7 @@ def _commit(
             versions=dict(stored.versions),
             cost=_recapture(store, query, meta, ms),
         ),
-        # Nothing was maintained: the time of maintenance shows how long changes have waited.
+        # Nothing was maintained: this time shows how long changes have waited.
         at=stored.maintained_at,
     )
     store.commit_maintain(commit)
@@ -708,30 +701,34 @@ def _meta(
     from impctl.compile.session import buffer_groups, sides_of
     from impctl.engine.trace import RowIndex
 
-    meta = query.as_stored.meta
-    held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
-    whole = [one for one in before.circuit if one.piece and not one.reads]
-    held |= {one.piece: len(one.group_codes()) for one in whole if one.piece in wanted.from_files}
-    rows = {**meta.read_rows, **held}
-    whole = [one for one in whole if one.piece not in meta.buffers]
-    sizes = {**meta.group_bytes, **{one.piece: query.bytes_of(one) for one in whole}}
-    left_out = {*wanted.from_files, *wanted.buffers}
+    meta = query.reopened.meta
+    rows = dict(meta.read_rows)
+    sizes = dict(meta.group_bytes)
+    rows |= {name: i.rows for name, i in sides_of(before).items() if isinstance(i, RowIndex)}
+    for operator in before.circuit:
+        if not operator.piece or operator.reads:
+            continue
+        if operator.piece in wanted.from_files:
+            rows[operator.piece] = len(operator.group_codes())
+        if operator.piece not in meta.buffers:
+            sizes[operator.piece] = query.bytes_of(operator)
+    reduced = {*wanted.from_files, *wanted.buffers}
     return replace(
         meta,
         from_files=wanted.from_files,
         buffers=wanted.buffers,
         buffer_groups=buffer_groups(before),
         read_rows={name: rows[name] for name in wanted.from_files if name in rows},
-        group_bytes={name: size for name, size in sizes.items() if name in left_out},
+        group_bytes={name: size for name, size in sizes.items() if name in reduced},
         counters=dict(checkpoint.counters),
     )
 
 
 def _recapture(store: Store, query: OpenedQuery, after: StateMeta, ms: float) -> RunCost | None:
-    """An upper bound of a recapture with the present state: the one before, and this conversion.
-    None if one was recorded already, or none before."""
-    costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]
-    before = [one for one in costs if one.layout == query.as_stored.meta.layout]
-    if not before or any(one.layout == after.layout for one in costs):
+    """An upper bound of a recapture with the new state: one with the old state, plus this
+    conversion. None if one was recorded for the new state, or none for the old one."""
+    costs = [cost for cost in store.costs(query.stored.query) if cost.kind is RunKind.RECAPTURE]
+    before = [cost for cost in costs if cost.layout == query.reopened.meta.layout]
+    if not before or any(cost.layout == after.layout for cost in costs):
         return None
     return replace(before[0], elapsed_ms=before[0].elapsed_ms + ms, layout=after.layout)

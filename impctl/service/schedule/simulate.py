@@ -561,7 +561,7 @@ class Pieces(Struct, frozen=True, dict=True):
             }
         graphs, chances = self._usual, [query.chance for query in self.expected]
         fixed = self.state.fixed
-        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
+        choice, missed = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
         then = {name: query.modes for name, query in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
@@ -571,7 +571,7 @@ class Pieces(Struct, frozen=True, dict=True):
             choice=choice,
             graphs=graphs,
             now=self.now,
-            unheld=unheld,
+            missed=missed,
             holds_more=late < late_now,
             budget=budget,
         )

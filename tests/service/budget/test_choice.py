@@ -51,8 +51,8 @@ from impctl.service.budget.choice import (
     WeighedState,
     have_moved,
     is_known_to_exceed,
-    is_to_look,
     is_worth,
+    needs_choice,
 )
 from impctl.service.budget.costs import FEWEST, learned_of
 from impctl.service.context import open_context
@@ -83,13 +83,13 @@ def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> Non
     moved = ({"bytes": 189}, {"bytes": 211}, {"budget": 101}, {"pins": {"q": "keep"}})
     for other in (*moved, {"rates": {**RATES, ("t",): 48.0}}, {"rates": {("t",): 24.0}}):
         assert not is_known_to_exceed(MADE, replace(SEEN, **other))
-        assert is_to_look(MADE, replace(SEEN, **other))
+        assert needs_choice(MADE, replace(SEEN, **other))
     for made in (None, replace(MADE, settled=False), replace(MADE, bytes=90)):
         assert not is_known_to_exceed(made, SEEN)
-        assert is_to_look(made, SEEN)
+        assert needs_choice(made, SEEN)
     fits = replace(SEEN, budget=300)
     assert not is_known_to_exceed(replace(MADE, budget=300), fits)
-    assert not is_to_look(replace(MADE, budget=300), fits)
+    assert not needs_choice(replace(MADE, budget=300), fits)
 
 
 @random_seeds(8, 34, 200)
