@@ -30,10 +30,8 @@ _SIGN = 1 << 63
 _TEXT_LOT = 1 << 16
 """Bytes of text whose codes are computed at once: the temporaries then fit the caches, which halves
 the time."""
-_MANY = 1000
-"""Codes from which checking their spread pays."""
-_AS_THEY_ARE = slice(None)
-"""The order of sorted rows: indexing with it copies nothing."""
+_MANY = 1000  # Codes from which checking their spread pays
+_AS_THEY_ARE = slice(None)  # The order of sorted rows: indexing with it copies nothing
 
 
 def normalise(vector: Vector) -> Vector:
@@ -321,16 +319,12 @@ def _split_collisions(columns: Sequence[Vector], codes: Ints) -> Grouping:
 # a million 3 ms in place of 20; codes spread over 64 bits take as long either way once they are
 # many.
 
-MANY = 1_000
-"""Lookups from which sorting their codes first pays."""
+MANY = 1_000  # Lookups from which sorting their codes first pays
 _DIGIT = 16
-_FEW = 2_000
-"""Codes that are sorted in no time."""
-_RUNS = 32
-"""Sorted runs up to which merging is faster than counting."""
+_FEW = 2_000  # Codes that are sorted in no time
+_RUNS = 32  # Sorted runs up to which merging is faster than counting
 _MOST_PASSES = 3
-_CACHED = 1 << 19
-"""Codes that fit the caches; up to so many a fourth radix pass pays."""
+_CACHED = 1 << 19  # Codes that fit the caches; up to so many a fourth radix pass pays
 
 
 def ascending(codes: Ints) -> Ints:
@@ -384,10 +378,8 @@ def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
 
 _DENSE, _MANY_RUNS = 16, 1_000
 """Places per value up to which marking many values is faster than sorting them."""
-_BITS = 8
-"""Bits per code held: the share of false positives is one in so many."""
-_SHORT = 3
-"""Rows of a slice up to which its end is searched row by row."""
+_BITS = 8  # Bits per code held: the share of false positives is one in so many
+_SHORT = 3  # Rows of a slice up to which its end is searched row by row
 
 
 def starts_in(*columns: Ints) -> Bools:

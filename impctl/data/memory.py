@@ -17,8 +17,7 @@ from contextvars import ContextVar
 from functools import cache
 from mmap import PAGESIZE
 
-SMALL = 1 << 20
-"""Bytes that need not be reserved."""
+SMALL = 1 << 20  # Bytes that need not be reserved
 
 _CHECK: ContextVar[Callable[[int], None] | None] = ContextVar("memory_check", default=None)
 

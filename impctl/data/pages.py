@@ -212,10 +212,7 @@ def whole(pages: CheckedPages | None, values: Ints) -> Ints:
 
 
 def search(
-    pages: CheckedPages | None,
-    codes: Ints,
-    wanted: Ints,
-    side: Literal["left", "right"] = "left",
+    pages: CheckedPages | None, codes: Ints, wanted: Ints, side: Literal["left", "right"] = "left"
 ) -> Ints:
     """`codes.searchsorted(wanted, side)`, after verifying the codes that the result depends on."""
     return checked_places(pages, codes, wanted, codes.searchsorted(wanted, side), side)

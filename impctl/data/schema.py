@@ -29,8 +29,7 @@ class Kind(StrEnum):
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"
     NULL = "void"
-    OTHER = "other"
-    """Structs, arrays, maps, variant: carried by name, never computed with."""
+    OTHER = "other"  # Structs, arrays, maps, variant: carried by name, never computed with
 
 
 INTEGRAL = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})

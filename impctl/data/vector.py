@@ -31,20 +31,16 @@ _INT_LIKE = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
 )
 _TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
-_MANY = 1 << 10
-"""Values from which the size is reserved before they are made."""
-_WORD = 8
-"""Bytes of a value, or of a text's offset."""
-_NARROW_DIGITS = 18
-"""Decimals of at most this precision always fit int64."""
+_MANY = 1 << 10  # Values from which the size is reserved before they are made
+_WORD = 8  # Bytes of a value, or of a text's offset
+_NARROW_DIGITS = 18  # Decimals of at most this precision always fit int64
 
 
 class Vector(Struct, frozen=True):
     """A typed column of n values; see the module for the canonical forms."""
 
     type: SqlType
-    values: Any
-    """np.ndarray, or pa.Array for STRING and BINARY."""
+    values: Any  # np.ndarray, or pa.Array for STRING and BINARY
     valid: Bools | None = None
     error: Floats | None = None
 
@@ -281,8 +277,7 @@ def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 
 T = TypeVar("T")
 
-_HELD = 8
-"""Results held at once; each may be as large as its input."""
+_HELD = 8  # Results held at once; each may be as large as its input
 
 
 class Once:

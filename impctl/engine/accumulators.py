@@ -41,16 +41,11 @@ if TYPE_CHECKING:
 class Meaning(StrEnum):
     """What is counted or summed over the rows of a group."""
 
-    ROWS = "rows"
-    """All rows."""
-    COUNT = "count"
-    """Rows whose argument is not NULL."""
-    SUM = "sum"
-    """The argument; of doubles only the finite ones, as specials are counted apart."""
-    SIZE = "size"
-    """The magnitude of a double argument."""
-    NAN = "nan"
-    """Rows whose argument is NaN; likewise for the infinities."""
+    ROWS = "rows"  # All rows
+    COUNT = "count"  # Rows whose argument is not NULL
+    SUM = "sum"  # The argument; of doubles only the finite ones, as specials are counted apart
+    SIZE = "size"  # The magnitude of a double argument
+    NAN = "nan"  # Rows whose argument is NaN; likewise for the infinities
     PLUS_INFINITY = "pinf"
     MINUS_INFINITY = "ninf"
 
@@ -118,8 +113,7 @@ class DistinctValues:
 # so that deleting them restores the finite sum. State columns are named `<kind><argument>`; an
 # absent column is all zero.
 
-Values = dict[str, Any]
-"""State columns by name, arrays of one length."""
+Values = dict[str, Any]  # State columns by name, arrays of one length
 
 _ROUNDING = 2.0**-53
 _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
@@ -489,10 +483,7 @@ class Firsts:
     """Every `First` among the outputs of one grouping, with its state."""
 
     def __init__(
-        self,
-        name: str,
-        columns: Sequence[AggregateColumn],
-        types: Mapping[AttributeId, SqlType],
+        self, name: str, columns: Sequence[AggregateColumn], types: Mapping[AttributeId, SqlType]
     ) -> None:
         self._outputs = [
             (column.id, column.type, column.accumulator)
@@ -627,14 +618,11 @@ FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 """The functions over the population and over the sample; the latter are NULL for one row."""
 
 _UNIT = 2.0**-53
-_MOST_ROWS_EXACT = 2.0**32
-"""Rows in a group beyond which the first-order bounds above do not hold."""
-_ROUGH = 2.0**-20
-"""Relative error allowed for a variance where that is more than Spark's own error."""
+_MOST_ROWS_EXACT = 2.0**32  # Rows in a group beyond which the first-order bounds above do not hold
+_ROUGH = 2.0**-20  # Relative error allowed for a variance where that is more than Spark's own error
 _DUST = 2.0**-70
 """Share of deleted larger values that may remain in the sum of squares of the others."""
-_TINY = 1e-250
-"""An upper bound on what products of denormal size lose."""
+_TINY = 1e-250  # An upper bound on what products of denormal size lose
 
 
 class Spread(Struct, frozen=True):
@@ -648,8 +636,7 @@ class Spread(Struct, frozen=True):
     count: Count
     total: ExactSum | FloatSum
     squares: ExactSum | FloatSum
-    scale: int
-    """Digits after the point of an exact argument."""
+    scale: int  # Digits after the point of an exact argument
     residues: FloatSum | None = None
 
     @property
@@ -778,11 +765,9 @@ def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
 # An output of a grouping: what gives it its value. Law: a column is a function of the group's
 # state alone.
 
-ROWS = "rows"
-"""The state column with a group's rows."""
+ROWS = "rows"  # The state column with a group's rows
 
-Part = Accumulator | Extreme | Spread | FirstValue
-"""The source of an output's value."""
+Part = Accumulator | Extreme | Spread | FirstValue  # The source of an output's value
 
 
 class AggregateColumn(Struct, frozen=True):
@@ -790,8 +775,7 @@ class AggregateColumn(Struct, frozen=True):
 
     id: AttributeId
     type: SqlType
-    accumulator: Part | None
-    """None is COUNT(*)."""
+    accumulator: Part | None  # None is COUNT(*)
     guard: Count | None
 
 

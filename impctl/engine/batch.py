@@ -168,8 +168,7 @@ def difference(came: Batch, went: Batch) -> Batch:
 # for value: 0.0 does not cancel -0.0, one NaN cancels another only bit for bit.
 
 _BINARY = SqlType(Kind.BINARY)
-_FEW = 8
-"""Rows per repeated code from which picking the rows with such a code pays."""
+_FEW = 8  # Rows per repeated code from which picking the rows with such a code pays
 
 
 def consolidated(batch: Batch) -> Batch:

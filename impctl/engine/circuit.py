@@ -22,8 +22,7 @@ from impctl.stopwatch import Stopwatch
 if TYPE_CHECKING:
     from impctl.engine.lookups import DistantRows
 
-_MANY = 1 << 12
-"""Rows from which memory is reserved before an operator works on them."""
+_MANY = 1 << 12  # Rows from which memory is reserved before an operator works on them
 
 
 class Circuit(Operator):

@@ -87,10 +87,8 @@ def magnitude(values: Any) -> int:
 
 DRIFT = 2.0**-98
 """Relative error of one reduction, generously: pairwise in double-double depth * 2^-104."""
-_SLICED = 18
-"""Bits of the row count of a group up to which sums by slices are within that error."""
-_HEAD = ~((1 << 27) - 1)
-"""The bits of a double without the lower half of its digits."""
+_SLICED = 18  # Bits of the row count of a group up to which sums by slices are within that error
+_HEAD = ~((1 << 27) - 1)  # The bits of a double without the lower half of its digits
 _FAR = 2.0**1000
 """Magnitudes far enough below the greatest double that powers above them are finite."""
 

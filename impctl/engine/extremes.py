@@ -101,8 +101,7 @@ def _text_ranks(values: pa.Array) -> Ints:
 # one's code (text: its first eight bytes).
 
 _ORDERED_GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
-_MOST_TIES = 64
-"""Different values beside one extreme; each becomes a row that the query may have."""
+_MOST_TIES = 64  # Different values beside one extreme; each becomes a row that the query may have
 
 
 class FirstValue(Struct, frozen=True):
@@ -209,8 +208,7 @@ class OrderedValues:
 # reversed ranks. Counting costs the values changed; looking a changed group up costs the first
 # few of its values, more where many of these were deleted.
 
-_WINDOW = 8
-"""Values per group and run that a lookup starts with."""
+_WINDOW = 8  # Values per group and run that a lookup starts with
 _NARROW_DIGITS = 18
 _GROUP, _RANK, _COUNT = "group", "rank", "count"
 

@@ -61,8 +61,7 @@ class Side(Struct, frozen=True):
     is_distant: bool = False
     has_filter: bool = True
     is_held: bool = False
-    room: int = 0
-    """Bytes of rows that may be held to be kept later (`keep_at_hand`)."""
+    room: int = 0  # Bytes of rows that may be held to be kept later (`keep_at_hand`)
 
 
 class JoinOperator(Operator):

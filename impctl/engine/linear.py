@@ -285,8 +285,7 @@ class Repeat(Operator):
 class UnionBranch(Struct, frozen=True):
     """One input: the column behind each output, its sign, and the tag behind each output tag."""
 
-    columns: tuple[tuple[AttributeId, AttributeId], ...]
-    """Pairs of output and input column."""
+    columns: tuple[tuple[AttributeId, AttributeId], ...]  # Pairs of output and input column
     tags: tuple[int | None, ...]
     """Position among the input's tags; None for an access the branch does not have."""
     sign: int = 1

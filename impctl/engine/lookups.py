@@ -54,8 +54,7 @@ class RowReader(Protocol):
         ...
 
 
-_WORTH_KEEPING = 2
-"""Times `room` that rows may take once all have arrived."""
+_WORTH_KEEPING = 2  # Times `room` that rows may take once all have arrived
 
 
 class DistantRows:
@@ -83,8 +82,7 @@ class DistantRows:
         self._room = room
         self._bytes = 0
         self._is_needed = False
-        self.filled_rows = 0
-        """Rows that came while the circuit was filled."""
+        self.filled_rows = 0  # Rows that came while the circuit was filled
         self._is_filling = False
         self._coming: list[tuple[Batch, Ints]] = []
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
@@ -282,23 +280,14 @@ def edge_after(
 
 _WORDS_PER_BLOCK = 4
 _BITS_PER_KEY = 12
-_HEADROOM = 2
-"""The ratio of a new filter's capacity to its keys."""
+_HEADROOM = 2  # The ratio of a new filter's capacity to its keys
 _SMALLEST = 1024
-_FOLDED_SHARE = 8
-"""Share of the filter's keys from which added keys are folded into its words."""
-_MOST_RUNS = 16
-"""Runs of keys that a lookup may have to search."""
-_WORDS_PER_KEY = 8
-"""Words of a filter, per key to fold in, up to which all bits are expanded."""
+_FOLDED_SHARE = 8  # Share of the filter's keys from which added keys are folded into its words
+_MOST_RUNS = 16  # Runs of keys that a lookup may have to search
+_WORDS_PER_KEY = 8  # Words of a filter, per key to fold in, up to which all bits are expanded
 _WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
-    [
-        0x9E3779B97F4A7C15,
-        0xBF58476D1CE4E5B9,
-        0x94D049BB133111EB,
-        0xD6E8FEB86659FD93,
-    ],
+    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
 )
 """One odd multiplier per word of a block: the top bits of the product choose the bit."""
@@ -313,12 +302,10 @@ class KeyFilter:
     def __init__(self, name: str) -> None:
         self.name = name
         self._words: _Words = np.zeros(0, np.uint64)
-        self._counted = 0
-        """Keys in the words."""
+        self._counted = 0  # Keys in the words
         self._added: list[tuple[int, Ints]] = []
         """Keys since, as runs under their sequences, each sorted."""
-        self._base = 0
-        """The words' sequence; 0 while there are none."""
+        self._base = 0  # The words' sequence; 0 while there are none
         self._saved: frozenset[int] = frozenset()
         self._fresh: frozenset[int] = frozenset()
 

@@ -214,8 +214,7 @@ class Operator(ABC):
 
     # Constants that move.
 
-    form: object = None
-    """What it keeps or emits, as far as `arrangements` do not determine it."""
+    form: object = None  # What it keeps or emits, as far as `arrangements` do not determine it
 
     def keeps_like(self, other: Operator) -> bool:
         """Whether both keep the same of the same columns, whatever their constants."""
@@ -285,8 +284,7 @@ class Operator(ABC):
         theirs back until `filled`. Most are filled by their steps.
         """
 
-    holds_back: bool = False
-    """Whether it emits rows after its inputs have ended: with `filled`."""
+    holds_back: bool = False  # Whether it emits rows after its inputs have ended: with `filled`
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: announce inputs from which no more rows will come."""

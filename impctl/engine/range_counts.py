@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 # than there are ranges, the ranges); writing costs the counts changed.
 
 _COUNT = "count"
-_FEW = 8
-"""Ranges per pair from which sorting the pairs is faster than scanning all ranges."""
+_FEW = 8  # Ranges per pair from which sorting the pairs is faster than scanning all ranges
 
 
 class CountChange(Struct, frozen=True):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from impctl.data.schema import SqlType
     from impctl.types import AttributeId
 
-Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
-"""Stored runs by the names of their keepers."""
+Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]  # Stored runs by the names of their keepers
 
 
 class AnswerRows(Protocol):

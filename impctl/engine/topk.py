@@ -108,12 +108,7 @@ class BufferedRows:
         counts = self._counts(owners, codes, rows.weights)
         inside = codes <= edges[owners]
         lowered = edge_after(
-            owners[inside],
-            codes[inside],
-            counts[inside],
-            self.size.kept,
-            edges,
-            2 * self.size.kept,
+            owners[inside], codes[inside], counts[inside], self.size.kept, edges, 2 * self.size.kept
         )
         self._move(groups, edges, lowered)
         inside = codes <= lowered[owners]
@@ -182,19 +177,15 @@ class BufferedRows:
 # LIMIT where `cut` is RANK: the sketch needs the ties that LIMIT drops as it likes. Where `cut`
 # is ROW, ties are taken by their contents, so that state decides nothing.
 
-_SPARE = 8
-"""Rows read beyond the wanted ones at once: for ties and deleted rows."""
+_SPARE = 8  # Rows read beyond the wanted ones at once: for ties and deleted rows
 
 
 class Cut(StrEnum):
     """What `size` counts, which decides about ties at the border."""
 
-    ROW = "row_number"
-    """Rows, each copy of one: exactly `size` of them."""
-    RANK = "rank"
-    """Rows, and all that tie with the last one too."""
-    DENSE = "dense_rank"
-    """Different standings, with all rows that have one of them."""
+    ROW = "row_number"  # Rows, each copy of one: exactly `size` of them
+    RANK = "rank"  # Rows, and all that tie with the last one too
+    DENSE = "dense_rank"  # Different standings, with all rows that have one of them
 
 
 class Limit(Struct, frozen=True):

@@ -444,8 +444,7 @@ def _crowded(runs: Sequence[AnyRun]) -> int | None:
 # four of the newest runs are of one size class, they become one (tiered merging). State is never
 # scanned to look a key up.
 
-_MANY = 1 << 14
-"""Rows of runs from which memory is reserved before a merge."""
+_MANY = 1 << 14  # Rows of runs from which memory is reserved before a merge
 
 
 class Located(Struct, frozen=True):
@@ -641,20 +640,16 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
 # binary search per run. Rows are equal when all columns and all tags are.
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
-MOST_PAIRS = 100_000_000
-"""Rows that one lookup may find: some gigabytes."""
+MOST_PAIRS = 100_000_000  # Rows that one lookup may find: some gigabytes
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used in place, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: with more, rows that cancel or repeat would take memory."""
-_FEW_RUNS = 2
-"""Runs up to which each is looked up separately."""
-_MANY_ROWS = 1 << 16
-"""Rows from which merging skips the search for equal rows, where few repeat."""
+_FEW_RUNS = 2  # Runs up to which each is looked up separately
+_MANY_ROWS = 1 << 16  # Rows from which merging skips the search for equal rows, where few repeat
 _HARDLY, _LOOKED_AT = 0.1, 4_096
 """Share of repeated rows that takes little memory, and the sample's size."""
-_FEWER = 4
-"""Codes looked up, per code held, from which absent ones are mostly filtered out first."""
+_FEWER = 4  # Codes looked up, per code held, from which absent ones are mostly filtered out first
 
 
 class Found(Struct, frozen=True):

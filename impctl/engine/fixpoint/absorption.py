@@ -195,10 +195,8 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
 # What came and went in a step is told when it is over, when every head has its number. Cost: the
 # derivations that came or went in the step, sorted once.
 
-HEAD, BODY = "impctl/head", "impctl/body"
-"""Columns of a derivation row, both numbers."""
-NOTHING = 0
-"""The body of a derivation from nothing: no row's number."""
+HEAD, BODY = "impctl/head", "impctl/body"  # Columns of a derivation row, both numbers
+NOTHING = 0  # The body of a derivation from nothing: no row's number
 _SLOT = "impctl/slot"
 
 
@@ -264,15 +262,12 @@ class HeadsAndBodies(ToldInTheEnd):
 # confused with the default, which keeps ranks (`engine.fixpoint.fixpoint`): it cannot tell which
 # rows of tables a row needs.
 
-NODES = 5_000_000
-"""Maximal nodes of decision diagrams; some 100 MB."""
-PROVENANCE_TOO_LARGE = "provenance_too_large"
-"""The error code where there are more."""
+NODES = 5_000_000  # Maximal nodes of decision diagrams; some 100 MB
+PROVENANCE_TOO_LARGE = "provenance_too_large"  # The error code where there are more
 EXTRA_MISSING = "extra_missing"
 """The error code where the package of decision diagrams is not installed."""
 PACKAGE = "oxidd"
-_CACHE = 1 << 20
-"""Cached results of operations on functions."""
+_CACHE = 1 << 20  # Cached results of operations on functions
 
 _Function = Any
 
@@ -320,8 +315,7 @@ class Absorption:
         self._free: list[int] = []
         self._mentions: dict[int, set[int]] = {}
         """The leaves that the function of a row may mention."""
-        self._mentioned_by: dict[int, set[int]] = {}
-        """The rows whose function may mention a leaf."""
+        self._mentioned_by: dict[int, set[int]] = {}  # The rows whose function may mention a leaf
 
     def take_up(self, numbers: Ints) -> None:
         """Restore the derivations of an earlier instance, before any others: shape (derivations, 1
@@ -691,10 +685,8 @@ class AbsorbedFixpoint(Recursion):
         self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
         self._given = {self._rows_given: 0, self._leaves_given: 0}
         self._by_number = RowsByNumber(columns, number)
-        self._absorption: Absorption | None = None
-        """None until it is built from the stored state."""
-        self._gone: set[int] = set()
-        """Leaves deleted while the circuit fills."""
+        self._absorption: Absorption | None = None  # None until it is built from the stored state
+        self._gone: set[int] = set()  # Leaves deleted while the circuit fills
         self._told: list[Batch] = []
 
     def end_by(self, limits: Limits) -> None:

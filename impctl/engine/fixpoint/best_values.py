@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 # the order of values, where the least is best: of MAX a value that falls is one that grows there.
 
 _ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
-_MOST = 1 << 50
-"""Constants lie within this: sums of a few of them are far from overflowing."""
+_MOST = 1 << 50  # Constants lie within this: sums of a few of them are far from overflowing
 
 
 class Offset(Struct, frozen=True):
@@ -362,27 +361,19 @@ def _sum_up(result: Ints) -> None:
     result[NET, order[starts]] = sums
 
 
-NONE = INT64_MAX
-"""The value of a key that has none."""
-MOST = 1 << 60
-"""Bound on values and offsets: sums of both are exact."""
+NONE = INT64_MAX  # The value of a key that has none
+MOST = 1 << 60  # Bound on values and offsets: sums of both are exact
 BEST, RANKED, COUNTED = range(3)
-WAS = 3
-"""Offset of the old value, rank and low."""
+WAS = 3  # Offset of the old value, rank and low
 KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
 """The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
 end of its rows in the table's largest run, -1 if unknown."""
-MOST_AT_HAND = 1 << 20
-"""Keys up to which all keys are kept between steps: some 120 MB."""
-_MOST_WAITING = 64
-"""Steps whose changes wait at most."""
-_MANY_ROWS = 1 << 16
-"""Rows of a run from which the positions of a key's rows are remembered."""
+MOST_AT_HAND = 1 << 20  # Keys up to which all keys are kept between steps: some 120 MB
+_MOST_WAITING = 64  # Steps whose changes wait at most
+_MANY_ROWS = 1 << 16  # Rows of a run from which the positions of a key's rows are remembered
 _ROOM = 16
-_DENSE = 4
-"""Numbers per key up to which keys count as dense."""
-_FEW = 8
-"""New keys, per key, up to which they are searched apart before all are sorted together."""
+_DENSE = 4  # Numbers per key up to which keys count as dense
+_FEW = 8  # New keys, per key, up to which they are searched apart before all are sorted together
 
 
 class NotIntegerStepError(Exception):
@@ -403,10 +394,8 @@ class ValuedRows:
         self._places: Numbers | None = None
         self._least = 0
         self._derived, self.table_views = Views(), Views()
-        self._run: IndexRun | None = None
-        """The run of the table whose row positions are remembered."""
-        self._waiting = 0
-        """Steps whose changes may wait to be sorted in."""
+        self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
+        self._waiting = 0  # Steps whose changes may wait to be sorted in
 
     # Between steps.
 

@@ -113,8 +113,7 @@ class FixpointOperator(Recursion):
     ) -> None:
         super().__init__(name, rank, step, accesses)
         self.limits = limits
-        self.thin = THIN
-        """Rows of a front up to which a plain step is followed row by row."""
+        self.thin = THIN  # Rows of a front up to which a plain step is followed row by row
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
         self._numbered: NumberedFixpointRows | None = None
@@ -283,10 +282,8 @@ class BestFixpoint(Recursion):
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
-        self.few = FEW
-        """Keys up to which such a step is followed key by key."""
-        self._at_hand: ValuedRows | None = None
-        """The lookups of the last such step, for reuse."""
+        self.few = FEW  # Keys up to which such a step is followed key by key
+        self._at_hand: ValuedRows | None = None  # The lookups of the last such step, for reuse
 
     def end_by(self, limits: Limits) -> None:
         self.limits = limits
@@ -551,10 +548,8 @@ class LineageOperator(Operator):
 # Cost: the (row, number) pairs that come or go. Less than none of a number is an error. Not to be
 # confused with the root (`operators.merge`), where ranges of tables become the sketch.
 
-ROW = "impctl/row"
-"""The column with the number of a row."""
-_ALL: Ints = np.zeros(1, dtype=np.int64)
-"""The one group of all rows."""
+ROW = "impctl/row"  # The column with the number of a row
+_ALL: Ints = np.zeros(1, dtype=np.int64)  # The one group of all rows
 
 
 class UsedRows(Operator):

@@ -331,13 +331,11 @@ class _Held(Struct, frozen=True):
     """Derivations of some rows, old and new: sorted by row and then from the best on, each once;
     shapes (n,)."""
 
-    owners: Ints
-    """The index of the row that each derives."""
+    owners: Ints  # The index of the row that each derives
     ranks: Ints
     before: Ints
     after: Ints
-    orders: tuple[Ints, ...]
-    """Sort keys from the best derivation on, the most significant first."""
+    orders: tuple[Ints, ...]  # Sort keys from the best derivation on, the most significant first
     tags: tuple[Tags, ...]
 
     @classmethod
@@ -421,8 +419,7 @@ def _bytes_of(sets: SetTags) -> pa.Array:
 # each with the tags of all accesses, the base's first. While a query fills, derivations wait, so
 # that T is found once, from all rows. State is the subclass's and that of the step's operators.
 
-NO_BODY = -1
-"""The stamp of a derivation that uses no row of T: below all others."""
+NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all others
 
 
 class Recursion(Operator):
@@ -442,8 +439,7 @@ class Recursion(Operator):
         self._stamp = stamp
         self._step = step
         self._accesses = accesses
-        self._count = 0
-        """Rows of T, as they count for the limits."""
+        self._count = 0  # Rows of T, as they count for the limits
         self._counter = f"{name}.count"
         self._is_filling = False
         self._held_back: tuple[list[Batch], list[Batch]] = ([], [])

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 # were all there is, and what changed in the base and by changed links is told beforehand
 # (`Derivations`). Cost: what went, came or changed, and the derivations of that.
 
-_AT_ONCE = 64
-"""Keys that are followed whatever their values: a round takes longer than they do."""
+_AT_ONCE = 64  # Keys that are followed whatever their values: a round takes longer than they do
 _PART = 4
 """The minimum share of the keys that is followed; and those that lie no further from the least than
 a link adds on average."""
@@ -99,8 +98,7 @@ class Settling:
         self._rows, self._links = rows, links
         self._found, self._bodies = derivations, bodies
         self._lost: list[Derivations] = []
-        self._counts: list[Ints] = []
-        """The slots of rows whose low was recounted."""
+        self._counts: list[Ints] = []  # The slots of rows whose low was recounted
         self._counted: Derivations | None = None
 
     def settle(self, admission: Admission) -> Ints:
@@ -279,10 +277,8 @@ def _summed(parts: list[Derivations]) -> Derivations:
 # all is as before, and nothing is found. Cost: microseconds a key and link, where rounds of NumPy
 # take a tenth of a millisecond each, however few.
 
-FEW = 48
-"""Keys deleted or changed in a step up to which they are followed key by key."""
-_Link = tuple[int, int, int]
-"""The head's slot, what is added, and the weight."""
+FEW = 48  # Keys deleted or changed in a step up to which they are followed key by key
+_Link = tuple[int, int, int]  # The head's slot, what is added, and the weight
 
 
 class _LeftError(Exception):

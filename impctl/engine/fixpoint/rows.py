@@ -43,10 +43,8 @@ class Slots:
     def __init__(self) -> None:
         self._count = 0
         self._parts: list[Sequence[Vector]] = []
-        self._codes, self._by_code = _NONE, _NONE
-        """Codes of all keys, ascending, and their slots."""
-        self._are_told = True
-        """Whether equal codes mean equal keys, for the keys seen."""
+        self._codes, self._by_code = _NONE, _NONE  # Codes of all keys, ascending, and their slots
+        self._are_told = True  # Whether equal codes mean equal keys, for the keys seen
 
     def __len__(self) -> int:
         return self._count
@@ -113,8 +111,7 @@ class Slots:
 # made for it. Only where all of a run was looked at (`data.pages`): what lies in pages is looked
 # at first where that costs no more than what was done so far, and else there are no views.
 
-_SMALL = 4_096
-"""Rows of a run that stays held for its view, even if the run is gone by then."""
+_SMALL = 4_096  # Rows of a run that stays held for its view, even if the run is gone by then
 R = TypeVar("R", bound=Sized)
 V = TypeVar("V")
 Numbers: TypeAlias = "memoryview[Any]"
@@ -234,11 +231,9 @@ def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
 # given twice. Rows are one where DISTINCT says so: NULL equals NULL. State: the rows with their
 # numbers and how many copies there are. Cost: the rows that come or go.
 
-NUMBER = "number"
-"""The column of numbers in the state."""
+NUMBER = "number"  # The column of numbers in the state
 
-Fresh = Callable[[int], Ints]
-"""Gives so many unused numbers."""
+Fresh = Callable[[int], Ints]  # Gives so many unused numbers
 
 
 class AssignedNumbers(Struct, frozen=True):
@@ -371,8 +366,7 @@ class Ranked(Struct, frozen=True):
 class RankedRows:
     """The rows of `columns`, between two steps."""
 
-    stored: tuple[str, ...] = NAMES
-    """The names of the stored values of each row."""
+    stored: tuple[str, ...] = NAMES  # The names of the stored values of each row
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
         self.columns = tuple(columns)
@@ -566,8 +560,7 @@ class LevelledRows:
 # sorts what came since, in parts that each row is merged into a logarithmic number of times.
 
 RANK, ALL, LOW = range(3)
-WAS = 3
-"""Offset of the old values."""
+WAS = 3  # Offset of the old values
 FIRST, LAST = 6, 7
 """Start and end of a row's join partners, once looked up; -1 before (`single_join`)."""
 CODE = 8
@@ -586,8 +579,7 @@ class TouchedRows:
         self.parts: list[tuple[Ints, Ints]] = []
         """Codes, ascending, and the slots of these rows; in parts, each far larger than the
         next."""
-        self._are_told = True
-        """Whether equal codes mean equal rows, for the rows seen."""
+        self._are_told = True  # Whether equal codes mean equal rows, for the rows seen
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
@@ -842,8 +834,7 @@ class GrownColumn:
 # matter there. Cost: as of rows without; 8 bytes a row more; where numbers ran out, all rows.
 
 _NUMBER = "number"
-MOST = (1 << RANGE_BITS) - 1
-"""The greatest number: numbers use the place of ranges."""
+MOST = (1 << RANGE_BITS) - 1  # The greatest number: numbers use the place of ranges
 
 
 class NumberedFixpointRows(RankedRows):
@@ -852,10 +843,7 @@ class NumberedFixpointRows(RankedRows):
     stored = (*NAMES, _NUMBER)
 
     def __init__(
-        self,
-        name: str,
-        columns: Sequence[tuple[AttributeId, SqlType]],
-        number: AttributeId,
+        self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId
     ) -> None:
         super().__init__(name, columns)
         self.number = number

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-_MOST_WAITING = 64
-"""Steps whose changes wait at most."""
+_MOST_WAITING = 64  # Steps whose changes wait at most
 
 
 class CachedViews:
@@ -50,8 +49,7 @@ class CachedViews:
 
     def __init__(self) -> None:
         self.held, self.own, self.table = Views(), Views(), Views()
-        self.waiting = 0
-        """Steps whose changes of the rows by their keys may wait to be sorted in."""
+        self.waiting = 0  # Steps whose changes of the rows by their keys may wait to be sorted in
 
 
 class JoinedMoves:

@@ -135,8 +135,7 @@ class RowByRow:
         self._is_single = len(touched.columns) == 1
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
-        self._fresh: list[int] = []
-        """Slots that no other lookup finds yet."""
+        self._fresh: list[int] = []  # Slots that no other lookup finds yet
         self._found: tuple[list[int], ...] = ([], [], [], [])
         """Heads, weights, and positions of the tags, of derivations of this session."""
         self._hit: list[int] = []
@@ -234,13 +233,10 @@ class RowByRow:
 # are over the rows of a front, fewer than `most`, and what they derive, fewer than `_PAIRS` times
 # that: where there are more of either, nothing is done with that front.
 
-THIN = 8
-"""Rows of a front up to which it is followed row by row."""
-_PAIRS = 8
-"""Derivations per row of the largest such front up to which it is followed so."""
+THIN = 8  # Rows of a front up to which it is followed row by row
+_PAIRS = 8  # Derivations per row of the largest such front up to which it is followed so
 
-_Span = tuple[int, IndexView, int, int]
-"""A run's number, the run, and the rows' span in it."""
+_Span = tuple[int, IndexView, int, int]  # A run's number, the run, and the rows' span in it
 
 
 class ChangedRows(Struct, frozen=True):
@@ -526,8 +522,7 @@ class ThinFronts(RowByRow):
 # Law: each side of the join is what comes into the step, its columns chosen and renamed at most,
 # and there is nothing in the step beside.
 
-_ROWS, _TABLE = -1, -2
-"""The sources of the step."""
+_ROWS, _TABLE = -1, -2  # The sources of the step
 
 
 class JoinedStep(Struct, frozen=True):

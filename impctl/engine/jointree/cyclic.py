@@ -263,8 +263,7 @@ class View(Struct, frozen=True):
 # (`LOT`), so what is on the way is small however many joined rows there are. Rows with NULL where
 # a class compares it as no value are dropped.
 
-LOT = 1_000_000
-"""Rows that are extended at once, unless one row has more matches."""
+LOT = 1_000_000  # Rows that are extended at once, unless one row has more matches
 
 
 class Partial(Struct, frozen=True):

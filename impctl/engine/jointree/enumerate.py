@@ -173,8 +173,7 @@ class JoinedTree:
         return Vector(shown.kind, values, held.valid)
 
 
-_Held = dict[tuple[int, AttributeId], Vector]
-"""Columns by their node and name."""
+_Held = dict[tuple[int, AttributeId], Vector]  # Columns by their node and name
 
 
 class _PartialRows(Struct, frozen=True):

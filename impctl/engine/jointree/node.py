@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 # How many rows or tuples are worked on at once. Law: what becomes of a lot does not depend on the
 # others, but for sums that the next lot adds to, so any lots mean the same.
 
-LOT = 1_000_000
-"""Batch size whose temporaries stay small beside the state of many more."""
+LOT = 1_000_000  # Batch size whose temporaries stay small beside the state of many more
 MOST = 20_000_000
 """Tuples that a step processes at once: a gigabyte or two. More are processed in lots."""
 
@@ -133,8 +132,7 @@ def entering_rows(node: TreeNodeState, batch: Batch) -> Entering | None:
     return Entering(rows, grouping, np.arange(grouping.groups))
 
 
-_ARGUMENT = "argument/"
-"""Prefix of arguments beside kept columns, as both may be the same column."""
+_ARGUMENT = "argument/"  # Prefix of arguments beside kept columns, as both may be the same column
 
 
 def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> TouchedTuples:
@@ -228,8 +226,7 @@ def count_ranges(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets
 # with multiplicity, and the sums over these; in bits (`is_bits`) how many tuples of it are alive.
 
 NUMBER, HELD, LIVE = "number", "held", "live"
-GLOBAL = 1
-"""The number of the one group of a root without group columns."""
+GLOBAL = 1  # The number of the one group of a root without group columns
 
 
 class KeyChange(Struct, frozen=True):
@@ -247,10 +244,8 @@ class TouchedNode(Struct, frozen=True):
     tuples: Tuples
     was_alive: Bools
     is_alive: Bools
-    numbers: Ints
-    """Of the tuples, where they are numbered."""
-    groups: Ints
-    """Numbers of their groups, at a root in ring mode."""
+    numbers: Ints  # Of the tuples, where they are numbered
+    groups: Ints  # Numbers of their groups, at a root in ring mode
     sets: tuple[GroupSets | None, ...]
     """Per access: ranges of the tuples before, and the crossings since."""
 

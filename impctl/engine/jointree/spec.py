@@ -31,21 +31,15 @@ TypedColumns = tuple[tuple[AttributeId, SqlType], ...]
 class Edge(StrEnum):
     """How a node uses a child: which of its tuples find the partners they need there."""
 
-    INNER = "inner"
-    """Every partner counts."""
-    SEMI = "semi"
-    """One partner is enough, and counts once (EXISTS, IN)."""
-    ANTI = "anti"
-    """There must be no partner (NOT EXISTS)."""
-    LEFT = "left"
-    """As inner where there are partners, else once with NULL (LEFT OUTER)."""
+    INNER = "inner"  # Every partner counts
+    SEMI = "semi"  # One partner is enough, and counts once (EXISTS, IN)
+    ANTI = "anti"  # There must be no partner (NOT EXISTS)
+    LEFT = "left"  # As inner where there are partners, else once with NULL (LEFT OUTER)
 
 
 class TreeMode(StrEnum):
-    RING = "ring"
-    """Counts and sums, because an operator above decides by them (HAVING, top-k)."""
-    BITS = "bits"
-    """Only existence: nothing decides, and no column is computed."""
+    RING = "ring"  # Counts and sums, because an operator above decides by them (HAVING, top-k)
+    BITS = "bits"  # Only existence: nothing decides, and no column is computed
 
 
 class Link(Struct, frozen=True):

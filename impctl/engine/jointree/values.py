@@ -276,10 +276,8 @@ class OrderedColumns:
 MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
 
-_EXACT = 2.0**52
-"""Half the bound to which doubles represent all integers, as in `FloatSum`."""
-_HEAD = ~((1 << 27) - 1)
-"""The bits of a double without the lower half of its digits."""
+_EXACT = 2.0**52  # Half the bound to which doubles represent all integers, as in `FloatSum`
+_HEAD = ~((1 << 27) - 1)  # The bits of a double without the lower half of its digits
 _UP = 1.0 + 2.0**-50
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
 
