@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Derivations by numbers, and those that were stored, in arrays until something asks for one. Rows
-# of a fixpoint have even numbers, leaves odd ones. Law: the rows that stored derivations make are
-# found by rounds, and of each row one derivation is chosen whose rows came in earlier rounds:
-# what is made of chosen ones alone has an end. A derivation that was handed out is no longer
-# asleep; which ones were chosen stays known. Cost: a start sorts the derivations and takes a
-# round for each level of them; afterwards what is asked for, plus a binary search.
+# Derivations by numbers; stored ones stay in arrays until needed. Rows of a fixpoint have even
+# numbers, leaves odd ones. Law: the rows that stored derivations give are found in rounds, and for
+# each row one derivation from rows of earlier rounds is chosen: following chosen ones ends. A
+# derivation that was returned is no longer asleep; the choices stay known. Cost: a start sorts the
+# derivations, with a round per level; afterwards the requested ones, plus a binary search.
 
 
 class Grounded(Struct, frozen=True):
@@ -152,8 +151,8 @@ class _ValuePlaces:
         return result
 
 
-# The fewest variables that make a decision diagram true. Law: of a monotone function no fewer
-# variables make it true. Cost: its nodes, each looked at once.
+# The fewest variables that make a monotone decision diagram true. Cost: its nodes, each visited
+# once.
 
 _Fewest = tuple[int, tuple[int, ...] | None]
 """The number of variables, and which; None where nothing makes it true."""
@@ -188,12 +187,11 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
     return high[0] + 1, (*high[1], node.node_var())
 
 
-# Derivations of a fixpoint's rows as rows of their own: from a head to each of its bodies. Law:
-# for every derivation whose bodies are all in the fixpoint there is a row per body, with the
-# number of its head and that of the body, and one with the body `NOTHING` where there is no body.
-# The first of them carries the derivation's ranges, others carry none, so that ranges count once.
-# What came and went in a step is told when it is over, when every head has its number. Cost: the
-# derivations that came or went in the step, sorted once.
+# Derivations of a fixpoint's rows as rows: from a head to each of its bodies. Law: every derivation
+# whose bodies are all in the fixpoint has a row per body, with the numbers of head and body, or one
+# row with the body `NOTHING`. Only its first row carries the derivation's ranges, so they count
+# once. A step's changes are emitted at its end, when every head has its number. Cost: the
+# derivations that came or went, sorted once.
 
 HEAD, BODY = "impctl/head", "impctl/body"  # Columns of a derivation row, both numbers
 NOTHING = 0  # The body of a derivation from nothing: no row's number
@@ -244,23 +242,21 @@ class HeadsAndBodies(ToldInTheEnd):
         return Batch(columns, batch.weights, batch.tags)
 
 
-# Absorption provenance: of each row of a fixpoint the function of table rows that it depends on.
+# Absorption provenance: for each row of a fixpoint, the function of table rows that it depends on.
 # Identity: P(t) is the OR over the derivations of t of the AND of their bodies' functions and of
-# their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are
-# monotone and kept as decision diagrams, which absorb what derives nothing new; rows of tables
-# that go are variables set to false (a universal quantification over them, which for monotone
-# functions is the same), so circles never keep a row (Liu et al., *Recursive Computation of
-# Regions and Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
-# Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
-# with, and keeps its other derivations until that is false; then the next of these is, and only a
-# row that has none left goes. T is the same; a lazy function may know too few ways, never one too
-# many. State: derivations, functions, the index. Cost: eager, the changes of functions, which may
-# be exponentially large; lazy, the rows whose function mentions what went. Lazy functions of
-# derivations that were taken up are made when something asks for them, with those of rows that
-# they use. Leaves are told apart by who calls: equal rows of a table are as many leaves as there
-# are copies. A leaf that went may come again: its derivations are new ones then. Not to be
-# confused with the default, which keeps ranks (`engine.fixpoint.fixpoint`): it cannot tell which
-# rows of tables a row needs.
+# their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are monotone
+# decision diagrams, which absorb redundant derivations. Deleted table rows are variables set to
+# false (universal quantification, which is the same for monotone functions), so cycles never keep a
+# row (Liu et al., *Recursive Computation of Regions and Connectivity in Networks*, 2009). The rows
+# that depend on each variable are indexed. EAGER ships the whole function whenever it changes. LAZY
+# ships what a row came with and keeps other derivations; the next of these is used when that is
+# false, and a row without any goes. T is the same; a lazy function may miss derivations, but never
+# has a wrong one. State: derivations, functions, the index. Cost: eager, the changes of functions,
+# which may be exponentially large; lazy, the rows whose function contains a deleted variable. After
+# a restart, lazy functions are computed on request, with those of the rows they use. The caller
+# tells leaves apart: equal table rows are as many leaves as copies. A leaf that returns has new
+# derivations. The default, ranks (`engine.fixpoint.fixpoint`), cannot tell which table rows a row
+# needs.
 
 NODES = 5_000_000  # Maximal nodes of decision diagrams; some 100 MB
 PROVENANCE_TOO_LARGE = "provenance_too_large"  # The error code where there are more
@@ -605,22 +601,18 @@ def _manager(nodes: int) -> Any:
     return BDDManager(nodes, _CACHE, 1)
 
 
-# A fixpoint kept by what its rows are derived from, instead of by ranks. Identity, input and
-# output are those of a fixpoint (`operators.fixpoint`): T = base + step(T, tables), and the
-# change is the rows that came into T and went out of it. Method: absorption
-# (`engine.fixpoint.absorption`): rows have functions of the rows that they stem from, and one
-# whose function becomes false goes. All that derives rows stands in the step, the base too: what
-# it derives of no row of T. Its inputs are ingredients whose rows are the leaves; each row has a
-# number, and what is derived of it brings the number along. What comes is followed to its end
-# before anything goes, so that no row leaves that has a ground again. Told are the same
-# derivations as those of a fixpoint by ranks, with the same weights: sketches and their counts
-# are equal. State: the leaves and the rows of T with their numbers, the derivations whose bodies
-# are in T by numbers, what the step's operators keep. Functions are not stored but found again
-# from these: lazy ones where a change touches them, and such a one may then know another way;
-# whole ones all by the first step after a restart. Cost: that of `absorption`, some microseconds
-# per derivation that came or went. Once after a restart all derivations are sorted and gone
-# through by rounds, in arrays (a chain takes a round for each of its rows), and where functions
-# are whole each takes some microseconds.
+# A fixpoint whose rows are kept by absorption instead of ranks. Identity, input and output are
+# those of `engine.fixpoint.fixpoint`: T = base + step(T, tables), and the change is the rows that
+# entered and left T. A row whose function of table rows becomes false goes. The step contains the
+# base too, as derivations without bodies. The leaves are the rows of the step's inputs; each row
+# has a number that its derivations carry. Insertions are followed to the end before deletions, so
+# no row that is derived again leaves. Emitted derivations and weights, and so sketches and counts,
+# equal those of a fixpoint by ranks. State: the leaves and the rows of T with their numbers, the
+# derivations whose bodies are in T, and the state of the step's operators. Functions are not
+# stored: after a restart lazy ones are computed where a change touches them, and may then know
+# other derivations; whole ones all in the first step. Cost: that of absorption, some microseconds
+# per derivation that came or went. After a restart all derivations are sorted and processed in
+# rounds, in arrays (a chain takes a round per row); whole functions take some microseconds each.
 
 _HEAD = "head"
 _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"

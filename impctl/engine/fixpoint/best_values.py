@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# A step of a fixpoint that goes on from a key's value to other keys' by what a table adds. Law:
-# only what is surely that is taken for it: rows are a key and its value, one for each key that is
-# there; a step joins their key with a table's, and the rows derived have a key of the table and
-# the value more or less what stands in a column of it, a constant, or both. `offset` is told in
-# the order of values, where the least is best: of MAX a value that falls is one that grows there.
+# A step that derives other keys' values from a key's value and a table. Law: only recognized where
+# this is certain: rows are a key and its value, one per key; the step joins the key with a table,
+# and a derived row has a key of the table and the value plus or minus a column of it, a constant,
+# or both. `offset` is in the order of values, where the least is best: for MAX a falling value
+# grows there.
 
 _ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
 _MOST = 1 << 50  # Constants lie within this: sums of a few of them are far from overflowing
@@ -199,21 +199,19 @@ class _Projections:
         return _Sum(result.own, other.id, sign, result.constant)
 
 
-# The keys that one step touches and their values, where a fixpoint keeps one value of each. Law:
-# a key has one slot, from 0 on, and there its value, rank and low as they are and as they were
-# before the step; all in the order of values, where the least is best, `NONE` for a key that is
-# not there. Nothing that is held changes meanwhile: who gives up leaves no trace but here. Only
-# of whole numbers that are not NULL and far from overflowing: else `NotIntegerStepError`. What
-# was found out may serve the next step, for as long as nobody else changes what is held: whoever
-# has these rows sees to that. Memory: 116 bytes a key. Cost: a look-up of each key, and another
-# where its rank is asked for.
+# The keys that one step touches and their values, where a fixpoint keeps one value per key. Law: a
+# key has one slot, from 0 up, with its value, rank and low as they are and as they were before the
+# step, in the order of values (the least is best; `NONE` for an absent key). Stored state does not
+# change meanwhile, so giving up leaves no trace. Only for integers that are not NULL and far from
+# overflow, else `NotIntegerStepError`. Results may serve the next step only while nobody else
+# changes the stored state, which the owner of these rows ensures. Memory: 116 bytes a key. Cost: a
+# lookup per key, and another where its rank is needed.
 
-# What keys lead to by a table's rows, each looked for once in a step. Law: a link is a row of the
-# table as the step leaves it, from its key to its head's, with what it adds; rows that came and
-# went are held apart, so that the table itself is as it was. Those of one key lie side by side
-# for as long as the step lasts. Of rows that are equal or cancel one has their sum as `net`, the
-# others 0. Nothing is taken away from a value: else `NotIntegerStepError`, as of NULL. Memory: 56
-# bytes each.
+# The links of keys through a table's rows, looked up once per step. Law: a link is a row of the
+# table as after the step, from its key to its head's key, with its offset; changed rows are
+# separate, and the table is as before. The links of a key are adjacent throughout the step. Of rows
+# that are equal or cancel, one has their sum as `net`, the others 0. NULL or a negative offset:
+# `NotIntegerStepError`. Memory: 56 bytes each.
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
@@ -613,12 +611,12 @@ def _fresh(room: int) -> Ints:
     return result
 
 
-# The groups of a fixpoint's rows that one step touches, as the step has made them so far. Law: a
-# row is *best* if it is derived and one of its values is the least of its group's (or greatest),
-# NULL left out, but where there is nothing else; ties are all best. What a better row beats waits
-# uncounted until that one goes, and what was derived before in a group is looked up once a row
-# may come in there or go out. So a row's derivations are all counted wherever it may be best.
-# Cost: the derivations that came or went; groups whose rows come or go, with all derived in them.
+# The groups that one step of a fixpoint touches. Law: a row is *best* if it is derived and one of
+# its values is its group's least (or greatest); NULL counts only where there is nothing else; ties
+# are all best. Derivations of a beaten row wait uncounted until the better one goes; those from
+# before the step are looked up once rows of the group may enter or leave. So all derivations of a
+# row that may be best are counted. Cost: the derivations that came or went; groups whose rows come
+# or go, with all rows derived in them.
 
 _NAMES = (RANK_COLUMN, LOW_COLUMN)
 _GROUP_CAPACITY = 16

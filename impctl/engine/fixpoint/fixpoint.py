@@ -53,22 +53,19 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Fixpoint: the least set of rows that holds the base's and what a step makes of its own rows.
-# Identity: with T the rows, T = base + step(T, tables), each row once, as DISTINCT has it; the
-# output's change is the rows that came into T and went out of it. The step is monotone in T.
-# Method: ranked counting. Every row of T has a rank, and counts what derives it from rows of
-# lower rank (`engine.fixpoint.rows`). What only came or went elsewhere is counted in; a row that
-# nothing of lower rank derives any more goes out, and with it what it took part in; a row that is
-# derived and is not in T comes in at a rank of its own. So rows that derive one another in a
-# circle go when they lose their ground, and nobody looks for what else derives a row. Where much
-# of T has gone out, the rest follows at once and ranks begin again. State: T with ranks and
-# counts, and whatever the step's operators keep; their rows of T carry the rank as a column.
-# Cost: the derivations that came or went, those of rows that went out though they came in again
-# included, and a round of the step's operators per rank; never T. Where the step is one join its
-# rounds take less, and of few whole numbers some microseconds a row (`engine.fixpoint`). NULL
-# equals NULL. Base rows and derivations count with their weights; below zero is an error. Not to
-# be confused with DISTINCT, whose rows cannot derive one another. Lineage is told by another
-# operator (`operators.lineage`): rows that come out carry no range.
+# Fixpoint: the least set of rows that contains the base's and what a step makes of its own rows.
+# Identity: T = base + step(T, tables), each row once as in DISTINCT; the output's change is the
+# rows that entered and left T. The step is monotone in T. Method: ranked counting
+# (`engine.fixpoint.rows`). Every row of T has a rank, and counts its derivations from rows of lower
+# rank. A row without any goes, with the derivations it took part in; a derived row that is not in T
+# comes in at a new rank. So rows that derive one another in a cycle go when they lose their
+# support, without a search for other derivations. Where much of T is gone, the rest follows at
+# once, and ranks begin again. State: T with ranks and counts, and the state of the step's
+# operators, whose rows of T carry the rank as a column. Cost: the derivations that came or went,
+# including those of rows that left and came back, and a round of the step's operators per rank;
+# never T. A step that is one join takes less, and with few integers some microseconds a row. NULL
+# equals NULL. Derivations count with their weights; below zero is an error. Rows carry no ranges:
+# `Lineage` emits those.
 
 _LARGE = 0.75
 """The share of all rows deleted in a step from which the rest is deleted at once.
@@ -240,22 +237,18 @@ class FixpointOperator(Recursion):
         return self.rows.rows()
 
 
-# BestFixpoint: a fixpoint that keeps of each group the rows with the least value, or greatest.
-# Identity: with T the rows, T = best(base + step(T, tables)); the output's change is the rows
-# that came into T and went out of it. Where each round is from what the one before left, begun
-# with no row, that is what rounds come to; a circle that makes values better and better has no
-# end, and is told as beyond `limits`. Method: ranked counting, as of a fixpoint
-# (`operators.fixpoint`), with what is derived kept by group beside. First rows go out that
-# nothing of lower rank derives any more, and what goes with them; what is left stands on ground.
-# Then, round by round, each group that changed has its best rows: those that another one beats go
-# as it comes, so what stood on them finds the better one there. A row that is best and lost its
-# ground comes in again, later than that. State: rows derived, by group, T with ranks, best
-# values, and whatever the step's operators keep. Cost: the derivations that came or went, and
-# groups whose rows come or go, with all rows derived in them; never T. NULL equals NULL, and is
-# no value. Where rows are a key with a value and the step adds to it, most steps are settled over
-# numbers, each key about once, and leave the same (`engine.fixpoint.relaxation`). Not to be
-# confused with MIN, which keeps values and lets no row take part in deriving others. Lineage, of
-# all derivations of the rows of T, is told by another operator (`operators.lineage`).
+# BestFixpoint: a fixpoint that keeps the rows with the least (or greatest) value per group.
+# Identity: T = best(base + step(T, tables)); the output's change is the rows that entered and left
+# T. T is the result of rounds that begin with no row and keep the best; a cycle that keeps
+# improving values does not end, and exceeds `limits`. Method: ranked counting, with derived rows
+# kept by group. First, rows without a derivation of lower rank go, with what depends on them. Then,
+# round by round, each changed group gets its best rows; a beaten row goes as the better one comes,
+# so dependent rows see the better one. A best row that lost its support comes in again, at a later
+# rank. State: derived rows by group, T with ranks, best values, and the state of the step's
+# operators. Cost: the derivations that came or went, and groups whose rows come or go, with all
+# rows derived in them; never T. NULL equals NULL, and is no value. Where rows are a key with a
+# value that the step adds to, most steps are computed over numbers, each key about once, with the
+# same result (`engine.fixpoint.relaxation`). `Lineage` covers all derivations of the rows of T.
 
 
 class BestFixpoint(Recursion):
@@ -387,18 +380,16 @@ class BestFixpoint(Recursion):
         return self.rows.rows()
 
 
-# Levels: the rows of a base, those that a step makes of these, and so on, as often as derived.
-# Identity: with T_0 the base and T_l+1 = step(T_l, tables), the output's change is that of the
-# sum of all T_l: what WITH RECURSIVE of UNION ALL gives. The step makes every row of one row of
-# T. Method: rows carry their level. The change of the tables goes over the rows of all levels as
-# they were; then level after level, lowest first, what came and went there goes over the tables
-# as they are. A level only hears of the one below, so weights of both signs are exact, and rows
-# that derive one another in a circle are different rows, level after level, without end: which
-# limits put to it. State: the weight of every row and level, and whatever the step's operators
-# keep; their rows of T carry the level as a column. Cost: the derivations that came or went, and
-# a round of the step's operators per level that changed; never T. Rows are equal value for value.
-# Not to be confused with `fixpoint`, which has each row once. Lineage is told by another operator
-# (`operators.lineage`): rows that come out carry no range.
+# Levels: the rows of a base, those that a step makes of these, and so on, with their copies.
+# Identity: with T_0 the base and T_l+1 = step(T_l, tables), the output's change is that of the sum
+# of all T_l: WITH RECURSIVE of UNION ALL. The step makes each row of one row of T. Method: rows
+# carry their level. The tables' change is joined with the old rows of all levels; then level after
+# level, lowest first, changed rows are joined with the tables as they are. A level depends only on
+# the one below, so weights of both signs are exact; rows that derive one another in a cycle are
+# different rows at every level, which only limits end. State: the weight of every row and level,
+# and the state of the step's operators, whose rows of T carry the level as a column. Cost: the
+# derivations that came or went, and a round of the step's operators per changed level; never T.
+# Rows are equal value for value. Rows carry no ranges: `Lineage` emits those.
 
 
 class UnionAllFixpoint(Recursion):
@@ -484,17 +475,15 @@ class UnionAllFixpoint(Recursion):
         return self._without_levels([rows] if len(rows) else [])
 
 
-# Backward: the rows of a fixpoint from which some of them are derived, in any way. Identity: with
-# A the numbers of some rows, U = A + {body : head <- body, head in U}, each once; the output is
-# U's change, and its lineage (`operators.lineage`) has the ranges of the derivations whose head
-# is in U, each once. It is a fixpoint itself, over the first one's derivations turned round
-# (`engine.fixpoint.absorption`), and maintained as such (`operators.fixpoint`): what derives a
-# row of A in a circle only goes with it. Derivations from nothing lead to the number `NOTHING`,
-# which is no row's: so the ranges of these are told as those of others are. State: the
-# derivations by their heads, 16 bytes each beside the tags and what an index has of a row, and 32
-# bytes for each row of U and its place in the step. Cost: as of a fixpoint, the derivations that
-# came, went or came to be of a row in U. It always ends, as U has rows of the fixpoint alone: no
-# limit is asked of it.
+# Backward: the rows of a fixpoint from which given rows are derived. Identity: with A the numbers
+# of some rows, U = A + {body : head <- body, head in U}, each once; the output is U's change, and
+# its lineage has the ranges of the derivations whose head is in U, each once. It is itself a
+# fixpoint over the reversed derivations (`engine.fixpoint.absorption`), maintained as such: a row
+# that derives A in a cycle goes only with it. Derivations without bodies have the number `NOTHING`,
+# which is no row's, so their ranges are emitted like others. State: the derivations by their heads,
+# 16 bytes each beside tags and index, and 32 bytes per row of U with its place in the step. Cost:
+# the derivations that came, went or became those of a row in U. It always ends, as U contains only
+# rows of the fixpoint.
 
 _RANK = "impctl/rank"
 _NO_LIMITS = Limits(rounds=sys.maxsize, rows=sys.maxsize)
@@ -516,16 +505,13 @@ class Backward(FixpointOperator):
         """Not applied: the limits are of the rows of the query, of which these are a subset."""
 
 
-# Lineage of a fixpoint: the ranges of all rows that take part in deriving its rows. Identity: the
-# output has, for every derivation of a row of the fixpoint from rows of it, the ranges of the
-# rows of tables that it uses; the change is that of the fixpoint's last step. Since any row of
-# the fixpoint may matter above it, whatever stands there, these ranges are counted at the root on
-# a branch of their own, as the first rows of a top-k are (decision 0015). Of a fixpoint whose
-# rows have numbers it has heads and bodies beside, to be followed back first
-# (`operators.backward`). No state, no other columns; cost is proportional to the derivations that
-# came or went. A row that goes out and comes in again in one step takes its derivations back:
-# weights of either sign, which cancel where they are counted. Not to be confused with the
-# fixpoint's rows, which carry no ranges.
+# Lineage of a fixpoint: the ranges of all table rows that take part in deriving its rows. Identity:
+# for every derivation of a row of the fixpoint from its rows, the output has the ranges of the
+# table rows used; the change is that of the fixpoint's last step. Any row may matter above, so
+# these ranges are counted at the root on their own branch, like the first rows of a top-k (decision
+# 0015). Where rows have numbers, heads and bodies are output too, to be followed back first
+# (`Backward`). No state. Cost: the derivations that came or went. A row that leaves and returns in
+# one step takes its derivations back: weights of either sign, which cancel where they are counted.
 
 
 class LineageOperator(Operator):
@@ -541,12 +527,11 @@ class LineageOperator(Operator):
         return self._fixpoint.told()
 
 
-# UsedRows: the rows of a fixpoint that its query's answer stems from. Identity: its input has
-# rows with the numbers of rows of the fixpoint for their only tag, each as often as it counts;
-# the output is the set of numbers that some row carries, one row each, and its change what
-# entered and left that set. State: how often each number is carried, as of ranges at the root.
-# Cost: the (row, number) pairs that come or go. Less than none of a number is an error. Not to be
-# confused with the root (`operators.merge`), where ranges of tables become the sketch.
+# UsedRows: the rows of a fixpoint that the query's result depends on. Identity: input rows have
+# numbers of the fixpoint's rows as their only tag, with weights; the output is the set of numbers
+# that some row carries, one row each, and its change is what entered and left that set. State: a
+# count per number, like counts of ranges at the root. Cost: the (row, number) pairs that come or
+# go. A count below zero is an error.
 
 ROW = "impctl/row"  # The column with the number of a row
 _ALL: Ints = np.zeros(1, dtype=np.int64)  # The one group of all rows

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# The derivations that rows of a fixpoint took part in, once they were looked for in a step. Law:
-# those of one row lie side by side, for as long as the step lasts. Memory: 32 bytes each.
+# The derivations that rows of a fixpoint took part in, once looked up in a step. Law: those of a
+# row are adjacent throughout the step. Memory: 32 bytes each.
 
 
 class Derived(Struct, frozen=True):
@@ -80,10 +80,10 @@ class DeletedDerivations:
             held[start : self.count] = column if order is None else column[order]
 
 
-# How rows of a fixpoint come and go, and what follows: by the operators of its step. Law: a row
-# that goes takes back the derivations in which it has part, one that comes brings them; each is
-# counted at its head, and told. `CircuitMoves` steps the operators once for each front of rows,
-# whatever they are; `joined_moves` does the same for a step that is one join.
+# Rows of a fixpoint that come and go, followed by the step's operators. Law: a row that goes takes
+# back the derivations it is part of, a row that comes adds them; each is counted at its head and
+# emitted. `CircuitMoves` steps the operators once per front of rows; `single_join` does the same
+# for a step that is one join.
 
 Dismiss = Callable[[int], bool]
 """Called before so many rows are deleted: whether they may be; counts them."""
@@ -245,15 +245,14 @@ def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
     return slots
 
 
-# Which derivation each row of a fixpoint is kept by, where one is enough. Law: of the derivations
-# whose bodies all have a lower rank than the row, it chooses one without a body where there is
-# one, and of these the one with the least ranges, by access after access. So what a row's choice
-# uses was there before the row; over the tables' rows in these ranges all rows are derived again,
-# by induction on their ranks. Ranks depend on what came when: the choice is no function of the
-# tables, but one of what is kept here, so that it can be taken back later. State: every
-# derivation whose bodies are in the fixpoint, with its tags and the highest rank of its bodies;
-# each once, with its weight. Which of them are low follows from ranks, and is not kept. Cost: the
-# derivations of the rows touched, also those that did not change.
+# The derivation by which each row of a fixpoint is kept, where one is enough. Law: of the
+# derivations whose bodies all have a lower rank than the row, one without a body is chosen if there
+# is one, and of these the one with the least ranges, access by access. So the row's choice uses
+# only rows that were there before it; over the table rows in these ranges all rows are derived
+# again, by induction on their ranks. Ranks depend on the order of changes: the choice is a function
+# of the state, not of the tables, so it can be taken back later. State: every derivation whose
+# bodies are in the fixpoint, once, with its weight, its tags and the highest rank of its bodies.
+# Cost: the derivations of the rows touched, including unchanged ones.
 
 
 class ChosenDerivations:
@@ -412,12 +411,12 @@ def _bytes_of(sets: SetTags) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(sets), buffers)
 
 
-# What operators have in common whose rows are derived from rows of theirs, by a step inside them.
-# Law: the step is a circuit of ordinary operators. Rows of T come into its first input without
-# tags and with a stamp, a column of their own, from which what they derive is told apart: the
-# rank at which they came in, or their level. Rows of the base and of the step are derivations,
-# each with the tags of all accesses, the base's first. While a query fills, derivations wait, so
-# that T is found once, from all rows. State is the subclass's and that of the step's operators.
+# The common part of operators whose rows are derived from their own rows by an inner step. Law: the
+# step is a circuit of ordinary operators. Rows of T enter its first input without tags and with a
+# stamp, a column of its own: the rank at which they came in, or their level. Rows of the base and
+# of the step are derivations, each with the tags of all accesses, the base's first. While a query
+# fills, derivations wait, so that T is computed once, from all rows. State is the subclass's and
+# that of the step's operators.
 
 NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all others
 

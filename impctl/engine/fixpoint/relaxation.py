@@ -43,15 +43,13 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Limits
     from impctl.types import AttributeId
 
-# Which values keys have after a step, each settled about once: first what goes, then by value.
-# Law: a key has the least of what is derived for it, or none, and its `low` is what those of the
-# derivations of that value weigh that have a lower rank. First the keys go that nothing of lower
-# rank derives any more, and what stood on them; of each that went, the best of what else is
-# derived is looked for once. Then values spread along links, those that are least first, in
-# rounds of a rank each. A link adds nothing below zero, so that a value that is derived from a
-# key which got better is beaten by what is derived from it now. Everything is seen as if `links`
-# were all there is, and what changed in the base and by changed links is told beforehand
-# (`Derivations`). Cost: what went, came or changed, and the derivations of that.
+# The values of keys after a step, each settled about once: deletions first, then by value. Law: a
+# key has the least derived value, or none; its `low` is the weight of the derivations of that value
+# that have a lower rank. First, keys without a derivation of lower rank go, with what depended on
+# them; for each, the best remaining derivation is looked up once. Then values spread along links,
+# least first, in rounds of a rank each. No link has a negative offset, so a value derived from an
+# improved key is beaten by its new derivation. `links` are all links; changes of the base and of
+# links are given first (`Derivations`). Cost: what went, came or changed, and its derivations.
 
 _AT_ONCE = 64  # Keys that are followed whatever their values: a round takes longer than they do
 _PART = 4
@@ -271,11 +269,9 @@ def _summed(parts: list[Derivations]) -> Derivations:
     return Derivations(heads[kept], values[kept], sums[sums > 0])
 
 
-# Which values keys have after a step that concerns few of them, one key after the other. Law:
-# values, and what they count, are as `settling` has them; ranks are given key by key, in the
-# order in which these are settled, that of their values. Where it comes to more than `few` keys
-# all is as before, and nothing is found. Cost: microseconds a key and link, where rounds of NumPy
-# take a tenth of a millisecond each, however few.
+# The same for few keys, one after the other. Law: values and counts are those of the rounds; ranks
+# are given key by key, in the order of their values. Beyond `few` keys everything stays as before.
+# Cost: microseconds a key and link, where rounds of NumPy take a tenth of a millisecond each.
 
 FEW = 48  # Keys deleted or changed in a step up to which they are followed key by key
 _Link = tuple[int, int, int]  # The head's slot, what is added, and the weight
@@ -453,11 +449,11 @@ def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
     return [(*link, weight) for link, weight in sums.items() if weight]
 
 
-# A step over keys and their values (`settling`), from the changes that it is of to what is kept.
-# Law: what is kept and told then is what the rounds of the step's operators would leave
-# (`operators.best_fixpoint`), but for the numbers of ranks: rows, derivations, best values, and
-# both sides of the join. Nothing is changed before the step is sure to be for numbers alone.
-# Cost: the derivations that came or went, and those of keys that have another value.
+# A step over keys and their values, from its changes to stored state. Law: state and output are
+# those of the rounds of the step's operators (`BestFixpoint`), except for the numbers of ranks:
+# rows, derivations, best values, and both sides of the join. Nothing changes before the step is
+# sure to consist of integers alone. Cost: the derivations that came or went, and those of keys
+# whose value changed.
 
 
 class ValuedChanges:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
 
-# Slots for keys that one step meets: numbers from 0 on, in the order in which they come. Law:
-# equal keys, as GROUP BY has it, have one slot; codes are those of `data.keys`. Cost: the keys
-# asked for, by binary search; a merge of the codes where some are new.
+# Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in
+# GROUP BY, have one slot; codes are those of `data.keys`. Cost: the keys, by binary search; a merge
+# of the codes where some are new.
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -106,10 +106,10 @@ class Slots:
         return self._codes[result], self._by_code[result]
 
 
-# State of whole numbers as it is looked up one by one, in memory where it lies. Law: as
-# arrangements and indexes have it; a look-up of one code is a search per run, without an array
-# made for it. Only where all of a run was looked at (`data.pages`): what lies in pages is looked
-# at first where that costs no more than what was done so far, and else there are no views.
+# Stored state of integers, looked up one by one in place. Law: as arrangements and indexes have it;
+# looking up a code is a search per run, without allocating an array. Only for verified runs
+# (`data.pages`): pages are verified first where that costs no more than the work done so far, else
+# there are no views.
 
 _SMALL = 4_096  # Rows of a run that stays held for its view, even if the run is gone by then
 R = TypeVar("R", bound=Sized)
@@ -226,10 +226,9 @@ def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
     return True
 
 
-# Rows by number: each different row that is there has one. Law: a row has a number from when it
-# comes to when the last of its copies goes; one that comes again has another, and no number is
-# given twice. Rows are one where DISTINCT says so: NULL equals NULL. State: the rows with their
-# numbers and how many copies there are. Cost: the rows that come or go.
+# Rows by number. Law: a row keeps its number until its last copy goes; one that returns has
+# another, and no number is used twice. Rows are equal as in DISTINCT: NULL equals NULL. State: the
+# rows with their numbers and copies. Cost: the rows that come or go.
 
 NUMBER = "number"  # The column of numbers in the state
 
@@ -337,14 +336,14 @@ class RowsByNumber:
         return self._index.codes_of(batch)
 
 
-# Rows of a fixpoint by their contents, each with its rank and the weight of what derives it. Law:
-# a *derivation* is one way to derive a row from others; its *bodies* are the rows of the fixpoint
-# that it uses. Of a row, `all` is what its derivations weigh whose bodies are all in the
-# fixpoint; `rank`, from 1 up, is the stage at which the row came in; `low` is what those of its
-# derivations weigh whose highest body rank is below its own. A row is in the fixpoint where it
-# has a rank, and as long as every such row has a `low` above zero, none of them owes itself to a
-# circle. Rows are equal as DISTINCT has it. Cost: the rows touched, looked up once in a step, and
-# those that changed, written once. Memory: 24 bytes beside the row and its code.
+# Rows of a fixpoint, with rank and weight of derivations. Law: a *derivation* is one way to derive
+# a row from others; its *bodies* are the rows of the fixpoint that it uses. `all` is the weight of
+# a row's derivations whose bodies are all in the fixpoint; `rank`, from 1 up, is the stage at which
+# the row came in; `low` is the weight of its derivations whose highest body rank is below its own.
+# A row is in the fixpoint if it has a rank, and while every such row has a positive `low`, none
+# depends on itself through a cycle. Rows are equal as in DISTINCT. Cost: the rows touched, looked
+# up once in a step, and those that changed, written once. Memory: 24 bytes beside the row and its
+# code.
 
 _RANK, _ALL, _LOW = "rank", "all", "low"
 NAMES = (_RANK, _ALL, _LOW)
@@ -397,12 +396,12 @@ class RankedRows:
         return Batch(columns, weights, ())
 
 
-# Rows of a fixpoint that keeps the best of each group, between two steps. Law: rows with equal
-# key columns are a group. All rows derived from rows that are in are kept by group, with their
-# tags, as often as they are derived. Of a row that is in there is its `rank`, the stage at which
-# it came in, and `low`, what those of its derivations weigh whose highest body rank is below its
-# own; of a group with such rows, the order of its best values. Memory: a row and its tags per
-# derivation; 16 bytes beside the row and its code per row that is in, as many per group.
+# Rows of a fixpoint that keeps the best of each group, between steps. Law: rows with equal key
+# columns are a group. All rows derived from rows that are in are kept by group, with tags and
+# copies. A row that is in has its `rank`, the stage at which it came in, and `low`, the weight of
+# its derivations whose highest body rank is below its own; a group with such rows has the order of
+# its best values. Memory: a row and its tags per derivation; 16 bytes beside the row and its code
+# per row that is in, and per group.
 
 RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
 """Columns of rows that are in, and of groups."""
@@ -464,11 +463,10 @@ class BestFixpointRows:
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
 
-# Rows of a bag fixpoint by their contents and their level, each with its weight. Law: the *level*
-# of a row is how many steps derived it from a row of the base; the same row may be there at many
-# levels. Rows are equal value for value: 0.0 is not -0.0, which a step may tell apart. Cost: the
-# rows that change, looked up and written once. Memory: 8 bytes beside the row, its level and its
-# code.
+# Rows of a bag fixpoint by contents and level, with weights. Law: the *level* of a row is the
+# number of steps that derived it from a row of the base; a row may occur at many levels. Rows are
+# equal value for value: 0.0 is not -0.0, which a step may distinguish. Cost: the rows that change,
+# looked up and written once. Memory: 8 bytes beside the row, its level and its code.
 
 _WEIGHT = "weight"
 
@@ -553,11 +551,10 @@ class LevelledRows:
         return Batch(columns, run.values[_WEIGHT], ())
 
 
-# The rows that one step of a fixpoint touches, each in a slot, as the step has made them so far.
-# Law: a row has one slot, from 0 on, for as long as the step lasts, and there its rank and counts
-# both as they are and as they were; a row that was never there has zeros. What the step has not
-# touched is as `ranked_rows` keeps it. Cost: a row is looked up there once; looking up slots
-# sorts what came since, in parts that each row is merged into a logarithmic number of times.
+# The rows that one step of a fixpoint touches, in slots. Law: a row has one slot, from 0 up,
+# throughout the step, with its rank and counts as they are and as they were; a new row has zeros.
+# Untouched rows are as stored. Cost: each row is looked up once; looking up slots sorts the rows
+# that came since, in parts that each row is merged into a logarithmic number of times.
 
 RANK, ALL, LOW = range(3)
 WAS = 3  # Offset of the old values
@@ -826,12 +823,12 @@ class GrownColumn:
         return Vector(self.type, self.numbers[slots], valid)
 
 
-# Rows of a fixpoint that have numbers, by which other operators tell them apart. Law: a row has
-# one number, from 1 up, from the step in which it comes in to that in which it goes out, whatever
-# its rank does meanwhile; no two rows of a step have the same, those that go out in it included.
-# A number is given again when all there are were given once. Rows come out tagged with their
-# numbers, as rows of a table are with ranges, so what becomes of them above tells which of them
-# matter there. Cost: as of rows without; 8 bytes a row more; where numbers ran out, all rows.
+# Rows of a fixpoint with numbers, by which other operators distinguish them. Law: a row has one
+# number, from 1 up, from the step in which it enters to the one in which it leaves, whatever its
+# rank; no two rows of a step share one, including those that leave in it. Numbers are reused only
+# once all were used. Rows are tagged with their numbers, as table rows are with ranges, so the
+# counts above tell which rows matter. Cost: as of rows without numbers; 8 bytes a row more; when
+# numbers run out, all rows.
 
 _NUMBER = "number"
 MOST = (1 << RANGE_BITS) - 1  # The greatest number: numbers use the place of ranges

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# Rows of a table as a fixpoint's step looks them up where all are whole numbers. Law: as
-# `RowIndex.find` has it, of keys and columns that are whole numbers without NULL: the code of a
-# key is the key, and rows are taken where they lie, without their tags. Cost: a search per run.
+# Rows of a table as a fixpoint's step looks them up, all integers. Law: as `RowIndex.find` for keys
+# and columns that are integers without NULL: the code of a key is the key, and rows are used in
+# place, without their tags. Cost: a search per run.
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -116,11 +116,10 @@ def _joined(parts: Sequence[Ints]) -> Ints:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-# The rows that a step touches (`touched_rows`), seen and changed one by one. Law: a session
-# begins, finds slots, changes what is kept of them where that lies, notes derivations, and ends:
-# then others find all of it as if they had done it. Only of rows of whole numbers without NULL.
-# Cost: a search per run for a row that is not touched yet, and microseconds; a session, some
-# dozen views.
+# The rows that a step touches, processed one by one. Law: a session finds slots, changes their
+# state in place, records derivations, and ends with the same state as the array code. Only for rows
+# of integers without NULL. Cost: a search per run for an untouched row, and microseconds; a
+# session, some dozen views.
 
 
 class RowByRow:
@@ -226,12 +225,11 @@ class RowByRow:
         return result
 
 
-# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: what is left is
-# what `joined_moves` would leave: slots, counts, and derivations, which are kept for rows that go
-# and told of rows that come. A front of few rows takes less this way than the passes of NumPy
-# over it take; a long chain of such fronts takes microseconds a row. Only of whole numbers. Loops
-# are over the rows of a front, fewer than `most`, and what they derive, fewer than `_PAIRS` times
-# that: where there are more of either, nothing is done with that front.
+# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: the result is that
+# of `single_join`: slots, counts, and derivations, kept for rows that go and emitted for rows that
+# come. Faster than passes of NumPy for small fronts; a long chain of these takes microseconds a
+# row. Only for integers. Loops are bounded by `most` rows of a front and `_PAIRS` times as many
+# derivations; a larger front is left unprocessed.
 
 THIN = 8  # Rows of a front up to which it is followed row by row
 _PAIRS = 8  # Derivations per row of the largest such front up to which it is followed so
@@ -518,9 +516,8 @@ class ThinFronts(RowByRow):
         return columns[0] if self._is_single else zip(*columns, strict=True)
 
 
-# A step of a fixpoint that joins its rows with a table's once: where the two sides come from.
-# Law: each side of the join is what comes into the step, its columns chosen and renamed at most,
-# and there is nothing in the step beside.
+# The two sides of a step that joins its rows with a table once. Law: each side is an input of the
+# step, with columns at most chosen and renamed, and the step contains nothing else.
 
 _ROWS, _TABLE = -1, -2  # The sources of the step
 
@@ -589,11 +586,10 @@ def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
     return Passed(at, count, result)
 
 
-# A step of a fixpoint that is one join of its rows with one table, with plain columns. Law: only
-# what is surely that is taken for it: renamed columns, one join on equal keys, chosen columns,
-# nothing else; the rank of a row derived is that of the row it was joined from. Of such a step it
-# is known, without its operators, what a row of the fixpoint derives: a row for each row of the
-# table that has its key.
+# A step that is one join of its rows with one table, with plain columns. Law: only recognized where
+# this is certain: renamed columns, one join on equal keys, chosen columns, nothing else; a derived
+# row has the rank of the row it was joined from. So a row derives, without the operators, one row
+# per table row with its key.
 
 _RANK = -1
 WHOLE_NUMBERS = frozenset(

@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
 
 
-# What the keys of a node come to after the values of some tuples changed. Law: a key's value is
-# the sum over its tuples, its best value the best of those that are alive; only keys whose value
-# changed are written, and only what is seen from above is told: below bits and above edges of
-# existence that is a first row that came or a last one that went. At the root every touched tuple
-# learns the number of its group, which stays the same while the group holds any tuple.
+# Changes of the keys of a node. Law: a key's value is the sum over its tuples; its best value is
+# the best of its living tuples. Only keys whose value changed are written. In bits mode, and above
+# edges of existence, a parent only sees a first row that came or a last one that went. At the root
+# each touched tuple gets the number of its group, which stays the same while the group has a tuple.
 
 
 class Tally(Struct, frozen=True):
@@ -188,12 +187,11 @@ def _best(
     return counts.best(numbers)
 
 
-# A step of one node on the way up: its own change and its children's key changes in, its own out.
-# Law: the touched tuples are those of the node's batch and those that reach a changed key of a
-# child; every tuple whose value can differ is among them, each once. A tuple's value before and
-# after the step is computed from what is stored; the differences are added to the keys, so that
-# these stay the sums over their tuples, however many nodes changed at once. Very many are worked
-# on in `lots`. Cost: the touched tuples and what the look-ups cost; never the joined rows.
+# One node's step on the way up, from its changes and its children's. Law: the touched tuples are
+# those of the batch and those that reach a changed key of a child, each once; no other value can
+# change. Values before and after the step come from stored state, and their difference is added to
+# the keys, so keys stay sums over their tuples however many nodes changed at once. Cost: the
+# touched tuples, in lots, and their lookups; never the joined rows.
 
 
 def rise(

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# Inputs that equal columns join in a circle, and what their rows are asked by. A *class* is a set
-# of columns of several inputs that must be equal; a joined row *binds* a class once it has a row
-# of an input with a column of it. Law: which sets of columns an input is asked by follows from
-# the classes alone, so the same inputs always have the same state.
+# Inputs joined in a cycle, and the columns by which each is looked up. A *class* is a set of
+# columns of several inputs that must be equal; a joined row *binds* a class once it has a row of an
+# input with such a column. Law: the lookup columns depend on the classes alone, so the same inputs
+# always have the same state.
 
 Class = int
 Places = tuple[int, ...]
@@ -117,11 +117,10 @@ def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
     return frozenset.intersection(*plain)
 
 
-# Rows of a circle's inputs, each store once, by every set of columns that it is asked by. Law: an
-# index means the sum of all rows ever added, so what is found before a step's rows are added are
-# the old rows, and with a small index of these rows beside it the new ones. State is linear in
-# the rows: one copy per set of columns. Rows with NULL in a column that no input can use as NULL
-# are not kept.
+# Rows of a cycle's inputs, indexed by every set of lookup columns. Law: an index is the sum of all
+# rows added. Before a step's rows are added, a lookup gives the old rows, and with a small index of
+# the step's rows the new ones. State: one copy of the rows per set of columns. Rows with NULL in a
+# column where no input can match NULL are not kept.
 
 
 class Stores:
@@ -256,12 +255,11 @@ class View(Struct, frozen=True):
         return Found(owners, self.stores.renamed(at, rows))
 
 
-# Partial rows of a circle that grow, input by input, to joined rows. Law: a partial row and its
-# extensions stand for all joined rows that hold it; each row goes on with the input that offers
-# it the fewest rows by what it has bound, and an input of which everything is bound is asked
-# before any other, so a triangle costs the smaller of two degrees. Few are extended at once
-# (`LOT`), so what is on the way is small however many joined rows there are. Rows with NULL where
-# a class compares it as no value are dropped.
+# Partial rows of a cycle that grow, input by input, to joined rows. Law: a partial row and its
+# extensions stand for all joined rows that contain it. Each row is extended by the input with the
+# fewest matches; an input whose columns are all bound comes first. So a triangle costs the smaller
+# of two degrees. At most `LOT` rows are extended at once, which bounds memory. Rows with NULL are
+# dropped where the class does not match NULL.
 
 LOT = 1_000_000  # Rows that are extended at once, unless one row has more matches
 
@@ -388,17 +386,13 @@ def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
     return partial.take(known.nonzero()[0])
 
 
-# Probe: inner join of inputs that equal columns lead around in a circle, without partial joins.
-# Identity: d(R1 join .. join Rm) is the sum over i of (R1 + dR1) join .. join dRi join .. join
-# Rm: inputs before the i-th as they are after the step, those behind it as they were. State: the
-# rows of every input by each set of columns that they are asked by, once for all inputs that have
-# the same rows; never a join of some of them. Cost: the changed rows, and for each the rows that
-# the least frequent of its values has, step by step; a triangle costs the smaller degree. NULL
-# has no partner, unless all equalities of its class compare it as a value. Weights multiply; rows
-# that go and come in one step are left out where they cancel. While it fills it only takes rows
-# in; then all joined rows come out, some at a time. A joined row carries the tags of all its
-# rows. Not to be confused with `join`, which keeps both its sides and so, one after the other,
-# all partial joins.
+# Probe: inner join of inputs in a cycle, without partial joins. Identity: d(R1 join .. join Rm) is
+# the sum over i of (R1 + dR1) join .. join dRi join .. join Rm: inputs before the i-th as after the
+# step, those behind it as before. State: the rows of each input by each set of lookup columns,
+# shared by inputs with the same rows. Cost: the changed rows, and for each the rows of its least
+# frequent value, input by input. NULL has no partner, unless all equalities of its class compare it
+# as a value. Weights multiply, tags of all rows are carried, rows that cancel in a step are
+# dropped. While it fills it only consumes rows; all joined rows follow, in lots.
 
 
 class Probe(Operator):

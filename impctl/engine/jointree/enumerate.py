@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from impctl.engine.result_rows import Runs
 
 
-# Joined rows of a tree written down, those asked for only: breadth first from some of its tuples.
-# Law: the rows that come out are those that the given tuples are part of, each with its copies: a
-# tuple's own rows multiplied along the way. A way leads through live tuples only, so no part of a
-# row leads nowhere (an error, should one), and no step on the way is wider than what comes out.
-# What a semi or anti edge looks at is no part of a row; where a left edge finds no partner, all
-# columns from there on are NULL. Cost: the rows that come out, times nodes, and the tuples of
-# each key on the way, of which some may not be alive.
+# Joined rows of a tree on request, breadth first from given tuples. Law: the result is the joined
+# rows that the given tuples are part of, with their copies: the product of the tuples' rows. Only
+# live tuples are followed, so every partial row leads to a result (else an error), and no step is
+# wider than the result. The inputs of semi and anti edges are not part of a row; where a left edge
+# has no partner, all columns below it are NULL. Cost: the result rows times nodes, and the tuples
+# of each key passed, some of which may not be alive.
 
 
 class Shown(Struct, frozen=True):
@@ -331,14 +330,12 @@ def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held)
     return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
-# What a change of one relation does to the joined rows of a tree. Law: with the tree as it stood
-# before and as it stands after one input's change, the rows that the second joins less those of
-# the first. They are found from below and from above: tuples whose own rows came or went; below
-# an edge of existence the tuples above the uppermost one that came alive or ceased to be; at each
-# left edge on the way the tuples whose last partner went, or first one came, for the row padded
-# with NULL. What goes is looked for in the tree before, what comes in the one after, so each way
-# leads through tuples that were live there. Cost: that of the rows, and of the tuples that the
-# step touched.
+# The change of a tree's joined rows when one input changes. Law: the joined rows of the tree after
+# the change minus those before. They are found from tuples whose own rows came or went, from tuples
+# above the uppermost edge of existence that became or ceased to be alive, and at each left edge
+# above from tuples whose last partner went or first one came (for the row padded with NULL).
+# Deleted rows are looked up in the tree before, inserted ones in the tree after, so only live
+# tuples are followed. Cost: those rows, and the touched tuples.
 
 
 class TreeChange(Struct, frozen=True):
@@ -405,17 +402,14 @@ class TreeChange(Struct, frozen=True):
         return has
 
 
-# Joined rows: a tree in bits mode whose joined rows are wanted too, and who takes part in them.
-# Identity of `JoinedRows`: the output's change is that of the rows which the tree joins, with
-# their copies; the columns are those shown of the nodes. Inputs are the tree's, brought in one
-# after the other, so that a table that stands in several nodes changes in one of them at a time.
-# State: that of `Tree` and `Live`, which it steps; no joined row. Cost: theirs, once for each
-# input that changed, and the rows that come out. NULL: a column of a left edge without a partner.
-# Negative weights: what goes is found in the tree as it was. A join that becomes empty puts its
-# last rows out and no more. `EnumeratedRows` are those of an answer; as nobody above reads them,
-# they are told only when asked. Identity of `JoinedRowTags`: the ranges of the rows that take
-# part, which `JoinedRows` has found by then; it reads its output only to be stepped after it, and
-# has no state. Not to be confused with `tree`, which puts out groups and never a joined row.
+# Joined rows of a tree in bits mode, and the ranges of the rows that take part. Identity of
+# `JoinedRows`: the output's change is that of the joined rows, with their copies, in the columns
+# shown. Inputs are applied one after the other, so a table in several nodes changes in one at a
+# time. State: that of `Tree` and `Live`, never a joined row. Cost: theirs, once per changed input,
+# and the result rows. Columns below a left edge without a partner are NULL. Deleted rows are looked
+# up in the tree as it was. `EnumeratedRows` are those of a materialized result, computed only on
+# request. Identity of `JoinedRowTags`: the ranges of the rows that take part, which `JoinedRows`
+# computes; it has no state, and reads that output only to be stepped after it.
 
 
 class JoinedRows(Operator):

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
 
-# How many rows or tuples are worked on at once. Law: what becomes of a lot does not depend on the
-# others, but for sums that the next lot adds to, so any lots mean the same.
+# Rows or tuples processed at once. Law: lots do not depend on each other, apart from sums that the
+# next lot adds to, so any sizes give the same result.
 
 LOT = 1_000_000  # Batch size whose temporaries stay small beside the state of many more
 MOST = 20_000_000
@@ -52,11 +52,10 @@ def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, length)
 
 
-# What the rows of a node's own flow make of its tuples: rows, slots, numbers, ranges. Law: a
-# tuple owns the sum of the weights of all rows ever seen that have it, and the sums of their
-# arguments, whatever batches they came in. Rows with NULL where a partner is needed are dropped;
-# for left and anti edges they stay. A count below zero is an error. Cost: the rows, and a look-up
-# per different tuple.
+# Tuples of a node's input rows: rows, slots, numbers, ranges. Law: a tuple has the total weight of
+# all its rows so far and the sums of their arguments, however they were batched. Rows with NULL are
+# dropped where a partner is needed; for left and anti edges they stay. A count below zero is an
+# error. Cost: the rows, and a lookup per different tuple.
 
 
 class Entering(Struct, frozen=True):
@@ -202,28 +201,26 @@ def count_ranges(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets
     return tuple(group_sets)
 
 
-# What one node of a join tree remembers, and how it is looked up.
-#
-# State, all of it in runs that checkpoints know (`name` is the tree's and the node's):
-# - `name.tuples`: own rows, own slots and a number, by kept columns (`rows` is own here). A leaf
-#   whose key tells the tuple has none: its tuples are its keys;
-# - `name.keys`: rows and slots, by key; at the root these are the groups, with their number and
-#   how many tuples they hold, so that a group keeps its number while anything refers to it. In
-#   bits mode a root needs none: what is alive there is live;
-# - `name.by<i>`: tuples by the key of the i-th child, unless that key tells the tuple;
-# - `name.up`: tuples by key, or by the group's number at a root with groups: the way down;
-# - `name.fragments<i>`: rows by (tuple's number, range) of the i-th access, unless a column tells;
-# - `name.best<slot>`: how many alive tuples of a key have which best, per MIN or MAX below, and
+# The state of one node of a join tree, as runs that are checkpointed (`name` is the tree's and the
+# node's):
+# - `name.tuples`: own rows, own slots and a number, by kept columns. A leaf whose key determines
+#   the tuple has none: its tuples are its keys;
+# - `name.keys`: rows and slots, by key. At the root these are the groups, with their number and
+#   their tuples, so that a group keeps its number while anything refers to it. In bits mode a root
+#   needs none: what is alive there is live;
+# - `name.by<i>`: tuples by the key of the i-th child, unless that key determines the tuple;
+# - `name.up`: tuples by key, or at a root with groups by the group's number: the way down;
+# - `name.fragments<i>`: rows by (tuple's number, range) of the i-th access, unless a column
+#   determines the range;
+# - `name.best<slot>`: per MIN or MAX below, how many living tuples of a key have each best value;
 #   at the argument's node `name.own<slot>`: the rows of a tuple by rank;
-# - `name.distinct<i>`: at the root, how many alive tuples of a group have which value of an
-#   argument that DISTINCT counts once (see `engine.jointree.values`);
-# - `name.first<slots>.rows` and `.codes`, or `last`: at the root, the values of alive tuples of a
-#   group in an order (see `engine.jointree.values`);
-# - `name.live`: how many live tuples of the parent want a key (surviving rows, at the root). It
-#   is apart from `keys` because another operator writes it.
-#
-# Law: after every step `keys` holds for each key the rows of the joined subtree that have it,
-# with multiplicity, and the sums over these; in bits (`is_bits`) how many tuples of it are alive.
+# - `name.distinct<i>`: at the root, how many living tuples of a group have each value of a DISTINCT
+#   argument; `name.first<slots>.rows` and `.codes`, or `last`: at the root, the values of living
+#   tuples of a group in an order (both: see `engine.jointree.values`);
+# - `name.live`: how many live tuples of the parent want a key (at the root: surviving rows). Apart
+#   from `keys`, because another operator writes it. Law: after every step `keys` has for each key
+#   the rows of the joined subtree, with multiplicity, and the sums over these; in bits mode
+#   (`is_bits`) the number of living tuples.
 
 NUMBER, HELD, LIVE = "number", "held", "live"
 GLOBAL = 1  # The number of the one group of a root without group columns

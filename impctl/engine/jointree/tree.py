@@ -29,13 +29,12 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import NO_PAIRS, Pairs, SpanTags
 from impctl.errors import EvaluationError
 
-# A tree filled with whole tables: up once, after all rows are in, and down once after that. Law:
-# what is remembered, and what is told, is what stepping with the same rows would have come to,
-# whatever batches they come in and in whatever order. While rows come in, only what tuples own is
-# counted (`take_in`); then every node's keys and indexes are made, children before parents
-# (`settle`), and at last who is wanted is found, parents before children (`first_told`). Every
-# tuple is looked at once on either way, in `lots`, so beside the state memory holds a lot and one
-# node's tuples. Cost: the rows, and the tuples with their look-ups.
+# A tree filled with whole tables: up once after all rows, then down once. Law: state and output are
+# those of stepping with the same rows, whatever their batches and order. While rows arrive, only
+# the tuples' own counts change (`take_in`); then keys and indexes are computed, children before
+# parents (`settle`), and finally wanted keys, parents before children (`first_told`). Each tuple is
+# visited once per direction, in lots, so memory beside the state is one lot and one node's tuples.
+# Cost: the rows, and the tuples with their lookups.
 
 
 def take_in(node: TreeNodeState, batch: Batch) -> None:
@@ -127,19 +126,17 @@ def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
         yield node.tuples_of(tuples.between(start, end).columns, end - start)
 
 
-# Tree, the way up: a join of n inputs as counts and sums per group, without a joined row.
-# Identity: for every group of the joined rows whose value changed, the output's change is minus
-# its old row plus its new row, as a grouping over the join would give it; all nodes that changed
-# are handled in one pass, so there is nothing to include and exclude again. State: see
-# `engine.jointree.node`. Cost: the batches' rows and the touched tuples (those of the batches,
-# and those above a key whose value changed), with what looking them up takes; never the joined
-# rows. NULL is a group; in a key NULL has no partner, unless the key compares it as a value.
-# Negative weights take away what was counted; below zero is an error. A group without rows is
-# gone; without group columns there is one that always exists; where MIN_BY has a choice, there is
-# a row for every value Spark may take. While it fills nothing comes out, and then all groups at
-# once. In bits mode, where nothing decides, no row comes out: the batch only tells `Live` that
-# there was a step. Rows carry no ranges but a hidden column, `tree.group`. Not to be confused
-# with `join`, which writes joined rows down, and `live`, which tells ranges.
+# Tree, the way up: a join of n inputs as counts and sums per group, without joined rows. Identity:
+# for every group whose value changed, the output's change is minus its old row plus its new row, as
+# a grouping over the join gives it. All changed nodes are processed in one pass, without inclusion
+# and exclusion. State: see `engine.jointree.node`. Cost: the batches' rows, and the touched tuples
+# (those of the batches, and those above a changed key) with their lookups; never the joined rows.
+# NULL is a group; in a key it has no partner, unless the key compares it as a value. A count below
+# zero is an error. A group without rows is gone; without group columns there is always one group.
+# Where MIN_BY has a choice, there is a row for every value that Spark may take. While it fills
+# nothing is emitted; all groups follow at the end. In bits mode no row is emitted: the batch only
+# tells `Live` that there was a step. Rows carry a hidden column, `tree.group`, and no ranges;
+# `Live` emits those.
 
 
 class Tree(Operator):
@@ -282,16 +279,15 @@ def _sums_named() -> Iterator[None]:
         raise sum_too_large() from error
 
 
-# Live, the way down: which rows take part in a group that survived, told as ranges. Identity: for
-# each sketched access of the tree, the output's change is that of the ranges of all its rows that
-# a row of a surviving group is joined from, one count per tuple and range. Inputs: the rows of
-# the groups that survived what decides, with the hidden column `tree.group`, and the output of
-# `Tree`, which is there whenever that was stepped: a row may have moved to another range although
-# no group changed. In bits mode whatever is alive survives, and the first input is not read.
-# State: per key how many live tuples want it, beside the nodes, which it shares with `Tree` and
-# only reads. Cost: the touched tuples, the tuples whose bit flips, and the ranges told. NULL keys
-# of a left edge want nothing. A group that leaves the result more often than it came is an error.
-# Not to be confused with the merge, which counts what this tells.
+# Live, the way down: the ranges of the rows that take part in a surviving group. Identity: for each
+# sketched access of the tree, the output's change is that of the ranges of all rows from which a
+# row of a surviving group is joined, one count per tuple and range. Inputs: the rows of the
+# surviving groups, with the hidden column `tree.group`, and the output of `Tree`, also where no
+# group changed: a row may have moved to another range. In bits mode everything alive survives, and
+# the first input is not read. State: per key the number of live tuples that want it; the nodes are
+# shared with `Tree` and only read. Cost: the touched tuples, the tuples whose bit flips, and the
+# ranges emitted. NULL keys of a left edge want nothing. A group that leaves the result more often
+# than it entered is an error.
 
 
 class Live(Operator):

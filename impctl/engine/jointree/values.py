@@ -32,9 +32,8 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.engine.jointree.spec import JoinTree
 
-# Tuples, and state by the columns of a tuple or of its key. Law: a `KeyedState` is an arrangement
-# whose key is told by its code alone where that is possible: it is one column of whole numbers
-# that is never NULL. Then no key column is kept.
+# Tuples, and state by the columns of a tuple or of its key. Law: where a key is one column of
+# integers that is never NULL, its code determines it, and a `KeyedState` keeps no key column.
 
 _NARROW_DIGITS = 18
 Columns = Mapping[AttributeId, Vector]
@@ -161,9 +160,8 @@ def _is_whole(kind: SqlType) -> bool:
     return kind.kind in INTEGRAL or kind.kind in TEMPORAL or is_narrow
 
 
-# Tuples of a root that came alive or ceased to be, and the groups that they are of. Law: what is
-# told of a group's values one by one moves where a tuple is alive now and was not, or the other
-# way round; found once per step, whoever asks (`engine.jointree.values`, `.ordered`).
+# Tuples of a root that became or ceased to be alive, and their groups. Law: only these change the
+# values that are counted one by one; computed once per step for all readers.
 
 
 class AliveChange(Struct, frozen=True):
@@ -186,12 +184,11 @@ class AliveChange(Struct, frozen=True):
         return cls(tuples, grouping, came, at, owners)
 
 
-# Values of a group that count once however many joined rows have them: DISTINCT at the root. Law:
-# a group has a value of a column that the root keeps iff an alive tuple of the group has it. So
-# where tuples come alive or cease to be, the value is counted per group, and where that crosses
-# zero it is added to what the group comes to, or taken away. Equality is that of GROUP BY; NULL
-# does not count. Cost: the tuples that came alive or ceased to be. Counts below zero are an
-# error.
+# Values that count once per group: DISTINCT at the root. Law: a group has a value of a column that
+# the root keeps iff a living tuple of the group has it. Tuples that become or cease to be alive are
+# counted per group and value; where a count crosses zero, the value is added to the group or taken
+# away. Equality is that of GROUP BY; NULL does not count; a count below zero is an error. Cost:
+# those tuples.
 
 
 class OnceColumn(Struct, frozen=True):
@@ -226,12 +223,11 @@ def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
     )
 
 
-# Values of a group that an order finds: extremes of text, MIN_BY and MAX_BY, at the root. Law:
-# what is first among the joined rows of a group is first among its alive tuples, where the root
-# keeps both the value and what orders it, since neither depends on how often a row is there. So
-# where tuples come alive or cease to be, their values come or go per group. An argument of which
-# nothing else is asked is counted by tuples: that tells whether there is any. Cost: the tuples
-# that came alive or ceased to be, and the look-ups of `engine.extremes` for every touched group.
+# Values of a group found by an order: extremes of text, MIN_BY and MAX_BY, at the root. Law: the
+# first value among a group's joined rows is the first among its living tuples, because the root
+# keeps the value and its order, and neither depends on the number of copies. An argument of no
+# other aggregate is counted by tuples, to know whether there is any. Cost: the tuples that became
+# or ceased to be alive, and the lookups of `engine.extremes` for every touched group.
 
 
 class OrderedColumns:
@@ -263,15 +259,14 @@ class OrderedColumns:
             self.firsts.add(moved, change.owners, change.came[at])
 
 
-# What tuples and keys are worth: products of counts, sums multiplied by counts, and their
-# changes. Law: a tuple's value is the sum over the joined rows that extend it below: its own rows
-# times the product of its children's, and a slot times the counts of all others. A key's value is
-# the sum over its tuples. Every value is a function of what is stored, bit for bit the same
-# whenever it is asked for, so taking an old value away takes away exactly what was added. Counts
-# that do not stay below 2^62 stop the step (`count_too_large`); sums of integers and decimals are
-# exact in 128 bits; a sum of doubles multiplied by a count is split by its digits, and what a
-# product, a difference or a sum may lose is added to its `drift`. NaN and infinities are counts,
-# and multiply as counts. State columns are those of `engine.accumulators`.
+# Values of tuples and keys: products of counts, sums multiplied by counts, and their changes. Law:
+# a tuple's value is the sum over the joined rows that extend it below: its own rows times the
+# product of its children's, and a slot times the counts of all others. A key's value is the sum
+# over its tuples. Every value is a function of stored state, to the bit, so subtracting an old
+# value removes exactly what was added. Counts beyond 2^62 stop the step (`count_too_large`). Sums
+# of integers and decimals are exact in 128 bits. A sum of doubles multiplied by a count is split by
+# its digits, and what products, differences and sums may lose is added to its `drift`. NaN and
+# infinities are counts, and multiply as counts. State columns are those of `engine.accumulators`.
 
 MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
