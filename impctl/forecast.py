@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-# Commits as numbers: when each came, and how much it changed. Law: what a log does not tell is
-# None; counts are never negative. Times are as they were written: who forecasts takes those of
-# `effective_times`, which never go back and never lie in the future.
+# Commits as numbers: when each came, and how much it changed. Law: what a log does not contain is
+# None; counts are never negative. Times are as written; forecasts use `effective_times`, which
+# never go back and never lie in the future.
 
 KEPT = 400  # Commits kept per table: more than any forecast looks back
 
@@ -61,11 +61,10 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     return result
 
 
-# How likely something comes in the next stretch of time, by when it came before. Law: a chance
-# lies between 0 and 1, neither reached: what never came in n stretches has 1/(2n + 2). Each
-# stretch is judged by those before it; that way speaks which lost least by its last
-# `CHANCES_JUDGED`
-# chances (Brier), the base rate where several did.
+# The chance of an event in the next stretch of time. Law: a chance lies strictly between 0 and 1:
+# without an event in n stretches it is 1/(2n + 2). A stretch is predicted from those before it. The
+# method with the least Brier loss over its last `CHANCES_JUDGED` chances is chosen; the base rate
+# on a tie.
 
 CHANCES_JUDGED = 60  # Chances by which a method is judged
 SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same time
@@ -147,10 +146,9 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
     return result
 
 
-# How far off a forecast may be: intervals that are to hold four times in five. Law: an interval
-# contains its forecast, and no number below 0. Each end comes from what was known before. Of
-# three ways to draw it that one is taken whose intervals were the best by pinball loss, which
-# wide ones lose as well as those that are missed.
+# Intervals that contain the next number four times in five. Law: an interval contains its forecast
+# and no negative number, and depends only on earlier numbers. Of three methods the one with the
+# least pinball loss is chosen, which penalizes wide intervals as well as misses.
 
 HELD = 0.8  # The coverage of an interval
 INTERVALS_JUDGED = 60  # Intervals by which a method is judged
@@ -226,12 +224,10 @@ def _pinball(ends: Floats, came: Floats) -> Floats:
     return total
 
 
-# Six simple forecasters of the next number of a series, and which of them speaks. Law: a forecast
-# of a number uses what came before it and nothing else. At each step that one speaks whose mean
-# error over its last `CHANCES_JUDGED` forecasts is the least, the first of equals. Forecasts lie
-# between
-# the least and the greatest number before them. Cost: some operations of numpy over the whole
-# series; no loop over its numbers.
+# Six simple forecasters of the next number of a series, and the choice among them. Law: a forecast
+# uses earlier numbers only, and lies between the least and the greatest of them. At each step the
+# forecaster with the least mean error over its last `FORECASTS_JUDGED` forecasts is chosen, the
+# first of equals. Cost: a few NumPy operations over the series, without a Python loop.
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]

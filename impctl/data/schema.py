@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# Value types as Spark SQL and Delta name them, columns and schemas. Law: a `SqlType` is a plain
-# value; two types are equal exactly when Spark calls them the same.
+# Law: two types are equal exactly when Spark calls them the same.
 
 
 class Kind(StrEnum):
@@ -149,8 +148,8 @@ class Schema(Struct, frozen=True):
         return None
 
 
-# Names of tables and columns as they stand in SQL. Law: any name can stand there, whatever
-# characters it has; what is written in parts is read back in the same parts.
+# Names of tables and columns in SQL. Law: any name can be quoted, whatever its characters, and is
+# read back in the same parts.
 
 _PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
 

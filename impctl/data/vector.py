@@ -14,13 +14,11 @@ from impctl.data.memory import reserve
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
 
-# One column of values in the form the engine computes with. Law: `values` is a NumPy array for
-# everything but strings and binary, which stay Arrow arrays; `valid` is None when no value is
-# NULL; a slot that is NULL holds an arbitrary value that nobody may look at. Canonical values:
-# integers, dates (days) and timestamps (microseconds) as int64; booleans as bool; decimals as
-# unscaled integers (int64, or Python ints in an object array where they do not fit); FLOAT and
-# DOUBLE as float64. `error` bounds how far a float value may lie from what Spark would compute;
-# None means it is exact.
+# Law: `values` is a NumPy array, but an Arrow array for strings and binary; `valid` is None when no
+# value is NULL; the slot of a NULL has an arbitrary value. Canonical values: integers, dates (days)
+# and timestamps (microseconds) as int64; booleans as bool; decimals as unscaled integers (int64, or
+# Python ints in an object array where they do not fit); FLOAT and DOUBLE as float64. `error` bounds
+# the distance of a float value from Spark's; None means exact.
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -253,8 +251,7 @@ def concat(vectors: list[Vector]) -> Vector:
     return Vector(first.type, values, valid, error)
 
 
-# Many slices of one array at once. Law: the slices come out one after the other, in the order
-# asked for; cost is their total length.
+# Many slices of one array, in the requested order. Cost: their total length.
 
 
 def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -270,10 +267,8 @@ def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return positions, owners
 
 
-# What was computed of something that never changes, kept for the next who asks the same of it.
-# Law: whoever asks gets what he would have computed himself; nobody changes what he got. What is
-# found is dropped with what it was computed of, and only the latest few are held, so that a
-# hundred questions of which no two are alike hold no more than a few answers.
+# Cached results of an immutable subject. Law: a cached result is the one that computing it gives,
+# and nobody changes it. Only the latest few are kept, and no longer than the subject.
 
 T = TypeVar("T")
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# What a column of partial aggregates means. Law: a pass over rows that somebody else makes gives,
-# per group, exactly these columns; which ones a grouping wants follows from its accumulators.
+# Columns of partial aggregates. Law: a pass over rows outside the engine gives, per group, exactly
+# these columns; a grouping's accumulators determine which.
 
 
 class Meaning(StrEnum):
@@ -66,9 +66,9 @@ PARTIAL_ROWS = PartialColumn(Meaning.ROWS)
 SPECIALS = (Meaning.NAN, Meaning.PLUS_INFINITY, Meaning.MINUS_INFINITY)
 
 
-# Which values of a group came or went as a whole: what DISTINCT inside an aggregate counts. Law:
-# a value counts once per group as long as it occurs there at all; equality is that of GROUP BY.
-# Cost: the pairs of group and value that changed.
+# Values that a group gains or loses: DISTINCT inside an aggregate. Law: a value counts once per
+# group while it occurs there; equality is that of GROUP BY. Cost: the changed pairs of group and
+# value.
 
 _COUNT = "count"
 
@@ -105,13 +105,12 @@ class DistinctValues:
         return result
 
 
-# What an aggregate remembers per group for one argument. Law: every accumulator is an abelian
-# group under `add`: deleting what was inserted leaves what was before, so the order and batching
-# of changes do not matter. Counts, and sums of integers and decimals, are exact. Sums of doubles
-# carry how far Spark's order-dependent sum may lie from ours: n rows of total magnitude M are off
-# by at most n * 2^-53 * M, plus our own compensated error. NaN and infinities are counted apart,
-# so that deleting them restores the finite sum. State columns are named `<kind><argument>`; an
-# absent column is all zero.
+# The state of an aggregate per group and argument. Law: every accumulator is an abelian group under
+# `add`: deleting what was inserted restores the state, so order and batching of changes do not
+# matter. Counts, and sums of integers and decimals, are exact. A sum of doubles carries a bound on
+# its distance from Spark's order-dependent sum: n rows of total magnitude M are off by at most n *
+# 2^-53 * M, plus our compensated error. NaN and infinities are counted apart, so deleting them
+# restores the finite sum. State columns are named `<kind><argument>`; an absent column is all zero.
 
 Values = dict[str, Any]  # State columns by name, arrays of one length
 
@@ -465,10 +464,9 @@ def sum_of(
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
 
 
-# The outputs of a grouping that are values found by an order, beside its other outputs. Law: an
-# output row stands for every combination of values that Spark may take where rows tie, and these
-# are a function of the state alone, so what was put out is taken back as it was. A group without
-# a known key has NULL.
+# Outputs of a grouping that are found by an order. Law: there is an output row for every
+# combination of values that Spark may take where rows tie. These are a function of the state alone,
+# so a retracted row equals the emitted one. A group without a known key has NULL.
 
 _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
@@ -762,8 +760,7 @@ def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
     return root, np.where(error == 0, 0.0, spread)
 
 
-# An output of a grouping: what gives it its value. Law: a column is a function of the group's
-# state alone.
+# Law: an output column is a function of the group's state alone.
 
 ROWS = "rows"  # The state column with a group's rows
 
@@ -821,11 +818,10 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
             state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
 
 
-# The extremes of an aggregate's groups: all values kept, or the best of them with refill. Law:
-# after `change` every touched group has its least and greatest values as if all of them were
-# kept. A group whose buffer is used up while it still has values is asked for; what comes is
-# checked against the group's count. Cost: the changed values and, bounded, the buffers they are
-# in.
+# Extremes per group: all values kept, or the best of them with refill. Law: after `change` every
+# touched group has its least and greatest values as if all were kept. A group with values but an
+# empty buffer is refilled, and the refill checked against the group's count. Cost: the changed
+# values and, if bounded, their buffers.
 
 
 class ChangedGroups(Struct, frozen=True):

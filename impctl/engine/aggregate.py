@@ -42,16 +42,14 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
 
-# Grouping with counts, sums, spreads, extremes, and counts and sums over distinct values.
-# Identity: for every group whose input changed, the output's change is minus its old row plus its
-# new row; all other groups stay. State, per group: row count, and per argument what its
-# accumulator keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per
-# (group, range): row count, unless the input is keyed (then all rows of a group carry the same
-# range, which the batch itself tells). Cost: the batch's rows and changed groups, and the ranges
-# of groups that enter or leave the result; never the state. NULL is a key. A group whose row
-# count reaches zero is gone; without keys there is one group that always exists. Where MIN_BY has
-# a choice, there is a row for every value Spark may take. A count below zero is an error. Not to
-# be confused with the merge, which counts result rows.
+# Grouping with counts, sums, spreads, extremes, and counts and sums over distinct values. Identity:
+# for every group whose input changed, the output's change is minus its old row plus its new row.
+# State, per group: the row count and its accumulators; per (group, value): a count, for extremes
+# and DISTINCT; per (group, range): the row count, unless the input is keyed (then all rows of a
+# group carry the same range, which the batch gives). Cost: the batch's rows and changed groups, and
+# the ranges of groups that enter or leave the result; never the state. NULL is a key. A group whose
+# row count reaches zero is gone; without keys there is always one group. Where MIN_BY has a choice,
+# there is a row for every value that Spark may take. A count below zero is an error.
 
 _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]
@@ -394,16 +392,14 @@ class AggregateOperator(Operator):
         self._next_group = counters[self._counter]
 
 
-# Grouping whose groups are not kept: the rows of those that change are read where they lie.
-# Identity: that of `engine.aggregate`, whose output this one puts out bit for bit. Rows of a
-# changed group before the step are those read, which are as after it, less what the step brings;
-# a grouping made of these alone, and stepped by the change, gives the group's old row and its new
-# one. State: a filter of the groups' keys. A group that the filter does not know was not there
-# before, and nothing is read for it. Cost: the reading, and the rows of the changed groups. NULL
-# is a key. A group whose last row goes gives its old row alone; its key stays in the filter. What
-# is put out must be a function of the bag of the group's rows, so that what is taken back is what
-# was put out: `Aggregate.is_deterministic` says which groupings are such. Not to be confused with
-# a side of a join that is read, whose rows are put out themselves.
+# Grouping whose groups are not stored: the rows of changed groups are read from the tables.
+# Identity: that of `AggregateOperator`, to the bit. A changed group's rows before the step are
+# those read, which are as after it, minus the step's; a grouping of these, stepped by the change,
+# gives the old and the new row. State: a filter of the groups' keys; a key that is not in it is
+# new, and nothing is read. Cost: the reading, and the rows of the changed groups. NULL is a key. A
+# group whose last row goes gives its old row only; its key stays in the filter. The output must be
+# a function of the bag of the group's rows, so that a retracted row equals the emitted one: see
+# `AggregateOperator.is_deterministic`.
 
 
 class GroupsRead(Operator):

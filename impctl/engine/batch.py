@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# The one answer of the engine to a change that its state contradicts, and to state it cannot
-# read. Law: a count below zero, or rows that were never counted, mean that the table's history
-# and the state disagree: an error that asks for recapture, never a guess. So does stored state
-# with entries that are missing, unknown or of other types, which only another release writes.
+# Law: state that contradicts a change (a count below zero, rows that were never counted) is an
+# error that asks for recapture, never a guess. So is stored state with entries that are missing,
+# unknown or of other types, which only another release writes.
 
 
 def disagreement(message: str) -> CountBelowZeroError:
@@ -59,8 +58,8 @@ def loading() -> Iterator[None]:
         raise unreadable(str(error).partition("\n")[0]) from error
 
 
-# A batch: rows with signed weights and a tag per sketched access. Law: a batch means the sum of
-# its rows; two batches are equal when their consolidated sums are. Batches never change.
+# Law: a batch means the sum of its rows; two batches are equal when their consolidated sums are.
+# Batches never change.
 
 
 class Batch(Struct, frozen=True):
@@ -163,9 +162,9 @@ def difference(came: Batch, went: Batch) -> Batch:
     return stacked_batches(parts) if parts else came
 
 
-# Rows that are one and the same counted once, and those that cancel left out. Law: a batch and
-# its consolidated form mean the same sum. Rows are one where all columns and all tags are, value
-# for value: 0.0 does not cancel -0.0, one NaN cancels another only bit for bit.
+# Consolidation: equal rows are summed, rows that cancel are dropped. Law: a batch and its
+# consolidated form mean the same sum. Rows are equal when all columns and all tags are, to the bit:
+# 0.0 does not cancel -0.0.
 
 _BINARY = SqlType(Kind.BINARY)
 _FEW = 8  # Rows per repeated code from which picking the rows with such a code pays

@@ -2,9 +2,8 @@
 
 Law: `step` takes the signed change of every source, leaves every operator in the state it would
 have after seeing all input at once, and returns the change of the last operator's output. An
-operator whose inputs did not change is not stepped. A circuit is itself an operator with an
-operator's obligations, so it can be part of another one. A failing step leaves it unusable: restore
-it from its last checkpoint (state is only written by `store`, in one transaction).
+operator whose inputs did not change is not stepped. A circuit is itself an operator, so it can be
+part of another one. A failing step leaves it unusable: restore it from its last checkpoint.
 """
 
 from __future__ import annotations

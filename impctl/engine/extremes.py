@@ -23,10 +23,10 @@ from impctl.errors import NotExactError
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# Sort keys as integers: weakly ordered codes to search by, and exact ranks among a few rows. Law:
-# a row that sorts before another has a code at most as great; rows that tie have equal codes, and
-# so may others, which the exact ranks then tell apart. Order as Spark's: NaN is the greatest
-# double, -0.0 equals 0.0, strings by their UTF-8 bytes, NULL where the key says.
+# Sort keys as integers: codes to search by, and exact ranks among a few rows. Law: a row that sorts
+# before another has a code at most as great. Rows that tie have equal codes; so may others, which
+# the exact ranks distinguish. Order as in Spark: NaN is the greatest double, -0.0 equals 0.0,
+# strings by their UTF-8 bytes, NULL where the key says.
 
 _PREFIX = 8
 
@@ -92,13 +92,11 @@ def _text_ranks(values: pa.Array) -> Ints:
     return taken
 
 
-# Values in the order of a key, per group: extremes of text, and what stands beside an extreme.
-# Law: `first` gives exactly the values of those rows of a group whose key is least (or, reversed,
-# greatest); several where rows tie, each once. Rows whose key is NULL do not count. Order as
-# Spark's: text and binary by bytes, NaN the greatest double, -0.0 equals 0.0. State: rows by
-# group and the weakly ordered code of their key (`engine.extremes`), and how often each code
-# occurs. Cost: the rows changed; per changed group a look-up, and the rows that share the first
-# one's code (text: its first eight bytes).
+# Values in the order of a key, per group: extremes of text, MIN_BY and MAX_BY. Law: `first` gives
+# the values of the rows of a group whose key is least (or, reversed, greatest); several where rows
+# tie, each once. Rows whose key is NULL do not count. State: rows by group and code of their key,
+# and a count per code. Cost: the rows changed; per changed group a lookup, and the rows that share
+# the first one's code (text: its first eight bytes).
 
 _ORDERED_GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
 _MOST_TIES = 64  # Different values beside one extreme; each becomes a row that the query may have
@@ -202,11 +200,10 @@ class OrderedValues:
         return (self._rows, self._counts)
 
 
-# Least and greatest values per group. Law: per group every value is counted, so deleting the
-# extreme one brings back the next. Values are kept as ranks, 64-bit integers in the order of
-# Spark's MIN and MAX: NaN is the greatest double, -0.0 equals 0.0; a maximum is the minimum of
-# reversed ranks. Counting costs the values changed; looking a changed group up costs the first
-# few of its values, more where many of these were deleted.
+# Least and greatest values per group. Law: every value is counted per group, so deleting the
+# extreme restores the next. Values are kept as ranks, 64-bit integers in the order of Spark's MIN
+# and MAX; a maximum is the minimum of reversed ranks. Cost: the changed values; looking up a
+# changed group costs its first few values, more where many of these were deleted.
 
 _WINDOW = 8  # Values per group and run that a lookup starts with
 _NARROW_DIGITS = 18
@@ -408,11 +405,11 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
     return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
 
-# The best values of each group, counted; what lies beyond stays in the table. Law: a group's
-# buffer holds every value up to its edge, with its count, and nothing beyond; an edge only moves
-# down, until the group is refilled or empty. Beyond twice `size` different values the edge moves
-# to the best `size`. Without any value left and with an edge that is not COMPLETE, the group
-# needs a refill. Cost: the changed values, and the buffers of the groups they are in.
+# Counts of the best values of each group; the rest stays in the table. Law: a group's buffer has
+# every value up to its edge, with its count, and nothing beyond; an edge only moves down, until the
+# group is refilled or empty. Beyond twice `size` different values the edge moves to the best
+# `size`. An empty buffer whose edge is not COMPLETE needs a refill. Cost: the changed values, and
+# the buffers of their groups.
 
 
 class Best(Struct, frozen=True):

@@ -38,14 +38,13 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Inner join on equal keys. Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides
-# are distant dR join S + R join dS + dR join dS, so that neither is asked for rows that came in
-# this step. State: the rows of both sides by their keys, with their tags; of a distant side a
-# filter of its keys. Cost: the changed rows and the partners they find, never the other side. A
-# row whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a
-# value. Without keys every row is a partner (cross join). A joined row carries the tags of both
-# rows. Where both sides change and rows leave, pairs that cancel are left out. Not to be confused
-# with the outer, semi and anti joins, which are put together from this one.
+# Inner join on equal keys. Identity: d(R join S) = dR join S + (R + dR) join dS; with two distant
+# sides dR join S + R join dS + dR join dS, so neither is asked for rows of this step. State: the
+# rows of both sides by their keys, with tags; of a distant side a filter of its keys. Cost: the
+# changed rows and their matches, never the other side. A row whose key contains NULL has no partner
+# and is not kept, unless that key compares NULL as a value. Without keys every row is a partner
+# (cross join). A joined row carries the tags of both rows. Where both sides change and rows leave,
+# pairs that cancel are dropped. Outer, semi and anti joins are composed from this one.
 
 
 class Side(Struct, frozen=True):
@@ -249,16 +248,14 @@ def _takes_away(batches: Sequence[_Keyed | None]) -> bool:
     return any(batch is not None and bool((batch.rows.weights < 0).any()) for batch in batches)
 
 
-# Selection by a condition on a row and on scalars, which are columns of one other row at most.
-# Identity: with p(s) the condition for the scalars s, o those before the step and n those after
-# it, D the change of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T),
-# since the output was p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows.
-# These pass as they come; where the scalars change, the rows of T for which p(o) and p(n) differ
-# are read, narrowed by what the two say of a row (`plan.moved_conditions`). Cost: the changed
-# rows, and that read. Without a row of scalars nothing passes; a NULL scalar is a value of the
-# condition like any other. Filled, rows that come before the scalars are known are held back: to
-# hold none, the scalars' tables come first (`first_inputs`). Not to be confused with a join,
-# whose pairs have the columns of both sides.
+# Selection by a condition on a row and on scalars, the columns of at most one other row. Identity:
+# with p(s) the condition for the scalars s, o those before and n those after the step, D the change
+# of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T), since the output was
+# p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows. Where the scalars
+# change, the rows of T for which p(o) and p(n) differ are read, narrowed by statistics
+# (`plan.moved_conditions`). Cost: the changed rows, and that read. Without a row of scalars nothing
+# passes; a NULL scalar is a value of the condition like any other. While filling, rows that arrive
+# before the scalars are held back; the scalars' tables come first (`first_inputs`) to avoid that.
 
 _NOTHING = Literal(False, BOOLEAN)
 

@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Rows of a side of a join, or below a grouping, that are not kept but read when a key asks. Law:
-# `find` answers as of what was added, as `row_index` does, for every key that may be there: what
-# is read is as after the step, so the rows of this step that are still to be added (`expect`) are
-# taken off it. A key that was never added is never asked for, so rows that come in one step with
-# the first of their key ask nothing. Cost: the reading, once per step that has a key to ask for;
-# of state only the filter of keys. Rows that are held while the circuit is filled are held on,
-# when nothing will ask for them, while they take no more than `package`: who fills may keep them
-# after all.
+# Rows of a join side, or below a grouping, that are not stored but read by key. Law: `find` answers
+# as `RowIndex` does, as of the rows added so far, for every key that may exist. Reads are as after
+# the step, so this step's rows that are not added yet (`expect`) are subtracted. A key that was
+# never added is never read, so the first rows of a key read nothing. Cost: the reading, once per
+# step with a key to read; the state is the key filter. Rows held while the circuit is filled stay
+# held when nothing reads them any more, up to `room` bytes: they may be kept after all.
 
 
 class RowReader(Protocol):
@@ -190,10 +188,9 @@ def _bytes_of(batch: Batch) -> int:
     return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
 
 
-# What a bounded buffer asks for when deletions used it up. Law: an operator that keeps only its
-# best rows or values per group never guesses: where too few are left and there may be more, it
-# asks for all input rows of that group as they are after the change, and goes on from these.
-# Where they come from is none of the engine's business.
+# Refills of bounded buffers. Law: an operator that keeps only its best rows or values per group
+# never guesses: where too few are left and there may be more, it requests all input rows of that
+# group as after the change, and continues from these. The engine does not know their source.
 
 
 class Refill(Protocol):
@@ -269,14 +266,12 @@ def edge_after(
     return result
 
 
-# Which join keys the other side may hold: a Bloom filter that grows by what was added. Law: a key
-# that was added is always found; another one is found in about one of a thousand cases while
-# there are at most twice the keys there were when its words were made (`compact`). What is
-# deleted stays: the answer may be "perhaps" too often, never "no" wrongly. Cost of a change: its
-# keys; the filter's own words are written again only when the keys added since come to an eighth
-# of those in it. Source: B. Bloom, "Space/time trade-offs in hash coding with allowable errors"
-# (CACM 1970); all bits of a key in one block after F. Putze et al., "Cache-, hash- and
-# space-efficient Bloom filters" (WEA 2007).
+# A Bloom filter of the keys of a side. Law: an added key is always reported; another one in about
+# one of a thousand cases, up to twice the keys that its words were sized for (`compact`). Deleted
+# keys stay: "perhaps" may be too often, "no" is never wrong. Cost of a change: its keys; the words
+# are written again only when the keys added since reach an eighth of those in it. Source: B. Bloom,
+# "Space/time trade-offs in hash coding with allowable errors" (CACM 1970); all bits of a key in one
+# block after F. Putze et al., "Cache-, hash- and space-efficient Bloom filters" (WEA 2007).
 
 _WORDS_PER_BLOCK = 4
 _BITS_PER_KEY = 12

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# How far a recursion may go, whoever runs it. Law: what goes beyond is an error, never a part of
-# the rows.
+# Limits of a recursion. Law: exceeding one is an error, never a partial result.
 
 
 class Limits(Struct, frozen=True):
@@ -86,22 +85,20 @@ def level_limits(levels: int | None) -> LevelLimits:
     return LEVEL_LIMITS if levels is None else replace(LEVEL_LIMITS, levels=levels)
 
 
-# What an operator of a circuit is: everything that is asked of it from outside. Law: nobody
-# outside `engine` looks at what an operator is; whoever needs something asks here, and a simple
-# operator answers with the defaults. Its obligations, and who checks each:
+# The interface of an operator. Law: code outside `engine` never inspects an operator's class; an
+# operator without state answers with the defaults. Its obligations, and who checks each:
 #
-# 1. Stepping two batches one after the other means the same as stepping their sum; no change and
-#   an empty batch change nothing; a batch and its negative leave the state as it was.
+# 1. Stepping two batches one after the other equals stepping their sum; no change and an empty
+#   batch change nothing; a batch and its negative leave the state as it was.
 #   (`tests/engine/test_circuit.py` by circuits, `tests/compile/test_plans.py` by whole queries.)
-# 2. What `arrangements` and `counters` hand out is all that is remembered: a fresh operator that
-#   loaded the ones and took up the others goes on as if never stopped. (The same two.)
-# 3. Names of keepers and counters are given by whoever made the operator, and no others of the
-#   circuit have them; a keeper may stand in several operators, and one of them alone writes it.
-#   (`Circuit`, when it is made, and `tests/engine/test_circuit.py`.)
-# 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it
-#   stands. (`tests/compile/test_against_reference.py`, `test_moving.py`.)
-# 5. What `is_rowwise` may be stepped with any rows at any time. (`tests/compile/test_plans.py`.)
-# 6. Inputs in `reads` are read as they stand after the step, for what was there before it.
+# 2. `arrangements` and `counters` are all of its state: a new operator restored from them continues
+#   as if never stopped. (The same two.)
+# 3. Names of keepers and counters are unique in a circuit and given by the operator's creator. A
+#   keeper may be shared; one operator alone writes it. (`Circuit`, `tests/engine/test_circuit.py`.)
+# 4. `start` gives the output over empty input; `output`, where `can_output`, all of the present
+#   output. (`tests/compile/test_against_reference.py`, `test_moving.py`.)
+# 5. An `is_rowwise` operator may be stepped with any rows at any time. (`test_plans.py`.)
+# 6. Inputs in `reads` are read as after the step, and stand for the rows before it.
 #   (`tests/compile/test_joins.py`.)
 
 

@@ -2,9 +2,8 @@
 
 Law: the output is the input; state: the sum of all rows passed, without tags, by a lookup key.
 Cost: the rows of the change, and merges that each row takes part in a logarithmic number of times.
-Rows that cancel disappear when their runs merge. Bounds of values are not kept: a deleted row has
-exactly the values that were inserted. An unknown value (a sum beyond the greatest double) raises
-NotExactError. `note` records changes with their bounds.
+Bounds of values are not kept: a deleted row has exactly the inserted values. An unknown value (a
+sum beyond the greatest double) raises NotExactError. `note` records changes with their bounds.
 """
 
 from __future__ import annotations

@@ -38,12 +38,12 @@ from impctl.expr.error_bounds import unsure_value
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# The best rows of each group; what lies beyond stays in the table. Law: a group's buffer holds
-# every row whose code is at most its edge, and no other; an edge only moves down, until the group
-# is refilled. Beyond twice `size` rows the edge moves to the best `size`. A buffer that holds
-# fewer than `needed` rows although its edge is not COMPLETE is refilled, and what comes must
-# agree with what the buffer held. Rows that share the edge's code are all kept. Cost: the changed
-# rows, and the buffers of the groups they are in.
+# The best rows of each group; the rest stays in the table. Law: a group's buffer has every row
+# whose code is at most its edge, and no other; an edge only moves down, until the group is
+# refilled. Beyond twice `size` rows the edge moves to the best `size`. A buffer with fewer than
+# `needed` rows whose edge is not COMPLETE is refilled, and the refill must agree with the buffer.
+# All rows that share the edge's code are kept. Cost: the changed rows, and the buffers of their
+# groups.
 
 _EDGE = "edge"
 _EVERYTHING = 2**62
@@ -168,14 +168,13 @@ class BufferedRows:
             self.edges.put(at.codes, at.keys, {_EDGE: stored_edges(after[moved])})
 
 
-# The first rows of an order, of all rows or of each group of them. Identity: the change is, for
-# every group whose first rows changed, minus the old ones plus the new ones, and nothing for a
-# group of which every changed row lies beyond the border. State: all rows by group, in the order
-# of a code of their first sort key. Cost: the changed rows, and of the groups they are in the
-# first `size` rows and those that share the border's code. NULL is a group. A batch and its
-# negative cancel; a row that is deleted but was never there is an error. Not to be confused with
-# LIMIT where `cut` is RANK: the sketch needs the ties that LIMIT drops as it likes. Where `cut`
-# is ROW, ties are taken by their contents, so that state decides nothing.
+# The first rows of an order, of all rows or per group. Identity: for every group whose first rows
+# changed, the output's change is minus the old ones plus the new ones; groups whose changed rows
+# all lie beyond the border give nothing. State: all rows by group, in the order of a code of their
+# first sort key. Cost: the changed rows, and per changed group the first `size` rows and those that
+# share the border's code. NULL is a group. Deleting an unknown row is an error. With RANK all ties
+# at the border are kept, which the sketch of LIMIT needs; with ROW ties are ordered by their
+# contents, so the result does not depend on the state.
 
 _SPARE = 8  # Rows read beyond the wanted ones at once: for ties and deleted rows
 
@@ -429,17 +428,15 @@ class Top(Operator):
         return (self._rows, self._buffer.edges)
 
 
-# The rows that may be among the first of an order by a value known within a bound. Identity: as
-# of `engine.topk`; the rows are those whose best value is no worse than the `size`-th of all
-# worst values, of all rows or of each group. Every row that is among the first for some values
-# within the bounds is one of them: `size` rows are surely as good as that border. Where standings
-# are counted, the border is the `size`-th of worst values picked one after the other, each the
-# first among rows whose best value lies beyond the one before: so many values surely differ.
-# State: all rows by group, in the order of their best values. Cost: the changed rows, and of the
-# groups they are in the rows up to the border. A bound that is no number may stand for any value,
-# NaN too; NULL is NULL for sure. Ties at the border are all kept, so later sort keys have no say.
-# Asked for the first rows for sure, it fails where these are more. Not to be confused with Top,
-# whose values are exact: here rows may be too many, never too few.
+# The rows that may be among the first of an order by a value known within a bound. Identity: as of
+# `Top`; the rows are those whose best value is no worse than the `size`-th of all worst values, of
+# all rows or per group: `size` rows are surely as good as that border, so no row that may be first
+# is missing. Where standings are counted, the border is the `size`-th of worst values picked one
+# after the other, each the first among rows whose best value lies beyond the one before: these
+# values surely differ. State: all rows by group, in the order of their best values. Cost: the
+# changed rows, and per changed group the rows up to the border. A value with a bound that is no
+# number may be any value, NaN too; NULL is certain. All ties at the border are kept, whatever later
+# sort keys say. Where the result must be exact, too many rows are an error.
 
 
 class LikelyTop(Top):

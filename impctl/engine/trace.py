@@ -62,11 +62,10 @@ from impctl.errors import JoinTooLargeError
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# Sorted immutable runs of keyed state. Law: a run holds at most one row per key, sorted by code;
-# a later run's row replaces an earlier one's; a row whose `alive` column is zero says the key is
-# gone. Merging runs changes nothing that can be seen. A value column that is absent is all zero.
-# Cost of a merge: the rows merged. Of a run that lies in pages (`data.pages`) no row is used
-# before its pages were looked at.
+# Sorted immutable runs of keyed state. Law: a run has at most one row per key, sorted by code; a
+# later run's row replaces an earlier one's; a row whose `alive` column is zero deletes the key.
+# Merging runs does not change their meaning. An absent value column is all zero. Cost of a merge:
+# the rows merged. No row of a run in pages (`data.pages`) is used before its pages were verified.
 
 CODE = "code"
 _KEY = "key"
@@ -299,11 +298,10 @@ def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:
     return np.concatenate([old[kept], new])
 
 
-# The runs of one piece of keyed state: which there are, when they merge, what a checkpoint
-# writes. Law: runs have ascending sequences, newer ones last. When four of the newest are of one
-# size class (64 rows, times four per class) or smaller, they become one, so a row takes part in a
-# logarithmic number of merges. A checkpoint writes the runs that are new since the last one and
-# names those that went; a run that merged to nothing is gone.
+# The runs of one piece of keyed state. Law: runs have ascending sequences, newer ones last. When
+# four of the newest are of one size class (64 rows, times four per class) or smaller, they become
+# one, so a row takes part in a logarithmic number of merges. A checkpoint writes the runs that are
+# new since the last one and lists those to drop; a run that merged to nothing is dropped.
 
 _RUNS_PER_TIER = 4
 """Runs of one size class before they are merged; also how much larger the next class is."""
@@ -438,11 +436,8 @@ def _crowded(runs: Sequence[AnyRun]) -> int | None:
     return start if len(runs) - start >= _RUNS_PER_TIER else None
 
 
-# Keyed state as a few sorted runs, looked up by code and grown by what changed. Law: `find`
-# answers as if there were one table of the newest row per key. Writing costs the rows written,
-# plus the merging of small runs, which each row takes part in a logarithmic number of times: when
-# four of the newest runs are of one size class, they become one (tiered merging). State is never
-# scanned to look a key up.
+# Keyed state looked up by code. Law: `find` answers as if there were one table of the newest row
+# per key. Writing costs the rows written, plus tiered merging. A lookup never scans the state.
 
 _MANY = 1 << 14  # Rows of runs from which memory is reserved before a merge
 
@@ -631,13 +626,12 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
     return merged
 
 
-# Rows kept by a key, as a few sorted runs: what an operator looks partners up in. Law: the index
-# means the sum of all rows ever added, with their weights and tags; a row and its negative cancel
-# when their runs are merged, and until then both are found. A run may hold equal rows more than
-# once. Rows that are added wait until something is asked, a million at most: a side that fills
-# while nobody looks partners up in it is sorted once. Adding costs the rows added, plus merges
-# each row takes part in a logarithmic number of times; finding costs the rows found, plus a
-# binary search per run. Rows are equal when all columns and all tags are.
+# Rows by key, in which an operator looks up partners. Law: the index means the sum of all rows ever
+# added, with weights and tags; a row and its negative cancel when their runs merge, and until then
+# both are returned. A run may contain equal rows more than once. Added rows wait for the first
+# lookup, a million at most: a side that only fills is sorted once. Adding costs the rows added,
+# plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows are equal when
+# all columns and all tags are.
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
 MOST_PAIRS = 100_000_000  # Rows that one lookup may find: some gigabytes

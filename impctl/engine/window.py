@@ -1,10 +1,9 @@
 """Window functions by position in a partition: ranks, and the values of rows before and after.
 
-Law: the change is, for every partition with a changed row, minus its old rows plus its new ones,
-each with its values; rows with unchanged values cancel. State: all rows by partition, without tags.
-Cost: the rows of the changed partitions, sorted. NULL is a partition. Copies of a row are
-neighbors; where other rows tie, a function that has to choose among them is an error. A batch and
-its negative cancel; deleting a row that never existed is an error.
+Law: for every partition with a changed row, the change is minus its old rows plus its new ones,
+with their values; unchanged rows cancel. State: all rows by partition, without tags. Cost: the rows
+of the changed partitions, sorted. NULL is a partition. Copies of a row are neighbors; where other
+rows tie, a function that has to choose among them is an error. Deleting an unknown row is an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The frontier of a fixpoint whose step is one join with one table.
 
-Law: as `moves` has it, without stepping the operators: the rows of the table that join rows which
-go are looked for once, and stand ready for when these come in again; what such a row took part in
-is told only if it stays out. The join's rows of the fixpoint are brought up to date at the end, by
-what has changed. Fronts of few rows are followed row by row (`thin_fronts`). Cost: a look-up per
-row that goes or comes and has not done so in this step, and the derivations.
+Law: as `frontier` has it, without stepping the operators. The table rows that join deleted rows are
+looked up once, and reused when these come in again; the derivations of such a row are emitted only
+if it stays out. The join's rows of the fixpoint are updated at the end, by the changes. Small
+fronts are followed row by row (`small_frontier`). Cost: a lookup per row that goes or comes for the
+first time in this step, and the derivations.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The description of a join tree: nodes, edges, kept columns and outputs.
 
 A *node* is one flow of rows (a *bag*). Its *kept* columns are those it shares with other nodes and,
-at the root, the group columns; a *tuple* is a different combination of their values. Its *key* are
-the kept columns that its parent has too; at the root they are the group columns. Law: a tree is a
-frozen description without sizes, so the same plan always has the same state. Columns that two
-nodes share are kept by all nodes between them (running intersection), which makes children
-independent of each other given a tuple; the builder of a tree ensures this, it is not checked here.
+at the root, the group columns; a *tuple* is a different combination of their values. Its *key* is
+the kept columns that its parent has too; at the root the group columns. Law: a tree is a frozen
+description without sizes, so the same plan always has the same state. Columns that two nodes share
+are kept by all nodes between them (running intersection), which makes children independent given a
+tuple; the builder of a tree ensures this.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A join tree, top down: which rows take part in a group that survived.
 
 Law: a tuple is live if it is alive and its key is wanted; a key is wanted while some live tuple of
-the parent has it (at the root: while its group survives). Live tuples are those that a row of a
-surviving group is joined from, and their ranges are the sketch. Told are, per access, `live after *
-(new set - old set) + (live after - live before) * old set`. Cost: the touched tuples, the tuples of
-keys whose bit flipped, and the ranges told. An anti edge wants nothing; a left one also wants a key
-of which there is no row yet.
+the parent has it (at the root: while its group survives). The live tuples are those from which a
+row of a surviving group is joined, and their ranges are the sketch. Per access, the output is `live
+after * (new set - old set) + (live after - live before) * old set`. Cost: the touched tuples, the
+tuples of keys whose bit flipped, and the ranges emitted. An anti edge wants nothing; a left one
+also wants a key that has no row yet.
 """
 
 from __future__ import annotations
