@@ -182,10 +182,10 @@ def intervals(values: Floats, said: Floats, last: int) -> Floats:
     forecast of each number of `values` and of the one after them."""
     # The first forecast has nothing before it.
     count = min(last + INTERVALS_JUDGED, len(values))
-    asked = said[-count:]
-    residuals = _quantiles(windows(values - said[:-1], _LONG)[-count:]) + asked[:, None]
+    requested = said[-count:]
+    residuals = _quantiles(windows(values - said[:-1], _LONG)[-count:]) + requested[:, None]
     long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
-    ends = np.stack([_round(each, asked) for each in (residuals, long, short)])
+    ends = np.stack([_round(each, requested) for each in (residuals, long, short)])
     losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
     judged = mean_of(windows(losses, INTERVALS_JUDGED))
     best = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
@@ -208,10 +208,10 @@ def _quantiles(rows: Floats) -> Floats:
     at, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
     ends = []
     for share in (_LOW, _HIGH):
-        place = np.clip(share * (counts + 1) - 1, 0, greatest)
-        below = np.floor(place).astype(np.int64)
+        position = np.clip(share * (counts + 1) - 1, 0, greatest)
+        below = np.floor(position).astype(np.int64)
         low, high = ordered[at, below], ordered[at, np.minimum(below + 1, greatest)]
-        ends.append(low + (high - low) * (place - below))
+        ends.append(low + (high - low) * (position - below))
     return np.stack(ends, axis=1)
 
 
@@ -310,8 +310,10 @@ def mean_of(values: Floats) -> Floats:
 def _median(rows: Floats) -> Floats:
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
-    at = np.arange(len(rows))
-    result: Floats = (ordered[at, np.maximum(counts - 1, 0) // 2] + ordered[at, counts // 2]) / 2
+    positions = np.arange(len(rows))
+    result: Floats = (
+        ordered[positions, np.maximum(counts - 1, 0) // 2] + ordered[positions, counts // 2]
+    ) / 2
     return result
 
 

@@ -132,8 +132,8 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
         starts = offsets[:-1] - start
         total = int(offsets[-1] - start)
         reserve(5 * total * _TEXT_BASE.itemsize)
-        places = np.arange(total) - np.repeat(starts, sizes)
-        terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[places]
+        positions = np.arange(total) - np.repeat(starts, sizes)
+        terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[positions]
         sums[filled] = np.add.reduceat(terms, starts[filled])
     return sums
 
@@ -162,11 +162,9 @@ def _same_column(left: Vector, right: Vector) -> Bools:
 
 
 class Grouping(Struct, frozen=True):
-    """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`.
-
-    `codes` are the groups' codes, ascending; `first` a row of each group; shapes (rows,) for
-    `order`, (groups,) for the rest. `order` is an index: a slice where the rows are already sorted.
-    """
+    """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`. `codes` are
+    the groups' codes, ascending; `first` a row of each group; shapes (rows,) for `order`, (groups,)
+    for the rest. `order` is an index: a slice where the rows are already sorted."""
 
     rows: int
     order: Positions | slice
@@ -274,9 +272,9 @@ def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
 
 
-def have_injective_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
+def have_injective_codes(left: Sequence[Vector], right: Sequence[Vector]) -> bool:
     """Whether equal codes mean equal keys: one integer-like column without NULL on either side."""
-    return _is_injective(one) and _is_injective(other)
+    return _is_injective(left) and _is_injective(right)
 
 
 def are_codes(held: pa.Array) -> bool:
@@ -338,8 +336,8 @@ def ascending(codes: Ints) -> Ints:
     if passes > (_MOST_PASSES if len(codes) > _CACHED else _MOST_PASSES + 1):
         return np.argsort(codes, kind="stable")
     order: Ints = np.argsort(words.astype(np.uint16), kind="stable")
-    for at in range(1, passes):
-        digits = (words >> np.uint64(at * _DIGIT)).astype(np.uint16)
+    for index in range(1, passes):
+        digits = (words >> np.uint64(index * _DIGIT)).astype(np.uint16)
         order = order[np.argsort(digits[order], kind="stable")]
     return order
 
@@ -360,9 +358,7 @@ def in_order(codes: Ints) -> Ints:
 
 def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
     """Lookup codes in ascending order, and what sorts them; None where they are few or sorted.
-
-    Neighbors hit the same part of a run, which takes a quarter of the time.
-    """
+    Neighbors hit the same part of a run, which takes a quarter of the time."""
     if len(codes) < MANY or bool((codes[1:] >= codes[:-1]).all()):
         return None, codes
     order = ascending(codes)
@@ -388,10 +384,8 @@ def starts_in(*columns: Ints) -> Bools:
 
 
 def ends_of(codes: Ints, first: Ints, high: Ints, side: Literal["left", "right"]) -> Ints:
-    """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,).
-
-    Most slices are short: scanning forward is faster than a binary search in many codes.
-    """
+    """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,). Most
+    slices are short: scanning forward is faster than a binary search in many codes."""
     if not len(codes):
         return first
     is_below = np.less if side == "left" else np.less_equal
@@ -430,11 +424,11 @@ def distinct_values(values: Ints) -> Ints:
     return ordered[starts_in(ordered)]
 
 
-def perhaps_in(held: Ints, asked: Ints) -> Ints:
+def perhaps_in(held: Ints, requested: Ints) -> Ints:
     """Positions, ascending, of those codes that may be among far fewer `held`, judged by some of
     their bits."""
     mask = (1 << (_BITS * len(held)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
     is_there[held & mask] = True
-    some: Ints = is_there[asked & mask].nonzero()[0]
+    some: Ints = is_there[requested & mask].nonzero()[0]
     return some

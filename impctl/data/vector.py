@@ -135,10 +135,8 @@ def _wide_to_arrow(vector: Vector) -> pa.Array:
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
-    """A vector of that SQL type from what deltalake, Spark or our own files deliver.
-
-    Raises TableError for a type impctl never computes with.
-    """
+    """A vector of that SQL type from what deltalake, Spark or our own files deliver. Raises
+    TableError for a type impctl never computes with."""
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 1:
             array = array.chunk(0)

@@ -80,10 +80,8 @@ class DistinctValues:
         self.arrangement = Arrangement(name, (LONG, kind), _COUNT)
 
     def crossings(self, groups: Ints, values: Vector, weights: Ints) -> Ints:
-        """Count a change; +1 where a row brings its value into its group, -1 out of it.
-
-        At most one row per pair of group and value has such a sign, others 0; shape (rows,).
-        """
+        """Count a change; +1 where a row brings its value into its group, -1 out of it. At most one
+        row per pair of group and value has such a sign, others 0; shape (rows,)."""
         result = np.zeros(len(groups), dtype=np.int64)
         rows = np.flatnonzero(values.validity())
         if not len(rows):
@@ -346,10 +344,8 @@ class FloatSum(Struct, frozen=True):
 
     @_OVERFLOWS
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """The change from Spark's partial sums and magnitudes, grouped again.
-
-        Spark's partial sum is off by at most its rows times 2^-53 of its magnitude.
-        """
+        """The change from Spark's partial sums and magnitudes, grouped again. Spark's partial sum
+        is off by at most its rows times 2^-53 of its magnitude."""
         sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
         sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
         rows = table[PARTIAL_ROWS]
@@ -432,10 +428,8 @@ class FloatSum(Struct, frozen=True):
 
 
 def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
-    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one.
-
-    A magnitude is reduced only by what it surely contained. Whole magnitudes stay exact.
-    """
+    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one. A
+    magnitude is reduced only by what it surely contained. Whole magnitudes stay exact."""
     total = np.add.reduceat(np.maximum(sizes, 0.0)[grouping.order], grouping.starts)
     is_whole = (total == bound) & (total < _EXACT_DOUBLE / 2) & (total == np.rint(total))
     slip = bound * (len(sizes) * 2.0 * _ROUNDING)
@@ -581,14 +575,14 @@ def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
     return picked
 
 
-def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
+def _picked(values: Vector | None, positions: Ints, is_known: Bools, kind: SqlType) -> Vector:
     if values is None or not len(values):
-        return all_null(kind, len(places))
-    taken = values.take(np.where(is_known, places, 0))
+        return all_null(kind, len(positions))
+    result = values.take(np.where(is_known, positions, 0))
     # The stored type may be another integral type with the same values.
     if bool(is_known.all()):
-        return Vector(kind, taken.values, taken.valid)
-    return Vector(kind, taken.values, taken.validity() & is_known)
+        return Vector(kind, result.values, result.valid)
+    return Vector(kind, result.values, result.validity() & is_known)
 
 
 # Variance and standard deviation from a count, a sum and a sum of squares.
@@ -624,11 +618,9 @@ _TINY = 1e-250  # An upper bound on what products of denormal size lose
 
 
 class Spread(Struct, frozen=True):
-    """A function of `FUNCTIONS` over the argument of `count` and `total`.
-
-    `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
-    sums the rounding errors of squares of doubles.
-    """
+    """A function of `FUNCTIONS` over the argument of `count` and `total`. `squares` sums the
+    argument's squares; its argument has twice the scale of `total`'s. `residues` sums the rounding
+    errors of squares of doubles."""
 
     function: str
     count: Count
@@ -641,7 +633,7 @@ class Spread(Struct, frozen=True):
     def parts(self) -> tuple[Accumulator, ...]:
         """Its accumulators; each sum comes with its own count, which tells when it is empty."""
         sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
-        counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
+        counted = (part for total in sums for part in (Count(total.argument, total.slot), total))
         return (self.count, self.total, *counted)
 
     def value(self, state: Values, kind: SqlType) -> Vector:
@@ -893,20 +885,22 @@ class Extremes:
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, changed: ChangedGroups, new: Values, result: Values) -> None:
-        keys = [key.take(at) for key in changed.leaders]
-        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), changed.names)
+    def _refilled(
+        self, positions: Ints, changed: ChangedGroups, new: Values, result: Values
+    ) -> None:
+        keys = [key.take(positions) for key in changed.leaders]
+        owners_of_rows, rows = owners_of(keys, len(positions), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():
             owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
-            counts = np.zeros(len(at), dtype=np.int64)
+            counts = np.zeros(len(positions), dtype=np.int64)
             np.add.at(counts, owners, weights)
-            if bool((counts != new[f"count{extreme.slot}"][at]).any()):
+            if bool((counts != new[f"count{extreme.slot}"][positions]).any()):
                 raise refill_differs()
-            groups = changed.groups[at]
+            groups = changed.groups[positions]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
-            result[extreme.name][at] = state.ranks
-            result[extreme.edge][at] = stored_edges(state.edges)
+            result[extreme.name][positions] = state.ranks
+            result[extreme.edge][positions] = stored_edges(state.edges)
 
     def clear(self) -> None:
         """Remove the values of extremes that are not bounded."""
@@ -922,10 +916,8 @@ class Extremes:
 
     def settled(self, groups: Ints, state: Values) -> Values:
         """Keep the best values of bounded extremes, once all values have been counted: their edges.
-
         Raises an error where kept values do not match the count of the groups, which are all
-        groups.
-        """
+        groups."""
         for extreme, counts in self._kept.items():
             owners, _, number = counts.all_of(groups)
             result = np.zeros(len(groups), dtype=np.int64)

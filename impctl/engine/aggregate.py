@@ -73,12 +73,10 @@ class AggregateOperator(Operator):
         first_types: Mapping[AttributeId, SqlType] | None = None,
         key_ranges: KeyRanges | None = None,
     ) -> None:
-        """`is_distinct`: without keys there is a row only where there is input.
-
-        `key_ranges`: of keyed input, the key that determines a group's range, and how. `distinct`
-        are the arguments of DISTINCT calls with their types; `first_types` the types of the
-        arguments of every `First`.
-        """
+        """`is_distinct`: without keys there is a row only where there is input. `key_ranges`: of
+        keyed input, the key that determines a group's range, and how. `distinct` are the arguments
+        of DISTINCT calls with their types; `first_types` the types of the arguments of every
+        `First`."""
         self.piece = name
         self.keys = tuple(keys)
         self.group_keys = tuple(key for key, _ in self.keys)
@@ -99,8 +97,8 @@ class AggregateOperator(Operator):
         """Whether the output is a function of the bag of input rows to the bit: sums of doubles
         depend on the order of changes, and of tied 0.0 and -0.0 the first stands for both."""
         self._distinct = {
-            argument: DistinctValues(f"{name}.distinct{at}", kind)
-            for at, (argument, kind) in enumerate((distinct or {}).items())
+            argument: DistinctValues(f"{name}.distinct{position}", kind)
+            for position, (argument, kind) in enumerate((distinct or {}).items())
         }
         self._has_numbers = not is_keyed or self.needs_rows
         self._groups = Arrangement(
@@ -169,11 +167,9 @@ class AggregateOperator(Operator):
         tags: tuple[Tags, ...],
         sign: int = 1,
     ) -> Batch:
-        """Count partial aggregates: one row per (group, range) or group.
-
-        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 for deleted rows. Returns
-        the change of the output.
-        """
+        """Count partial aggregates: one row per (group, range) or group. `partials` has `ROWS` and
+        the accumulators' columns; `sign` is -1 for deleted rows. Returns the change of the
+        output."""
         rows = partials[PARTIAL_ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self.accesses))
@@ -207,12 +203,12 @@ class AggregateOperator(Operator):
         if key_tags is not None:
             tags = key_tags(keys)
         else:
-            (mine,), (theirs,) = self._ranges, other._ranges
-            mine.adopt(theirs, targets)
+            (left,), (right,) = self._ranges, other._ranges
+            left.adopt(right, targets)
             for batch in recounted:
                 grouping, groups = self._held(batch)
-                mine.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
-            tags = mine.sets_of(state[_GROUP])
+                left.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
+            tags = left.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
         return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
 
@@ -235,8 +231,8 @@ class AggregateOperator(Operator):
             tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._ranges)
         else:
             key, partition = self._key_ranges
-            place = [name for name, _ in self.keys].index(key)
-            tags = (RowTags(partition.range_ids_of(keys[place])),)
+            position = [name for name, _ in self.keys].index(key)
+            tags = (RowTags(partition.range_ids_of(keys[position])),)
         return self._inserted(keys, state, *tags)
 
     def group_codes(self) -> Ints:
@@ -246,8 +242,8 @@ class AggregateOperator(Operator):
     def group_bytes(self) -> int:
         return sum(part.bytes_held for part in self.arrangements())
 
-    def keep_again(self, at: int, rows: Batch) -> None:
-        assert at == 0, "a grouping has one input"
+    def keep_again(self, index: int, rows: Batch) -> None:
+        assert index == 0, "a grouping has one input"
         self.step(rows)
 
     def _keys_of(self, run: Run) -> list[Vector]:

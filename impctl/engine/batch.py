@@ -63,10 +63,8 @@ def loading() -> Iterator[None]:
 
 
 class Batch(Struct, frozen=True):
-    """Columns by identity, weights of shape (n,), and one tag column per sketched access.
-
-    Several circuits may read one batch; results that they have in common are `shared`.
-    """
+    """Columns by identity, weights of shape (n,), and one tag column per sketched access. Several
+    circuits may read one batch; results that they have in common are `shared`."""
 
     columns: Mapping[AttributeId, Vector]
     weights: Ints
@@ -145,7 +143,7 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
     reserve(sum(batch.weights.nbytes for batch in batches) * (1 + len(batches[0].tags)))
     weights = np.concatenate([batch.weights for batch in batches])
     tags = tuple(
-        stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
+        stacked([batch.tags[index] for batch in batches]) for index in range(len(batches[0].tags))
     )
     return Batch(columns, weights, tags)
 
@@ -156,10 +154,10 @@ def stacked_or_empty(batches: Iterable[Batch], accesses: int) -> Batch:
     return stacked_batches(parts) if parts else empty_batch(accesses)
 
 
-def difference(came: Batch, went: Batch) -> Batch:
+def difference(inserted: Batch, deleted: Batch) -> Batch:
     """The difference of two batches of one form; an empty one may have any form."""
-    parts = [part for part in (came, went.negated()) if len(part)]
-    return stacked_batches(parts) if parts else came
+    parts = [part for part in (inserted, deleted.negated()) if len(part)]
+    return stacked_batches(parts) if parts else inserted
 
 
 # Consolidation: equal rows are summed, rows that cancel are dropped. Law: a batch and its
@@ -197,10 +195,8 @@ def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
 
 
 def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
-    """The rows and their ascending codes, with equal neighbors added up.
-
-    For rows that do not cancel. Cost: the rows whose code equals the one before.
-    """
+    """The rows and their ascending codes, with equal neighbors added up. For rows that do not
+    cancel. Cost: the rows whose code equals the one before."""
     again = (codes[1:] == codes[:-1]).nonzero()[0]
     vectors = [*map(identity_of, batch.columns.values()), *map(_comparable, batch.tags)]
     for vector in vectors if len(again) else ():
@@ -231,8 +227,8 @@ def _perhaps_again(codes: Ints) -> Ints:
         return twice
     if _FEW * len(twice) > len(codes):
         return np.arange(len(codes))
-    places = np.minimum(twice.searchsorted(codes), len(twice) - 1)
-    some: Ints = (twice[places] == codes).nonzero()[0]
+    positions = np.minimum(twice.searchsorted(codes), len(twice) - 1)
+    some: Ints = (twice[positions] == codes).nonzero()[0]
     return some
 
 

@@ -35,7 +35,7 @@ class Circuit(Operator):
         self._operators = tuple(operators)
         chain = [(position - 1,) for position in range(len(self._operators))]
         self._inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
-        self._place = {id(operator): at for at, operator in enumerate(self._operators)}
+        self._place = {id(operator): index for index, operator in enumerate(self._operators)}
         assert len(self._place) == len(self._operators), "an operator stands in one place"
         self._keepers = _each_once(self._operators)
         self._spent = [0.0] * len(self._operators)
@@ -56,11 +56,9 @@ class Circuit(Operator):
         turned: Mapping[int, Batch],
     ) -> Batch | None:
         """Process one change of all sources together with changes of these operators' outputs.
-
         Operators in `past`, and those between them and their sources, are not stepped: the change
         of a source below one of them must not be given. Operators at the positions in `turned` are
-        stepped, and emit this change too.
-        """
+        stepped, and emit this change too."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
         return self._run(known, 0, len(self._operators), turned)
@@ -101,29 +99,27 @@ class Circuit(Operator):
         """The `count` selections that the rows of a source pass first, the lowest first."""
         wire, result = -1 - source, []
         for _ in range(count):
-            (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
-            operator = self._operators[at]
+            (index,) = (index for index, wires in enumerate(self._inputs) if wire in wires)
+            operator = self._operators[index]
             assert isinstance(operator, SelectOperator), (
                 "a condition on a scan is a selection above it"
             )
             result.append(operator)
-            wire = at
+            wire = index
         return tuple(result)
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""
-        at = self._place[id(operator)]
-        return self._run({at: batch}, at + 1, len(self._operators))
+        index = self._place[id(operator)]
+        return self._run({index: batch}, index + 1, len(self._operators))
 
     def arriving(self, batch: Batch, operator: Operator) -> Batch | None:
         """The change that arrives at an operator with one input, given a change of the only source.
-
-        It passes the operators below as in a step, but no further.
-        """
-        at = self._place[id(operator)]
-        (wire,) = self._inputs[at]
+        It passes the operators below as in a step, but no further."""
+        index = self._place[id(operator)]
+        (wire,) = self._inputs[index]
         known = {-1: batch}
-        self._run(known, 0, at)
+        self._run(known, 0, index)
         return known.get(wire)
 
     def _run(
@@ -133,20 +129,20 @@ class Circuit(Operator):
         end: int,
         turned: Mapping[int, Batch] = MappingProxyType({}),
     ) -> Batch | None:
-        for at in range(start, end):
-            batches = [known.get(wire) for wire in self._inputs[at]]
+        for index in range(start, end):
+            batches = [known.get(wire) for wire in self._inputs[index]]
             output = None
             if any(batch is not None for batch in batches):
                 for batch in batches:
                     if batch is not None and len(batch) >= _MANY:
                         reserve(batch.size)
                 watch = Stopwatch()
-                output = self._operators[at].step(*batches)
-                self._spent[at] += watch.ms
-            parts = [part for part in (output, turned.get(at)) if part is not None]
+                output = self._operators[index].step(*batches)
+                self._spent[index] += watch.ms
+            parts = [part for part in (output, turned.get(index)) if part is not None]
             filled = [part for part in parts if len(part)]
             if parts:
-                known[at] = stacked_batches(filled) if filled else parts[0]
+                known[index] = stacked_batches(filled) if filled else parts[0]
         return known.get(end - 1)
 
     def arrangements(self) -> Sequence[Keeper]:
@@ -154,7 +150,7 @@ class Circuit(Operator):
         return self._keepers
 
     def counters(self) -> Mapping[str, int]:
-        return {name: n for one in self._operators for name, n in one.counters().items()}
+        return {name: n for operator in self._operators for name, n in operator.counters().items()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         for operator in self._operators:
@@ -162,9 +158,7 @@ class Circuit(Operator):
 
     def start(self) -> Batch | None:
         """Bring all operators to their state over empty sources, those at the output's side first.
-
-        So the own row of an upper operator is in place before rows from below arrive.
-        """
+        So the own row of an upper operator is in place before rows from below arrive."""
         return self._start(0)
 
     def start_from(self, lowest: Operator) -> Batch | None:
@@ -202,10 +196,10 @@ class Circuit(Operator):
     def ended(self, inputs: Sequence[bool]) -> None:
         """Announce, while filling, the sources from which no more rows will come."""
         known = {-1 - source: has_ended for source, has_ended in enumerate(inputs)}
-        for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
+        for index, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
             of_wires = [known[wire] for wire in wires]
             operator.ended(of_wires)
-            known[at] = all(of_wires) and not operator.holds_back
+            known[index] = all(of_wires) and not operator.holds_back
 
     def keep_at_hand(self) -> Sequence[str]:
         kept = [name for operator in self._operators for name in operator.keep_at_hand()]

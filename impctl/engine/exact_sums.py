@@ -147,10 +147,8 @@ def grouped_pairs(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Floa
 def compensated_grouped_sums(
     values: Floats, starts: Ints, reach: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """Sum of each group's values as pairs; values sorted by group.
-
-    `reach` are the sums of their magnitudes, where known.
-    """
+    """Sum of each group's values as pairs; values sorted by group. `reach` are the sums of their
+    magnitudes, where known."""
     rows = len(values)
     if len(starts) == rows:
         return values, np.zeros(rows)
@@ -202,10 +200,8 @@ def _serves_all(power: float, reach: Floats, bits: int) -> bool:
 
 
 def grouped_products(values: Floats, weights: Ints, starts: Ints) -> tuple[Floats, Floats]:
-    """Sum of `value * weight` per group as pairs; rows sorted by group.
-
-    A product with a weight beyond one is split by its digits, so that both halves are exact.
-    """
+    """Sum of `value * weight` per group as pairs; rows sorted by group. A product with a weight
+    beyond one is split by its digits, so that both halves are exact."""
     if not len(weights) or int(np.abs(weights).max()) <= 1:
         return compensated_grouped_sums(values * weights, starts)
     # Cut off in the bits: nothing overflows, whatever the magnitude.

@@ -73,7 +73,9 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
         ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
     else:
         known = vector.to_arrow().to_pylist()
-        order = {value: at for at, value in enumerate(sorted({v for v in known if v is not None}))}
+        order = {
+            value: index for index, value in enumerate(sorted({v for v in known if v is not None}))
+        }
         ranks = np.array([order.get(value, 0) for value in known], dtype=np.int64)
     ranks = -ranks if key.descending else ranks
     if vector.valid is None:
@@ -103,10 +105,8 @@ _MOST_TIES = 64  # Different values beside one extreme; each becomes a row that 
 
 
 class FirstValue(Struct, frozen=True):
-    """The value of one argument where another is least, or with `reverse` greatest.
-
-    MIN and MAX are their own key. `slot` is that of the key's count.
-    """
+    """The value of one argument where another is least, or with `reverse` greatest. MIN and MAX are
+    their own key. `slot` is that of the key's count."""
 
     key: AttributeId
     value: AttributeId
@@ -150,10 +150,7 @@ class OrderedValues:
 
     def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
         """(position in `groups`, value), by position; each of the groups has a known key. None for
-        no groups.
-
-        NotExactError where too many values tie.
-        """
+        no groups. NotExactError where too many values tie."""
         if not len(groups):
             return np.zeros(0, dtype=np.int64), None
         keys = [Vector(LONG, groups), Vector(LONG, self._counts.best(groups))]
@@ -242,10 +239,8 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
 
 
 class Extreme(Struct, frozen=True):
-    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
-
-    With `size`, only the best so many values are guaranteed to be kept, and the edge of what is.
-    """
+    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value. With
+    `size`, only the best so many values are guaranteed to be kept, and the edge of what is."""
 
     argument: AttributeId
     slot: int
@@ -346,9 +341,7 @@ class OrderedCounts(LoggedState[_Counts]):
 
     def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
         """The first values of each group in every run: index of the group, rank and count of each.
-
-        By group also the rank up to which they are complete, and whether they are all values.
-        """
+        By group also the rank up to which they are complete, and whether they are all values."""
         nothing = np.zeros(0, dtype=np.int64)
         owners, ranks, counts = [nothing], [nothing], [nothing]
         limits = np.full(len(groups), INT64_MAX)

@@ -68,10 +68,8 @@ class TableScan:
         return tuple(dict.fromkeys(names))
 
     def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
-        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
-
-        Equal scans read one batch of `shared` rows.
-        """
+        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,). Equal
+        scans read one batch of `shared` rows."""
         if shared is None:
             return self._read(rows, weights, None)
         question = (TableScan, self.columns, tuple(partition.id for partition in self.partitions))
@@ -231,14 +229,14 @@ class ProjectOperator(Operator):
         return expr.id if isinstance(expr, ColumnRef) else None
 
 
-def _is_same(one: Vector, other: Vector) -> Bools:
+def _is_same(left: Vector, right: Vector) -> Bools:
     """Where values and their bounds are the same to the bit."""
-    same = same_keys([identity_of(one)], [identity_of(other)])
+    same = same_keys([identity_of(left)], [identity_of(right)])
     assert same is not None, "there is one column"
-    if one.error is None and other.error is None:
+    if left.error is None and right.error is None:
         return same
-    none = np.zeros(len(one))
-    mine, theirs = (none if v.error is None else v.error for v in (one, other))
+    none = np.zeros(len(left))
+    mine, theirs = (none if v.error is None else v.error for v in (left, right))
     return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))
 
 
@@ -299,7 +297,9 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}
-    tags = tuple(no_ranges(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
+    tags = tuple(
+        no_ranges(len(batch)) if index is None else batch.tags[index] for index in branch.tags
+    )
     return Batch(columns, batch.weights * np.int64(branch.sign), tags)
 
 

@@ -34,10 +34,8 @@ class RowReader(Protocol):
     """Reads rows of one side."""
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """All rows of the side as after the step, with their tags, whose keys are among these.
-
-        Rows of other keys may be included. `keys` are the side's key columns, each key once.
-        """
+        """All rows of the side as after the step, with their tags, whose keys are among these. Rows
+        of other keys may be included. `keys` are the side's key columns, each key once."""
         ...
 
     def whole(self, side: str) -> Iterator[Batch]:
@@ -46,9 +44,7 @@ class RowReader(Protocol):
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """The rows of the side as after the step that meet the one condition and not the other.
-
-        Other rows may be included. Only of a side over one table; in parts.
-        """
+        Other rows may be included. Only of a side over one table; in parts."""
         ...
 
 
@@ -106,10 +102,8 @@ class DistantRows:
 
     @property
     def at_hand(self) -> RowIndex | None:
-        """While the circuit is filled: all rows, where they are few enough to be kept.
-
-        Rows that had to be held to the end were paid for, and may be larger.
-        """
+        """While the circuit is filled: all rows, where they are few enough to be kept. Rows that
+        had to be held to the end were paid for, and may be larger."""
         largest = _WORTH_KEEPING * self._room if self._is_needed else self._room
         return self._held if self._bytes <= largest else None
 
@@ -177,15 +171,15 @@ class DistantRows:
 
 
 def _among(codes: Ints, ordered: Ints) -> Bools:
-    places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
-    result: Bools = ordered[places] == codes
+    positions = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
+    result: Bools = ordered[positions] == codes
     return result
 
 
 def _bytes_of(batch: Batch) -> int:
     """Approximate bytes of the rows in an index, with codes, weights and ranges."""
     beside = 16 + 4 * len(batch.tags)
-    return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
+    return sum(int(value.values.nbytes) for value in batch.columns.values()) + beside * len(batch)
 
 
 # Refills of bounded buffers. Law: an operator that keeps only its best rows or values per group
@@ -197,10 +191,8 @@ class Refill(Protocol):
     """Gives an operator its input again, for some groups."""
 
     def __call__(self, keys: Sequence[Vector]) -> Batch:
-        """All input rows after the change whose keys are among these; others may be included.
-
-        One vector per key column, all of one length; no column asks for every row.
-        """
+        """All input rows after the change whose keys are among these; others may be included. One
+        vector per key column, all of one length; no column asks for every row."""
         ...
 
 
@@ -222,7 +214,7 @@ def owners_of(
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64), rows
     held = [normalise(rows.columns[name]) for name in keys]
-    both = [concat([one, other]) for one, other in zip(requested, held, strict=True)]
+    both = [concat([left, right]) for left, right in zip(requested, held, strict=True)]
     result = group_rows(both, groups + len(rows))
     index = result.index()
     owner = np.full(result.groups, -1, dtype=np.int64)
@@ -250,9 +242,7 @@ def edge_after(
     owners: Ints, codes: Ints, counts: Ints, wanted: int, edges: Ints, beyond: int
 ) -> Ints:
     """Lower edges for groups that hold more than `beyond`: the code at which `wanted` are reached.
-
-    `owners` and `codes` are sorted, by owner first; counts are not negative.
-    """
+    `owners` and `codes` are sorted, by owner first; counts are not negative."""
     if not len(owners):
         return edges
     sums = np.cumsum(counts)
@@ -338,8 +328,8 @@ class KeyFilter:
         mixed = _mixed(codes)
         first = _first_words(mixed, len(self._words))
         result = np.ones(len(codes), dtype=np.bool_)
-        for at in range(_WORDS_PER_BLOCK):
-            result &= (self._words[first + at] & _bits(mixed, at)) != 0
+        for index in range(_WORDS_PER_BLOCK):
+            result &= (self._words[first + index] & _bits(mixed, index)) != 0
         return result
 
     def _merge(self) -> None:
@@ -349,10 +339,8 @@ class KeyFilter:
         self._fresh = frozenset((sequence,)) | (self._fresh & {self._base})
 
     def _fold(self) -> None:
-        """Fold all keys into the words, sized for the present keys.
-
-        Words cannot be read back, so a filter that outgrows its words keeps them, only fuller.
-        """
+        """Fold all keys into the words, sized for the present keys. Words cannot be read back, so a
+        filter that outgrows its words keeps them, only fuller."""
         codes = distinct_values(np.concatenate([added for _, added in self._added]))
         sequence = self._next_sequence
         if len(self._words):
@@ -389,7 +377,11 @@ class KeyFilter:
         self._fresh = frozenset()
 
     def changes(self) -> RunChange:
-        put = [(at, pa.table({_CODE: codes})) for at, codes in self._added if at in self._fresh]
+        put = [
+            (index, pa.table({_CODE: codes}))
+            for index, codes in self._added
+            if index in self._fresh
+        ]
         if self._base in self._fresh:
             metadata = {_COUNT: str(self._counted).encode()}
             put.append((self._base, pa.table({_WORD: self._words}, metadata=metadata)))
@@ -424,22 +416,22 @@ def _first_words(mixed: _Words, words: int) -> Ints:
     return (mixed & blocks).astype(np.int64) * _WORDS_PER_BLOCK
 
 
-def _bits(mixed: _Words, at: int) -> _Words:
-    shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
+def _bits(mixed: _Words, index: int) -> _Words:
+    shifts: _Words = (mixed * _SPREAD[index]) >> np.uint64(58)
     return np.left_shift(np.uint64(1), shifts)
 
 
 def _set_bits(words: _Words, mixed: _Words) -> None:
     first = _first_words(mixed, len(words))
     if _WORDS_PER_KEY * len(mixed) < len(words):
-        for at in range(_WORDS_PER_BLOCK):
-            np.bitwise_or.at(words, first + at, _bits(mixed, at))
+        for index in range(_WORDS_PER_BLOCK):
+            np.bitwise_or.at(words, first + index, _bits(mixed, index))
         return
     # For many keys all bits are expanded: setting them one by one is slow.
     is_set = np.zeros(64 * len(words), dtype=np.bool_)
-    for at in range(_WORDS_PER_BLOCK):
-        shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)
-        is_set[64 * (first + at) + shifts] = True
+    for index in range(_WORDS_PER_BLOCK):
+        shifts = ((mixed * _SPREAD[index]) >> np.uint64(58)).astype(np.int64)
+        is_set[64 * (first + index) + shifts] = True
     words |= np.packbits(is_set, bitorder="little").view("<u8")
 
 

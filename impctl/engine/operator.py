@@ -53,11 +53,9 @@ LIMITS = Limits()
 
 class LevelLimits(Struct, frozen=True):
     """Limits of UNION ALL: the number of levels with rows, and the number of rows that is too many.
-
     As in Spark (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that they are
     part of the query's meaning: the base is the first level, and as many rows as the limit are an
-    error already.
-    """
+    error already."""
 
     levels: int = 100
     rows: int = 1_000_000
@@ -129,19 +127,15 @@ class Keeper(Protocol):
 
 
 class Operator(ABC):
-    """One step of a circuit: maps the change of its inputs to the change of its output.
-
-    An operator without state only writes `step`.
-    """
+    """One step of a circuit: maps the change of its inputs to the change of its output. An operator
+    without state only writes `step`."""
 
     @property
     @abstractmethod
     def step(self) -> Callable[..., Batch | None]:
-        """Consume the change of each input and return the output's.
-
-        None is no change: of an input where there are several, of the output where nothing is
-        emitted. An operator with no input changed is not stepped.
-        """
+        """Consume the change of each input and return the output's. None is no change: of an input
+        where there are several, of the output where nothing is emitted. An operator with no input
+        changed is not stepped."""
 
     # State.
 
@@ -154,10 +148,8 @@ class Operator(ABC):
         return {}
 
     def take_up(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most have none
-        """Restore the counters of a checkpoint, which may include those of others.
-
-        Raises KeyError for a missing one.
-        """
+        """Restore the counters of a checkpoint, which may include those of others. Raises KeyError
+        for a missing one."""
 
     @property
     def joined_rows(self) -> int:
@@ -168,9 +160,7 @@ class Operator(ABC):
 
     def start(self) -> Batch | None:
         """Bring it to its state over empty input; the output over that, None where it is empty.
-
-        Called once on a fresh operator, after those that read it.
-        """
+        Called once on a fresh operator, after those that read it."""
         return None
 
     @property
@@ -215,8 +205,8 @@ class Operator(ABC):
 
     def keeps_like(self, other: Operator) -> bool:
         """Whether both keep the same of the same columns, whatever their constants."""
-        mine, theirs = (list(map(_form, one.arrangements())) for one in (self, other))
-        return type(self) is type(other) and self.form == other.form and mine == theirs
+        left, right = (list(map(_form, operator.arrangements())) for operator in (self, other))
+        return type(self) is type(other) and self.form == other.form and left == right
 
     def says_like(self, other: Operator) -> bool:
         """Whether one that keeps like it has the same constants."""
@@ -262,8 +252,8 @@ class Operator(ABC):
         """For each input whose rows are found by keys, their index; the same object each time."""
         return ()
 
-    def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep the present rows of input `at`, one of those, eventually all; before a step."""
+    def keep_again(self, index: int, rows: Batch) -> None:
+        """Keep the present rows of input `index`, one of those, eventually all; before a step."""
         raise NotImplementedError
 
     @property
@@ -275,11 +265,9 @@ class Operator(ABC):
         """Limit the steps from now on, where they may not terminate."""
 
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
-        """Start or end filling, during which some operators consume rows without emitting any.
-
-        The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
-        theirs back until `filled`. Most are filled by their steps.
-        """
+        """Start or end filling, during which some operators consume rows without emitting any. The
+        output of one that `reads` comes from outside then (`Circuit.resume`); others hold theirs
+        back until `filled`. Most are filled by their steps."""
 
     holds_back: bool = False  # Whether it emits rows after its inputs have ended: with `filled`
 

@@ -63,8 +63,8 @@ class DenseCounts:
         if len(ranges) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
             np.add.at(change, ranges, weights)
-            places = np.flatnonzero(change)
-            return places, change[places]
+            positions = np.flatnonzero(change)
+            return positions, change[positions]
         order = np.argsort(ranges)
         ordered = ranges[order].astype(np.int64, copy=False)
         is_first = np.ones(len(ordered), dtype=np.bool_)
@@ -145,10 +145,8 @@ class RangeCounts:
         return old, new
 
     def adopt(self, other: RangeCounts, targets: Ints) -> None:
-        """Adopt counts under new range numbers, where nothing was counted yet.
-
-        `targets` is the new range of each old one; counts of those at -1 are skipped.
-        """
+        """Adopt counts under new range numbers, where nothing was counted yet. `targets` is the new
+        range of each old one; counts of those at -1 are skipped."""
         run = other.arrangement.whole()
         if run is None:
             return

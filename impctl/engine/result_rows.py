@@ -25,12 +25,10 @@ Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]  # Stored runs by the nam
 
 
 class AnswerRows(Protocol):
-    """The rows of a materialized result, wherever they are stored.
-
-    Rows have the columns `columns`, of which those `bounded` may have bounds, and can be looked up
-    by `keys`, where there are any. The names of all their state have one `beginning`. They are
-    stored one by one, unless a tree enumerates them (`are_told`).
-    """
+    """The rows of a materialized result, wherever they are stored. Rows have the columns `columns`,
+    of which those `bounded` may have bounds, and can be looked up by `keys`, where there are any.
+    The names of all their state have one `beginning`. They are stored one by one, unless a tree
+    enumerates them (`are_told`)."""
 
     beginning: str
     are_told: bool

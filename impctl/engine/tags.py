@@ -191,10 +191,10 @@ class GroupTags(Struct, frozen=True):
         old = self.source.old_sets(ordinals)
         before = (old.slots << RANGE_BITS) | old.ranges
         crossings = self.source.crossings()
-        place = np.searchsorted(ordinals, crossings.slots)
-        known = place < len(ordinals)
-        known[known] = ordinals[place[known]] == crossings.slots[known]
-        crossed = (place << RANGE_BITS) | crossings.ranges
+        position = np.searchsorted(ordinals, crossings.slots)
+        known = position < len(ordinals)
+        known[known] = ordinals[position[known]] == crossings.slots[known]
+        crossed = (position << RANGE_BITS) | crossings.ranges
         entered = crossed[known & (crossings.weights > 0)]
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])

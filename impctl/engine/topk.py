@@ -55,8 +55,8 @@ class RequestedGroups(Struct, frozen=True):
     codes: Ints
     keys: Sequence[Vector]
 
-    def take(self, at: Ints) -> RequestedGroups:
-        return RequestedGroups(self.codes[at], [key.take(at) for key in self.keys])
+    def take(self, positions: Ints) -> RequestedGroups:
+        return RequestedGroups(self.codes[positions], [key.take(positions) for key in self.keys])
 
 
 class BufferSize(Struct, frozen=True):
@@ -164,8 +164,8 @@ class BufferedRows:
     def _move(self, groups: RequestedGroups, before: Ints, after: Ints) -> None:
         moved = np.flatnonzero(before != after)
         if len(moved):
-            at = groups.take(moved)
-            self.edges.put(at.codes, at.keys, {_EDGE: stored_edges(after[moved])})
+            index = groups.take(moved)
+            self.edges.put(index.codes, index.keys, {_EDGE: stored_edges(after[moved])})
 
 
 # The first rows of an order, of all rows or per group. Identity: for every group whose first rows
@@ -222,11 +222,9 @@ class Top(Operator):
         rank: AttributeId | None = None,
         buffer: int | None = None,
     ) -> None:
-        """`rank` is the column to add with each row's rank, as `limit.cut` counts.
-
-        With `buffer`, only the best so many rows per group are guaranteed to be kept, or a few more
-        than are wanted.
-        """
+        """`rank` is the column to add with each row's rank, as `limit.cut` counts. With `buffer`,
+        only the best so many rows per group are guaranteed to be kept, or a few more than are
+        wanted."""
         self.piece = name
         self.order = tuple(order)
         self.limit = limit
@@ -355,10 +353,8 @@ class Top(Operator):
     def _counted(
         self, owners: Ints, rows: Batch, is_sure: Bools, limits: Ints, groups: int
     ) -> Bools:
-        """Whether the rows that are surely complete fill their groups' limit.
-
-        All rows beyond those have codes of at least their group's `limits`.
-        """
+        """Whether the rows that are surely complete fill their groups' limit. All rows beyond those
+        have codes of at least their group's `limits`."""
         codes, weights = rows.columns[self._code].values, rows.weights
         counts = np.zeros(groups, dtype=np.int64)
         owners, codes = owners[is_sure], codes[is_sure]
@@ -440,12 +436,10 @@ class Top(Operator):
 
 
 class LikelyTop(Top):
-    """The best `size` rows, as `cut` counts, and those that may be better than one of them.
-
-    `bound` is the column with the bound of the sort key, None for an exact one; `has_more` says
-    that later keys decide among ties. With `is_sure` the result must be exact, else NotExactError:
-    no more than `size`, except for certain ties (RANK, DENSE).
-    """
+    """The best `size` rows, as `cut` counts, and those that may be better than one of them. `bound`
+    is the column with the bound of the sort key, None for an exact one; `has_more` says that later
+    keys decide among ties. With `is_sure` the result must be exact, else NotExactError: no more
+    than `size`, except for certain ties (RANK, DENSE)."""
 
     def __init__(
         self,
@@ -547,11 +541,9 @@ class LikelyTop(Top):
         return np.full(groups, INT64_MAX)
 
     def _standings(self, owners: Ints, rows: Batch, groups: int) -> Ints:
-        """An upper bound on the different values of each group's rows.
-
-        Rows whose bounds overlap in sequence may have one value each; a single row and exact rows
-        that tie have one, unless later keys distinguish them.
-        """
+        """An upper bound on the different values of each group's rows. Rows whose bounds overlap in
+        sequence may have one value each; a single row and exact rows that tie have one, unless
+        later keys distinguish them."""
         best, worst = rows.columns[self._code].values, rows.columns[self._worst].values
         order = np.lexsort((best, owners))
         owners, best, worst = owners[order], best[order], worst[order]
@@ -562,11 +554,11 @@ class LikelyTop(Top):
         reached = np.maximum.accumulate(last)
         starts = np.ones(len(owners), dtype=np.bool_)
         starts[1:] = first[1:] > reached[:-1]
-        places = np.flatnonzero(starts)
-        copies = np.add.reduceat(rows.weights[order], places)
-        is_open = np.logical_or.reduceat((best != worst) | self._has_more, places)
+        positions = np.flatnonzero(starts)
+        copies = np.add.reduceat(rows.weights[order], positions)
+        is_open = np.logical_or.reduceat((best != worst) | self._has_more, positions)
         result = np.zeros(groups, dtype=np.int64)
-        np.add.at(result, owners[places], np.where(is_open, copies, 1))
+        np.add.at(result, owners[positions], np.where(is_open, copies, 1))
         return result
 
     def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRowsOfGroups:

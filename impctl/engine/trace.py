@@ -72,11 +72,9 @@ _KEY = "key"
 
 
 class Run(Struct, frozen=True):
-    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
-
-    Codes are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence`
-    orders runs: higher is newer. `pages` locates the run, if some of it is not verified yet.
-    """
+    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays. Codes
+    are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence` orders
+    runs: higher is newer. `pages` locates the run, if some of it is not verified yet."""
 
     sequence: int
     codes: Ints
@@ -112,11 +110,9 @@ class Run(Struct, frozen=True):
 def from_table(
     sequence: int, stored: StoredTable, key_types: Sequence[SqlType], kinds: Mapping[str, Any]
 ) -> Run:
-    """The run that `to_arrow` wrote; arrays stay in the table's memory.
-
-    LookupError, TypeError or ValueError for other keys or value columns: an absent column is all
-    zero, so one of another name would be lost without a trace.
-    """
+    """The run that `to_arrow` wrote; arrays stay in the table's memory. LookupError, TypeError or
+    ValueError for other keys or value columns: an absent column is all zero, so one of another name
+    would be lost without a trace."""
     table, pages = table_of(stored)
     arrays = {name: _single(table.column(name)) for name in table.column_names}
     parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(len(key_types)))
@@ -135,10 +131,8 @@ def _single(column: pa.ChunkedArray) -> pa.Array:
 
 
 def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]) -> Ints:
-    """Position of each key in the run, -1 where absent; shape (len(codes),).
-
-    Cost: len(codes) log(len(run)).
-    """
+    """Position of each key in the run, -1 where absent; shape (len(codes),). Cost: len(codes)
+    log(len(run))."""
     result = np.full(len(codes), -1, dtype=np.int64)
     hits, places = hits_in(run, types, codes, keys)
     result[hits] = places
@@ -148,25 +142,23 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
 def hits_in(
     run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]
 ) -> tuple[Ints, Ints]:
-    """Which of the keys are in the run, ascending, and their positions in it.
-
-    Cost: len(codes) log(len(run)).
-    """
+    """Which of the keys are in the run, ascending, and their positions in it. Cost: len(codes)
+    log(len(run))."""
     if len(run) == 0:
         return codes[:0], codes[:0]
     inside = search(run.pages, run.codes, codes)
     # Clipping repeats the last code beyond the end, where it differs from the one searched.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
-    places = inside[hits]
+    positions = inside[hits]
     if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
-        return hits, places
-    same = _same(run, types, places, keys, hits)
+        return hits, positions
+    same = _same(run, types, positions, keys, hits)
     if bool(same.all()):
-        return hits, places
-    more = _further(run, types, codes, keys, hits[~same], places[~same])
+        return hits, positions
+    more = _further(run, types, codes, keys, hits[~same], positions[~same])
     hits = np.concatenate([hits[same], more[0]])
     order = np.argsort(hits)
-    return hits[order], np.concatenate([places[same], more[1]])[order]
+    return hits[order], np.concatenate([positions[same], more[1]])[order]
 
 
 def _further(
@@ -175,40 +167,40 @@ def _further(
     codes: Ints,
     keys: Sequence[Vector],
     rows: Ints,
-    places: Ints,
+    positions: Ints,
 ) -> tuple[Ints, Ints]:
     """The matches of keys that share their code with an earlier key of the run."""
     hits, result = [], []
     # Another key with this code may come next; this practically never happens.
-    for row, first in zip(rows, places, strict=True):
-        place = int(first) + 1
-        while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
-            if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
+    for row, first in zip(rows, positions, strict=True):
+        position = int(first) + 1
+        while position < len(run) and run.checked_codes(np.array([position]))[0] == codes[row]:
+            if _same(run, types, np.array([position]), keys, np.array([row]))[0]:
                 hits.append(row)
-                result.append(place)
+                result.append(position)
                 break
-            place += 1
+            position += 1
     return np.array(hits, dtype=np.int64), np.array(result, dtype=np.int64)
 
 
 def _same(
-    run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
+    run: Run, types: Sequence[SqlType], positions: Ints, keys: Sequence[Vector], rows: Ints
 ) -> Any:
     if run.pages is not None:
         for part in run.keys:
-            run.pages.check_rows(part, places)
-    return same_keys(_at(run.keys, types, places), [key.take(rows) for key in keys])
+            run.pages.check_rows(part, positions)
+    return same_keys(_at(run.keys, types, positions), [key.take(rows) for key in keys])
 
 
-def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], places: Ints) -> list[Vector]:
-    return [_column_at(part, kind, places) for part, kind in zip(keys, types, strict=True)]
+def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], positions: Ints) -> list[Vector]:
+    return [_column_at(part, kind, positions) for part, kind in zip(keys, types, strict=True)]
 
 
-def _column_at(part: pa.Array, kind: SqlType, places: Ints) -> Vector:
+def _column_at(part: pa.Array, kind: SqlType, positions: Ints) -> Vector:
     if are_codes(part):
         # Most keys are whole numbers, and NumPy picks a few of these in a third of the time.
-        return Vector(kind, part.to_numpy()[places])
-    return from_stored(part.take(pa.array(places)), kind)
+        return Vector(kind, part.to_numpy()[positions])
+    return from_stored(part.take(pa.array(positions)), kind)
 
 
 def are_told_by_code(runs: Sequence[Run]) -> bool:
@@ -247,10 +239,10 @@ def merge_at_once(
 
 
 def _are_alike(
-    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, places: Ints
+    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, positions: Ints
 ) -> bool:
     """Whether the rows at these places of the order have the keys of those that come next."""
-    one, other = order[places], order[places + 1]
+    one, other = order[positions], order[positions + 1]
     same = same_keys(_at(keys, types, one), _at(keys, types, other))
     return same is None or bool(same.all())
 
@@ -443,10 +435,8 @@ _MANY = 1 << 14  # Rows of runs from which memory is reserved before a merge
 
 
 class Located(Struct, frozen=True):
-    """Positions of keys, run by run: (the run, requested rows, their positions in it).
-
-    A row in no part was not found; `length` is the number of requested rows.
-    """
+    """Positions of keys, run by run: (the run, requested rows, their positions in it). A row in no
+    part was not found; `length` is the number of requested rows."""
 
     parts: tuple[tuple[Run, Ints, Ints], ...]
     length: int
@@ -495,11 +485,11 @@ class Arrangement(LoggedState[Run]):
         parts = []
         length = left = len(codes)
         rows = np.arange(length, dtype=np.int64)
-        taken = np.zeros(length, dtype=np.bool_)
+        result = np.zeros(length, dtype=np.bool_)
         for run in reversed(self.runs) if length else ():
             hits, places = hits_in(run, self.key_types, codes, keys)
             if left < len(codes):
-                free = ~taken[hits]
+                free = ~result[hits]
                 hits, places = hits[free], places[free]
             if not len(hits):
                 continue
@@ -507,11 +497,11 @@ class Arrangement(LoggedState[Run]):
             left -= len(hits)
             if not left:
                 break
-            taken[hits] = True
+            result[hits] = True
             if 2 * left < len(codes):
                 # Looking matches up again costs less than selecting the rest, unless most matched.
-                rest = (~taken).nonzero()[0]
-                rows, codes, taken = rows[rest], codes[rest], taken[rest]
+                rest = (~result).nonzero()[0]
+                rows, codes, result = rows[rest], codes[rest], result[rest]
                 keys = [key.take(rest) for key in keys]
         return Located(tuple(parts), length)
 
@@ -558,12 +548,9 @@ class Arrangement(LoggedState[Run]):
 
 
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
-    """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`).
-
-    The newest row of a code counts; rows are sorted by index, then by code. Only for arrangements
-    whose code is the whole key.
-    Cost: the rows in the slices, and a binary search per slice and run.
-    """
+    """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`). The
+    newest row of a code counts; rows are sorted by index, then by code. Only for arrangements whose
+    code is the whole key. Cost: the rows in the slices, and a binary search per slice and run."""
     order = None
     if not bool((low[1:] >= low[:-1]).all()):
         order = np.argsort(low, kind="stable")
@@ -654,11 +641,9 @@ class Found(Struct, frozen=True):
 
 
 class Leading(Struct, frozen=True):
-    """First rows per key, each once with its sum, sorted by key and then by the order.
-
-    For the i-th key they are complete for ranks below `limits[i]`, and the whole key if
-    `is_whole[i]`; of the rank `limits[i]` some may be missing.
-    """
+    """First rows per key, each once with its sum, sorted by key and then by the order. For the i-th
+    key they are complete for ranks below `limits[i]`, and the whole key if `is_whole[i]`; of the
+    rank `limits[i]` some may be missing."""
 
     found: Found
     limits: Ints
@@ -733,7 +718,9 @@ class _Form(Struct, frozen=True):
             for name, _ in self.columns
         }
         weights = np.concatenate([part.weights for part in parts])[order]
-        tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
+        tags = (
+            stacked([part.tags[index] for part in parts]) for index in range(len(parts[0].tags))
+        )
         return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
 
     def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
@@ -747,10 +734,8 @@ class _Form(Struct, frozen=True):
 
 
 class RowIndex(LoggedState[IndexRun]):
-    """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
-
-    With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
-    """
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses. With `order`,
+    one of the columns and of type LONG, rows of one key are kept in its order."""
 
     def __init__(
         self,
@@ -933,11 +918,11 @@ def check_size(pairs: int) -> None:
 
 def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
     arrays = {_CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
-    for at, (name, _) in enumerate(columns):
-        arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
-    for at, tag in enumerate(run.batch.tags):
+    for index, (name, _) in enumerate(columns):
+        arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
+    for index, tag in enumerate(run.batch.tags):
         held = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
-        arrays[f"tag{at}"] = held
+        arrays[f"tag{index}"] = held
     return pa.table(arrays)
 
 
@@ -959,17 +944,17 @@ def _from_arrow(
             pages.check_whole(result)
         return result
 
-    for at, (_, kind) in enumerate(columns):
-        check_stored(table.column(f"column{at}").type, kind)
+    for index, (_, kind) in enumerate(columns):
+        check_stored(table.column(f"column{index}").type, kind)
     vectors = {
-        name: from_stored(array(f"column{at}", *_PLAIN), kind)
-        for at, (name, kind) in enumerate(columns)
+        name: from_stored(array(f"column{index}", *_PLAIN), kind)
+        for index, (name, kind) in enumerate(columns)
     }
     if table.num_columns != 2 + len(columns) + accesses:
         raise ValueError(f"its columns are {', '.join(table.column_names)}")
     tags: list[Tags] = []
-    for at in range(accesses):
-        held = array(f"tag{at}", pa.int32())
+    for index in range(accesses):
+        held = array(f"tag{index}", pa.int32())
         tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
     return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

@@ -34,10 +34,8 @@ CHOOSING = frozenset({"row_number", "lag", "lead"})
 
 
 class WindowValue(Struct, frozen=True):
-    """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
-
-    Where there is no such row, it is the row's own `otherwise`, NULL if None.
-    """
+    """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before). Where
+    there is no such row, it is the row's own `otherwise`, NULL if None."""
 
     result: AttributeId
     function: str
@@ -141,18 +139,18 @@ def _no_order(function: str) -> NotExactError:
 
 
 def _values(
-    call: WindowValue, columns: dict[AttributeId, Vector], places: _PartitionPlaces
+    call: WindowValue, columns: dict[AttributeId, Vector], positions: _PartitionPlaces
 ) -> Vector:
     if call.function in RANKS:
-        return _rank(call.function, places)
+        return _rank(call.function, positions)
     assert call.argument is not None, "a value of another row"
-    argument = columns[call.argument].take(places.copies)
+    argument = columns[call.argument].take(positions.copies)
     wanted = np.arange(len(argument)) + call.ahead
-    is_there = (wanted >= places.first) & (wanted < places.end)
+    is_there = (wanted >= positions.first) & (wanted < positions.end)
     if call.otherwise is None:
         otherwise = all_null(argument.type, len(argument))
     else:
-        otherwise = columns[call.otherwise].take(places.copies)
+        otherwise = columns[call.otherwise].take(positions.copies)
     beyond = np.arange(len(argument)) + len(argument)
     return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
 

@@ -83,13 +83,13 @@ class LazyDerivations:
         waits_for = ((parts >= 0) & (parts % 2 == 0)).sum(axis=1)
         self._choose(np.searchsorted(self._rows, heads), waits_for)
 
-    def _choose(self, places: Ints, waits_for: Ints) -> None:
-        """Choose round by round; `places` are those of the heads, `waits_for` the number of rows
+    def _choose(self, positions: Ints, waits_for: Ints) -> None:
+        """Choose round by round; `positions` are those of the heads, `waits_for` the number of rows
         that each derivation still waits for."""
         ready = (waits_for == 0).nonzero()[0]
         while len(ready):
-            ready = ready[self._chosen[places[ready]] < 0]
-            came, first = np.unique(places[ready], return_index=True)
+            ready = ready[self._chosen[positions[ready]] < 0]
+            came, first = np.unique(positions[ready], return_index=True)
             self._chosen[came] = ready[first]
             used, counts = np.unique(self._of_part.of(self._rows[came]), return_counts=True)
             waits_for[used] -= counts
@@ -100,20 +100,20 @@ class LazyDerivations:
         return self._rows[self._chosen >= 0]
 
     def chosen(self, row: int) -> Grounded:
-        place = int(np.searchsorted(self._rows, row))
-        (result,) = grounded(self._numbers[self._chosen[place]][None])
+        position = int(np.searchsorted(self._rows, row))
+        (result,) = grounded(self._numbers[self._chosen[position]][None])
         return result
 
     def made_of(self, leaf: int) -> set[int]:
         """The rows whose chosen derivations use a leaf, directly or not. Cost: these rows."""
-        result, asked = set[int](), np.array([leaf], dtype=np.int64)
-        while len(asked):
-            used = self._of_part.of(asked)
+        result, requested = set[int](), np.array([leaf], dtype=np.int64)
+        while len(requested):
+            used = self._of_part.of(requested)
             heads = self._numbers[used, 0]
             is_chosen = self._chosen[np.searchsorted(self._rows, heads)] == used
             new = set(heads[is_chosen].tolist()) - result
             result |= new
-            asked = np.array(sorted(new), dtype=np.int64)
+            requested = np.array(sorted(new), dtype=np.int64)
         return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
@@ -123,8 +123,8 @@ class LazyDerivations:
         """Hand out the derivations that use a row or a leaf."""
         return self._taken(np.unique(self._of_part.of(np.array([number]))))
 
-    def _taken(self, places: Ints) -> list[Grounded]:
-        here = places[self._is_here[places]]
+    def _taken(self, positions: Ints) -> list[Grounded]:
+        here = positions[self._is_here[positions]]
         self._is_here[here] = False
         return grounded(self._numbers[here])
 
@@ -143,10 +143,10 @@ class _ValuePlaces:
         self.values: Ints = values[order]
         self._owners: Ints = order if owners is None else owners[order]
 
-    def of(self, asked: Ints) -> Ints:
+    def of(self, requested: Ints) -> Ints:
         """The owners of these values, each as often as it has the value."""
-        first = np.searchsorted(self.values, asked, "left")
-        last = np.searchsorted(self.values, asked, "right")
+        first = np.searchsorted(self.values, requested, "left")
+        last = np.searchsorted(self.values, requested, "right")
         result: Ints = self._owners[slice_positions(first, last)[0]]
         return result
 
@@ -224,10 +224,10 @@ class HeadsAndBodies(ToldInTheEnd):
             raise disagreement(
                 "A derivation in WITH RECURSIVE belongs to a row that does not exist"
             )
-        for at, name in enumerate(self._bodies or ("",)):
+        for index, name in enumerate(self._bodies or ("",)):
             bodies = noted.columns[name].values if self._bodies else np.zeros_like(heads)
             columns = {HEAD: Vector(LONG, heads), BODY: Vector(LONG, bodies)}
-            if at == 0:
+            if index == 0:
                 self.keep(Batch(columns, noted.weights, noted.tags))
                 continue
             tags = tuple(no_ranges(len(noted)) for _ in noted.tags)
@@ -315,10 +315,7 @@ class Absorption:
 
     def take_up(self, numbers: Ints) -> None:
         """Restore the derivations of an earlier instance, before any others: shape (derivations, 1
-        + numbers of one), as for `grounded`.
-
-        Lazy functions are made when they are needed.
-        """
+        + numbers of one), as for `grounded`. Lazy functions are made when they are needed."""
         if self._ship is Shipping.EAGER:
             self.step((), grounded(numbers))
             return
@@ -330,16 +327,14 @@ class Absorption:
         return self._functions.keys() | self._sleepers
 
     def step(
-        self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
+        self, deleted: Iterable[int] = (), inserted: Iterable[Grounded] = ()
     ) -> tuple[set[int], set[int]]:
         """Apply deleted leaves and inserted derivations; the rows inserted and those deleted.
-
         Insertions come first, so that no row is deleted that has another derivation. A deleted row
         takes the derivations that use it along: a caller that feeds rows back as derivations sends
-        these again once the row is inserted again.
-        """
-        entered = self._add(came)
-        gone = set(went)
+        these again once the row is inserted again."""
+        entered = self._add(inserted)
+        gone = set(deleted)
         after = self._without(gone)
         left = after.rows_gone
         for leaf in gone:
@@ -379,11 +374,9 @@ class Absorption:
         return after
 
     def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
-        """Give rows without a function that of another derivation, as far as there is any.
-
-        Done before any row is deleted: otherwise rows would be reported as deleted and inserted
-        again at once.
-        """
+        """Give rows without a function that of another derivation, as far as there is any. Done
+        before any row is deleted: otherwise rows would be reported as deleted and inserted again at
+        once."""
         left = sorted(after.rows_gone)
         while left:
             row = left.pop()
@@ -422,10 +415,10 @@ class Absorption:
             self._remember(one)
             work.append(one)
         entered: set[int] = set()
-        at = 0
-        while at < len(work):
-            one = work[at]
-            at += 1
+        index = 0
+        while index < len(work):
+            one = work[index]
+            index += 1
             if not self._is_there(one) or one.head in self._sleepers:
                 continue
             known = self._functions.get(one.head)
@@ -476,11 +469,9 @@ class Absorption:
         return self._functions[row]
 
     def _wake_all_of(self, leaf: int) -> None:
-        """Make the functions that mention a leaf.
-
-        A row without a function lives by chosen derivations. Whatever changes the function of a row
-        it uses makes its function too, since that mentions the same leaf.
-        """
+        """Make the functions that mention a leaf. A row without a function lives by chosen
+        derivations. Whatever changes the function of a row it uses makes its function too, since
+        that mentions the same leaf."""
         if self._asleep is not None:
             for row in sorted(self._asleep.made_of(leaf) & self._sleepers):
                 self._function(row)
@@ -492,8 +483,8 @@ class Absorption:
         return index.get(number, ())
 
     def _remember_all(self, derivations: Iterable[Grounded]) -> None:
-        for one in derivations:
-            self._remember(one)
+        for derivation in derivations:
+            self._remember(derivation)
 
     # Indexes of derivations and leaves.
 
@@ -528,21 +519,21 @@ class Absorption:
             self._mentions.pop(row, None)
 
     def _variable(self, leaf: int) -> _Function:
-        place = self._variables.get(leaf)
-        if place is None:
-            place = self._free.pop() if self._free else self._manager.add_vars(1)[0]
-            self._variables[leaf] = place
-            self._leaf_of[place] = leaf
+        position = self._variables.get(leaf)
+        if position is None:
+            position = self._free.pop() if self._free else self._manager.add_vars(1)[0]
+            self._variables[leaf] = position
+            self._leaf_of[position] = leaf
             self._mentioned_by.setdefault(leaf, set())
-        return self._within(self._manager.var, place)
+        return self._within(self._manager.var, position)
 
     def _release(self, leaf: int) -> None:
         """Free a variable that no function mentions, for another leaf."""
-        place = self._variables.pop(leaf, None)
-        if place is not None:
+        position = self._variables.pop(leaf, None)
+        if position is not None:
             assert not self._mentioned_by.pop(leaf), "every function that mentions it was changed"
-            del self._leaf_of[place]
-            self._free.append(place)
+            del self._leaf_of[position]
+            self._free.append(position)
 
     # Functions.
 
@@ -551,13 +542,13 @@ class Absorption:
         the row's whole function was handed on. Cost: the nodes of the row's function."""
         chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
-        leaves = frozenset(self._leaf_of[place] for place in chosen)
+        leaves = frozenset(self._leaf_of[position] for position in chosen)
         return leaves, self._ship is Shipping.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         result = self._manager.true()
-        for one in functions:
-            result = self._within(result.__and__, one)
+        for function in functions:
+            result = self._within(result.__and__, function)
         return result
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
@@ -620,10 +611,7 @@ _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
 
 class Ingredient(Struct, frozen=True):
     """An input whose rows are leaves, identified by `columns`; their numbers go on in the column
-    `number`.
-
-    Rows of no table (`is_leaf` is false) are never deleted.
-    """
+    `number`. Rows of no table (`is_leaf` is false) are never deleted."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     number: AttributeId
@@ -669,8 +657,8 @@ class AbsorbedFixpoint(Recursion):
         )
         self.rows = RowNumbers(f"{name}.rows", columns)
         self.leaves = tuple(
-            RowNumbers(f"{name}.leaves{at}", ingredient.columns)
-            for at, ingredient in enumerate(ingredients)
+            RowNumbers(f"{name}.leaves{index}", ingredient.columns)
+            for index, ingredient in enumerate(ingredients)
         )
         held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
         self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
@@ -686,7 +674,7 @@ class AbsorbedFixpoint(Recursion):
 
     def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows inserted and deleted; None while the circuit fills."""
-        numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
+        numbered = [self._numbered(index, batch) for index, batch in enumerate(ingredients)]
         result = self._step.step(None, *numbered)
         result = result if result is not None and len(result) else None
         if self._is_filling:
@@ -694,13 +682,13 @@ class AbsorbedFixpoint(Recursion):
             return None
         return self._changed(None, (), result)
 
-    def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
+    def _numbered(self, index: int, batch: Batch | None) -> Batch | None:
         if batch is None or not len(batch):
             return None
-        ingredient = self.ingredients[at]
+        ingredient = self.ingredients[index]
         if ingredient.is_leaf:
             own = [batch.columns[name] for name, _ in ingredient.columns]
-            result = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
+            result = self.leaves[index].counted(own, batch.weights, self._fresh_leaves)
             self._gone.update(result.gone.tolist())
             numbers = result.numbers
         else:
@@ -764,7 +752,9 @@ class AbsorbedFixpoint(Recursion):
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
             is_open = [
-                at for at, one in enumerate(grounded(_matrix(less))) if gone.isdisjoint(one.leaves)
+                index
+                for index, one in enumerate(grounded(_matrix(less)))
+                if gone.isdisjoint(one.leaves)
             ]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
@@ -773,9 +763,9 @@ class AbsorbedFixpoint(Recursion):
         """Check that each head of these derivations, some of which were deleted, has others
         left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
-        asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
-        codes = self._made.codes_of(asked)
-        before = self._made.find(codes, [asked.columns[_HEAD]]).rows
+        requested = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
+        codes = self._made.codes_of(requested)
+        before = self._made.find(codes, [requested.columns[_HEAD]]).rows
         after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
@@ -791,14 +781,14 @@ class AbsorbedFixpoint(Recursion):
 
     def _net(self, entered: set[int], left: set[int]) -> Batch:
         """The net change of the rows; deleted rows lose their numbers."""
-        came = self._by_number.rows([*(entered - left)], 1)
-        went = self._by_number.rows([*(left - entered)], -1)
+        inserted = self._by_number.rows([*(entered - left)], 1)
+        deleted = self._by_number.rows([*(left - entered)], -1)
         if left:
             gone = self._by_number.rows([*left], -1)
             own = [gone.columns[name] for name, _ in self.columns]
             self.rows.put(own, gone.columns[self._stamp].values, -1)
             self._by_number.put(own, gone.columns[self._stamp].values, -1)
-        return self._without_numbers(stacked_or_empty((came, went), 0))
+        return self._without_numbers(stacked_or_empty((inserted, deleted), 0))
 
     def _without_numbers(self, rows: Batch) -> Batch:
         if not len(rows):

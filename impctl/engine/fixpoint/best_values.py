@@ -73,11 +73,9 @@ class Offset(Struct, frozen=True):
 
 
 class ValuedStep(JoinedStep, frozen=True):
-    """The columns of a step by their roles.
-
-    `key` and `value` are columns of the fixpoint, `rows` has for each column of that side the index
-    of the fixpoint's column or its rank; `head` is the table's column with the derived key.
-    """
+    """The columns of a step by their roles. `key` and `value` are columns of the fixpoint, `rows`
+    has for each column of that side the index of the fixpoint's column or its rank; `head` is the
+    table's column with the derived key."""
 
     key: AttributeId
     value: AttributeId
@@ -437,10 +435,10 @@ class ValuedRows:
         """The slots of keys in any order, with repetitions; shape (n,)."""
         if self._direct is None:
             return self._sorted_slots(keys)
-        places = keys - self._least
-        slots = self._direct.take(places, mode="clip").astype(np.int64)
+        positions = keys - self._least
+        slots = self._direct.take(positions, mode="clip").astype(np.int64)
         # What lies below the least of them wraps to a place that is not there either.
-        is_new = (slots < 0) | (places.view(np.uint64) >= len(self._direct))
+        is_new = (slots < 0) | (positions.view(np.uint64) >= len(self._direct))
         if is_new.any():
             slots[is_new] = self._sorted_slots(keys[is_new])
         return slots
@@ -458,10 +456,10 @@ class ValuedRows:
         for codes, held in (self._many, self._few):
             if not len(codes):
                 continue
-            asked = keys if rest is None else keys[rest]
-            places = codes.searchsorted(asked)
-            result = held.take(places, mode="clip")
-            is_new = codes.take(places, mode="clip") != asked
+            requested = keys if rest is None else keys[rest]
+            positions = codes.searchsorted(requested)
+            result = held.take(positions, mode="clip")
+            is_new = codes.take(positions, mode="clip") != requested
             if rest is None:
                 slots = result
                 rest = is_new.nonzero()[0]
@@ -470,11 +468,11 @@ class ValuedRows:
                 rest = rest[is_new]
             if not len(rest):
                 return slots
-        asked = keys if rest is None else keys[rest]
-        if len(asked):
-            new = distinct_values(asked)
+        requested = keys if rest is None else keys[rest]
+        if len(requested):
+            new = distinct_values(requested)
             slots[slice(None) if rest is None else rest] = self._taken_up(new) + new.searchsorted(
-                asked
+                requested
             )
         return slots
 
@@ -538,8 +536,8 @@ class ValuedRows:
         held = self.held
         codes, rows = self.rows(slots, values[WAS + BEST, slots])
         located = held.inside.find(codes, rows)
-        for at, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
-            values[at, slots] = values[WAS + at, slots] = held.inside.gather(located, name)
+        for index, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
+            values[index, slots] = values[WAS + index, slots] = held.inside.gather(located, name)
 
     def are_other(self, slots: Ints) -> Ints:
         """The keys whose value, rank or low changed in this step."""
@@ -593,14 +591,14 @@ def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
     return asking, first[asking], search(run.pages, run.codes, codes[asking], "right")
 
 
-def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """The keys of both, ascending, with their slots."""
-    if not len(one[0]) or not len(other[0]):
-        return one if len(one[0]) else other
-    keys = np.concatenate([one[0], other[0]])
+    if not len(left[0]) or not len(right[0]):
+        return left if len(left[0]) else right
+    keys = np.concatenate([left[0], right[0]])
     # Two sorted parts: NumPy merges them.
     order = np.argsort(keys, kind="stable")
-    return keys[order], np.concatenate([one[1], other[1]])[order]
+    return keys[order], np.concatenate([left[1], right[1]])[order]
 
 
 def _fresh(room: int) -> Ints:
@@ -660,10 +658,8 @@ class TouchedGroups:
 
     def count(self, batch: Batch, rank: AttributeId) -> Ints:
         """Count derivations, with the highest body ranks in a column of that name; the slots of the
-        derived rows, as far as these may be in, now or before.
-
-        CountBelowZeroError where more is deleted than there was.
-        """
+        derived rows, as far as these may be in, now or before. CountBelowZeroError where more is
+        deleted than there was."""
         held = self._held
         groups = self._groups_of([batch.columns[name] for name in held.names])
         counts = self._counts(batch, groups)
@@ -697,13 +693,13 @@ class TouchedGroups:
         beats them."""
         bests = self._bests
         counts: Bools = bests[_HAS, groups] == 0
-        for place, (name, is_greatest) in enumerate(self._held.grouped.values):
+        for position, (name, is_greatest) in enumerate(self._held.grouped.values):
             column = batch.columns[name]
             ranks = ranks_of(column, reverse=is_greatest)
-            is_first = ranks <= bests[_FIRST_BEST + 2 * place, groups]
+            is_first = ranks <= bests[_FIRST_BEST + 2 * position, groups]
             if column.valid is not None:
                 # Where NULL is best there is nothing else.
-                is_null = bests[_FIRST_BEST + 2 * place, groups] == INT64_MAX
+                is_null = bests[_FIRST_BEST + 2 * position, groups] == INT64_MAX
                 is_first = np.where(column.valid, is_first, is_null | self._held.grouped.keeps_null)
             counts |= is_first
         return counts
@@ -731,10 +727,10 @@ class TouchedGroups:
             if located.parts:
                 result = held.best.gather(located, HAS_COLUMN)
                 self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
-                for place, name in enumerate(held.best_names):
-                    at = _FIRST_BEST + 2 * place
+                for position, name in enumerate(held.best_names):
+                    index = _FIRST_BEST + 2 * position
                     result = held.best.gather(located, name)
-                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = result
+                    self._bests[index, slots[new]] = self._bests[index + 1, slots[new]] = result
         of_rows: Ints = slots[grouping.index()]
         return of_rows
 
@@ -782,15 +778,15 @@ class TouchedGroups:
         self._values = _with_room(self._values, end)
         self._values[_GROUP, start:end] = groups
         held = self._held
-        for place, (name, is_greatest) in enumerate(held.grouped.values):
+        for position, (name, is_greatest) in enumerate(held.grouped.values):
             column = keys[held.names.index(name)]
-            at = _FIRST_VALUE + 2 * place
+            index = _FIRST_VALUE + 2 * position
             ranks = ranks_of(column, reverse=is_greatest)
             if column.valid is not None:
                 ranks = np.where(column.valid, ranks, INT64_MAX)
                 self._has_null = self._has_null or not bool(column.valid.all())
-            self._values[at, start:end] = ranks
-            self._values[at + 1, start:end] = column.validity()
+            self._values[index, start:end] = ranks
+            self._values[index + 1, start:end] = column.validity()
         located = held.inside.find(codes, keys)
         if located.parts:
             for is_at, was_at, name in zip(
@@ -823,8 +819,8 @@ class TouchedGroups:
         rows, is_best = self._evaluated(is_asked)
         after = self._bests[:, :count]
         has_lost = before[_HAS] > after[_HAS]
-        for at in range(_FIRST_BEST, len(after), 2):
-            has_lost |= after[at] > before[at]
+        for index in range(_FIRST_BEST, len(after), 2):
+            has_lost |= after[index] > before[index]
         has_lost &= is_asked
         if has_lost.any() and self._count_beaten(has_lost):
             rows, is_best = self._evaluated(is_asked)
@@ -849,11 +845,11 @@ class TouchedGroups:
         values, bests = self._values, self._bests
         groups = values[_GROUP, slots]
         is_first = bests[_HAS, groups] == 0
-        for place, _ in enumerate(self._held.grouped.values):
-            at = _FIRST_VALUE + 2 * place
-            is_first |= values[at, slots] <= bests[_FIRST_BEST + 2 * place, groups]
+        for position, _ in enumerate(self._held.grouped.values):
+            index = _FIRST_VALUE + 2 * position
+            is_first |= values[index, slots] <= bests[_FIRST_BEST + 2 * position, groups]
             if self._held.grouped.keeps_null:
-                is_first |= values[at + 1, slots] == 0
+                is_first |= values[index + 1, slots] == 0
         is_in = values[_IS_RANK, slots] > 0
         comes = ~is_in & is_first & (values[_ALL, slots] > 0)
         has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
@@ -870,13 +866,13 @@ class TouchedGroups:
         is_best = np.zeros(len(rows), dtype=np.bool_)
         touched = groups[order][starts]
         self._bests[_HAS, touched] = 1
-        for at in range(_FIRST_VALUE, len(values), 2):
-            ranks = values[at, rows][order]
+        for index in range(_FIRST_VALUE, len(values), 2):
+            ranks = values[index, rows][order]
             least = np.minimum.reduceat(ranks, starts)
-            self._bests[_FIRST_BEST + at - _FIRST_VALUE, touched] = least
+            self._bests[_FIRST_BEST + index - _FIRST_VALUE, touched] = least
             is_first = ranks == np.repeat(least, sizes)
             if self._has_null:
-                known = values[at + 1, rows][order]
+                known = values[index + 1, rows][order]
                 some = np.repeat(np.maximum.reduceat(known, starts), sizes)
                 is_first &= known == some
                 if self._held.grouped.keeps_null:
@@ -904,13 +900,13 @@ class TouchedGroups:
     def _keep_bests(self) -> None:
         held, bests = self._held, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
-        for at in range(_FIRST_BEST, len(bests), 2):
-            is_changed |= (bests[at] != bests[at + 1]) & (bests[_HAS] > 0)
+        for index in range(_FIRST_BEST, len(bests), 2):
+            is_changed |= (bests[index] != bests[index + 1]) & (bests[_HAS] > 0)
         slots = is_changed.nonzero()[0]
         if len(slots):
             codes, slots = self._groups.ordered(slots)
             names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
-            result = {name: bests[at, slots] for name, at in names}
+            result = {name: bests[index, slots] for name, index in names}
             keys = [key.take(slots) for key in self._groups.columns()]
             held.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
 
@@ -923,10 +919,8 @@ class TouchedGroups:
         return stacked_or_empty(parts, self._held.accesses)
 
     def kept(self, *, has_moved: bool) -> Batch:
-        """End the step and store its changes; the rows inserted (+1) and deleted (-1).
-
-        `has_moved`: derivations may have been deleted and inserted again.
-        """
+        """End the step and store its changes; the rows inserted (+1) and deleted (-1). `has_moved`:
+        derivations may have been deleted and inserted again."""
         held = self._held
         parts = [one.rows for one in (*self._changed, *self._beaten)]
         if parts:

@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 class Derived(Struct, frozen=True):
     """Derivations: the index of the row that is each body, the slots of their heads, the weights.
-
-    `source` and `place` locate the tags: which list of tags, and which row there.
-    """
+    `source` and `place` locate the tags: which list of tags, and which row there."""
 
     owners: Ints
     heads: Ints
@@ -152,9 +150,7 @@ class FixpointStep(Protocol):
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         """Delete these rows, and rows that lose their ground by this; the groundless rows left.
-
-        Rows are left where `may_go` refuses the next ones.
-        """
+        Rows are left where `may_go` refuses the next ones."""
         ...
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
@@ -272,12 +268,10 @@ class ChosenDerivations:
         self.index = RowIndex(f"{name}.derivations", held, self._columns, accesses)
 
     def change(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Batch:
-        """The change of the choices by a step that changed these derivations: tags only.
-
-        The touched rows are in their final state. Stores the derivations, with the ranks of their
+        """The change of the choices by a step that changed these derivations: tags only. The
+        touched rows are in their final state. Stores the derivations, with the ranks of their
         bodies in a column of the rank's name. CountBelowZeroError where more is deleted than there
-        was.
-        """
+        was."""
         parts = (self._normal(batch) for batch in derivations if len(batch))
         noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
@@ -366,29 +360,27 @@ class _Held(Struct, frozen=True):
         is_low: Bools = (weights > 0) & (self.ranks < ranks[self.owners])
         low = is_low.nonzero()[0]
         low = low[starts_in(self.owners[low])] if len(low) else low
-        places = np.full(len(ranks), -1, dtype=np.int64)
-        places[self.owners[low]] = low
-        if bool((places[ranks > 0] < 0).any()):
+        positions = np.full(len(ranks), -1, dtype=np.int64)
+        positions[self.owners[low]] = low
+        if bool((positions[ranks > 0] < 0).any()):
             raise disagreement("A row of WITH RECURSIVE no longer has a derivation")
-        return places
+        return positions
 
     def moved(self, before: Ints, after: Ints) -> Batch:
         is_same = (before < 0) == (after < 0)
         for order in self.orders:
             is_same &= order[before] == order[after]
         is_same |= (before < 0) & (after < 0)
-        went = before[~is_same & (before >= 0)]
-        came = after[~is_same & (after >= 0)]
-        weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(went), len(came)])
-        places = np.concatenate([went, came])
-        return Batch({}, weights, tuple(tag.take(places) for tag in self.tags))
+        deleted = before[~is_same & (before >= 0)]
+        inserted = after[~is_same & (after >= 0)]
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(deleted), len(inserted)])
+        positions = np.concatenate([deleted, inserted])
+        return Batch({}, weights, tuple(tag.take(positions) for tag in self.tags))
 
 
 def _order_of(tag: Tags) -> Ints:
-    """Numbers that order sets of ranges as lists are ordered, equal where the sets are.
-
-    Shape (n,); they are comparable among themselves.
-    """
+    """Numbers that order sets of ranges as lists are ordered, equal where the sets are. Shape (n,);
+    they are comparable among themselves."""
     if isinstance(tag, RowTags):
         return tag.ranges.astype(np.int64)
     sets = tag.sets()
@@ -422,11 +414,9 @@ NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all other
 
 
 class Recursion(Operator):
-    """Its inputs are the base, and those of `step` after the first.
-
-    The output of the step has the columns of T, and in the column `stamp` the highest stamp of the
-    rows used, or `NO_BODY`. `accesses` is the number of tags of the base's and the step's rows.
-    """
+    """Its inputs are the base, and those of `step` after the first. The output of the step has the
+    columns of T, and in the column `stamp` the highest stamp of the rows used, or `NO_BODY`.
+    `accesses` is the number of tags of the base's and the step's rows."""
 
     holds_back = True
     can_output = True
@@ -530,11 +520,12 @@ class Recursion(Operator):
         """Never with other constants in its step, as it would have other rows."""
         if not isinstance(other, Recursion) or not super().keeps_like(other):
             return False
-        mine, theirs = tuple(self._step), tuple(other._step)
-        return len(mine) == len(theirs) and all(
-            one.keeps_like(same) and one.says_like(same)
-            for one, same in zip(mine, theirs, strict=True)
+        left, right = tuple(self._step), tuple(other._step)
+        pairs = zip(left, right, strict=False)
+        is_alike = all(
+            first.keeps_like(second) and first.says_like(second) for first, second in pairs
         )
+        return len(left) == len(right) and is_alike
 
 
 def apart_in_memory(batch: Batch) -> Batch:

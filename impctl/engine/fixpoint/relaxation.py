@@ -120,8 +120,8 @@ class Settling:
         while len(front):
             values = rows.values
             values[RANKED, front] = -values[RANKED, front]
-            places = links.of(front)
-            body, head, offset, net = links.held[BODY : NET + 1, places]
+            positions = links.of(front)
+            body, head, offset, net = links.held[BODY : NET + 1, positions]
             values = rows.values
             self._lost.append(Derivations(head, values[BEST, body] + offset, -net))
             front = self._take(self._lost[-1], -values[RANKED, body])
@@ -209,8 +209,8 @@ class Settling:
             some = np.partition(values, len(values) // _PART)[len(values) // _PART]
             is_near = values <= max(int(values.min()) + width, int(some))
             pending, rest = pending[is_near], pending[~is_near]
-        places = links.of(pending)
-        body, head, offset, net = links.held[BODY : NET + 1, places]
+        positions = links.of(pending)
+        body, head, offset, net = links.held[BODY : NET + 1, positions]
         best = rows.values[BEST]
         result = best[body] + offset
         if len(result) and result.max() >= MOST:
@@ -236,8 +236,8 @@ class Settling:
         np.add.at(values[COUNTED], counted.heads[stays], counted.weights[stays])
         changed = is_other.nonzero()[0]
         inside = changed[values[BEST, changed] != NONE]
-        places = links.of(inside)
-        body, head, offset, net = links.held[BODY : NET + 1, places]
+        positions = links.of(inside)
+        body, head, offset, net = links.held[BODY : NET + 1, positions]
         is_low = is_other[head] & (values[BEST, body] + offset == values[BEST, head])
         is_low &= values[RANKED, body] < values[RANKED, head]
         np.add.at(values[COUNTED], head[is_low], net[is_low])
@@ -407,9 +407,9 @@ class OneByOne:
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
         for view in self._derived:
             first, last = _span(view, key)
-            for place in range(first, last):
-                value = view.columns[0][place]
-                yield ~value if is_greatest else value, view.weights[place]
+            for position in range(first, last):
+                value = view.columns[0][position]
+                yield ~value if is_greatest else value, view.weights[position]
 
     def _linked(self, slot: int) -> Sequence[_Link]:
         key, offset = self._key[slot], self._rows.step.offset
@@ -417,14 +417,14 @@ class OneByOne:
         has_gone = False
         for view in self._table:
             first, last = _span(view, key)
-            for place in range(first, last):
-                head = self._rows.slot_of(view.columns[0][place])
+            for position in range(first, last):
+                head = self._rows.slot_of(view.columns[0][position])
                 more = offset.constant
                 if offset.column is not None:
-                    more += offset.sign * view.columns[1][place]
+                    more += offset.sign * view.columns[1][position]
                 if not 0 <= more < MOST:
                     raise NotIntegerStepError
-                weight = view.weights[place]
+                weight = view.weights[position]
                 has_gone = has_gone or weight < 0
                 links.append((head, more, weight))
         if self._rows.values.shape[1] != len(self._best):
@@ -470,10 +470,8 @@ class ValuedChanges:
         self, base: Batch | None, table: Batch | None, admission: Admission, few: int
     ) -> None:
         """Compute the result of these inserted and deleted rows of the base and the table; key by
-        key for few keys.
-
-        NotIntegerStepError where not everything is an integer; then nothing was changed.
-        """
+        key for few keys. NotIntegerStepError where not everything is an integer; then nothing was
+        changed."""
         rows = self._rows
         self._table = table
         links = self._links = Links(self._step, rows, table)
@@ -542,44 +540,44 @@ class ValuedChanges:
         ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
         self._keep_own(ranked, pairs)
         parts = []
-        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
-            slots = moved[values[at, moved] != NONE]
+        for index, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[values[index, moved] != NONE]
             weights = np.full(len(slots), sign, dtype=np.int64)
-            parts.append(Batch(self._columns(slots, at), weights, ()))
+            parts.append(Batch(self._columns(slots, index), weights, ()))
         return stacked_or_empty(parts, 0)
 
     def end(self) -> bool:
         """Leave the lookups to the next step; whether it may reuse them."""
         return self._rows.end(self._touched, self._links.linked)
 
-    def _columns(self, slots: Ints, at: int) -> dict[AttributeId, Vector]:
+    def _columns(self, slots: Ints, index: int) -> dict[AttributeId, Vector]:
         values = self._rows.values
-        columns = self._rows.columns(values[KEY, slots], values[at, slots])
+        columns = self._rows.columns(values[KEY, slots], values[index, slots])
         return dict(zip(self._held.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
         rows, links = self._rows, self._links
         pairs = 0
-        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
-            slots = moved[rows.values[at, moved] != NONE]
-            places = links.of(slots) if len(slots) else slots
-            if not len(places):
+        for index, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[rows.values[index, moved] != NONE]
+            positions = links.of(slots) if len(slots) else slots
+            if not len(positions):
                 continue
-            pairs += len(places)
-            body, head, offset = links.held[BODY : OFFSET + 1, places]
-            result = rows.values[at, body] + offset
-            weights = sign * links.held[WEIGHT, places]
-            for part, tags in self._tagged(places):
+            pairs += len(positions)
+            body, head, offset = links.held[BODY : OFFSET + 1, positions]
+            result = rows.values[index, body] + offset
+            weights = sign * links.held[WEIGHT, positions]
+            for part, tags in self._tagged(positions):
                 every = Derivations(head, result, weights)
                 self._parts.append((every if part is None else every.keep(part), tags))
         return pairs
 
-    def _tagged(self, places: Ints) -> Sequence[tuple[Ints | None, tuple[Tags, ...]]]:
+    def _tagged(self, positions: Ints) -> Sequence[tuple[Ints | None, tuple[Tags, ...]]]:
         """Which of these links are of one source, None for all, and their tags."""
         links = self._links
         if not any(self._accesses):
             return [(None, ())]
-        source, place = links.held[SOURCE, places], links.held[PLACE, places]
+        source, place = links.held[SOURCE, positions], links.held[PLACE, positions]
         result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
         for number in range(links.sources):
             part = (source == number).nonzero()[0]
@@ -594,7 +592,7 @@ class ValuedChanges:
         if not len(result.heads):
             return
         counts = range(sum(self._accesses))
-        self._tags = tuple(stacked([tags[at] for _, tags in parts]) for at in counts)
+        self._tags = tuple(stacked([tags[index] for _, tags in parts]) for index in counts)
         self._told = self._telling()
         keys = self._rows.values[KEY, result.heads]
         columns = self._rows.columns(keys, result.values)
@@ -650,19 +648,19 @@ class ValuedChanges:
         codes, columns = self._rows.rows(slots, best)
         order = ascending(codes)
         result = {
-            name: np.where(is_in, values[at, slots], 0)[order]
-            for name, at in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
+            name: np.where(is_in, values[index, slots], 0)[order]
+            for name, index in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
         }
         self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
         values, step = self._rows.values, self._step
         parts = []
-        for at, sign in ((WAS, -1), (0, 1)):
-            slots = ranked[values[at + BEST, ranked] != NONE]
+        for index, sign in ((WAS, -1), (0, 1)):
+            slots = ranked[values[index + BEST, ranked] != NONE]
             if len(slots):
-                columns = self._columns(slots, at + BEST)
-                columns[self._rank] = Vector(LONG, values[at + RANKED, slots])
+                columns = self._columns(slots, index + BEST)
+                columns[self._rank] = Vector(LONG, values[index + RANKED, slots])
                 of_side = {name: columns[own] for name, own in step.rows.items()}
                 parts.append(Batch(of_side, np.full(len(slots), sign, dtype=np.int64), ()))
         if parts:

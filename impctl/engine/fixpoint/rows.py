@@ -53,9 +53,9 @@ class Slots:
         """The slots of keys, each given once; -1 for new ones."""
         if not self._count:
             return np.full(len(codes), -1, dtype=np.int64)
-        places = self._codes.searchsorted(codes)
-        slots = self._by_code.take(places, mode="clip")
-        slots[self._codes.take(places, mode="clip") != codes] = -1
+        positions = self._codes.searchsorted(codes)
+        slots = self._by_code.take(positions, mode="clip")
+        slots[self._codes.take(positions, mode="clip") != codes] = -1
         if self._are_told and have_injective_codes(keys, keys):
             return slots
         rows = (slots >= 0).nonzero()[0]
@@ -65,10 +65,10 @@ class Slots:
             )
             # Another key with the code may come first; this practically never happens.
             rows = _NONE if same is None else rows[~same]
-            places[rows] += 1
-            slots[rows] = self._by_code.take(places[rows], mode="clip")
-            is_past = (places[rows] >= self._count) | (
-                self._codes.take(places[rows], mode="clip") != codes[rows]
+            positions[rows] += 1
+            slots[rows] = self._by_code.take(positions[rows], mode="clip")
+            is_past = (positions[rows] >= self._count) | (
+                self._codes.take(positions[rows], mode="clip") != codes[rows]
             )
             slots[rows[is_past]] = -1
             rows = rows[~is_past]
@@ -147,11 +147,11 @@ class RowsView(Struct, frozen=True):
     def place(self, first: int, key: tuple[int, ...]) -> int:
         """The position of a key with the code that begins at `first`; -1 where there is none."""
         code = self.codes[first]
-        for place in range(first, len(self.codes)):
-            if self.codes[place] != code:
+        for position in range(first, len(self.codes)):
+            if self.codes[position] != code:
                 break
-            if all(part[place] == one for part, one in zip(self.keys, key, strict=True)):
-                return place
+            if all(part[position] == one for part, one in zip(self.keys, key, strict=True)):
+                return position
         return -1
 
 
@@ -165,10 +165,7 @@ class Views:
         self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
     ) -> list[IndexView] | None:
         """The runs of an index, of integers, always with the same columns; `spent` rows changed so
-        far.
-
-        None where they are not to be looked up one by one, or some are NULL.
-        """
+        far. None where they are not to be looked up one by one, or some are NULL."""
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
         return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
@@ -251,9 +248,7 @@ class RowNumbers:
 
     def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> AssignedNumbers:
         """Count copies; each gets the number of its row, an unused one if the row is new.
-
-        CountBelowZeroError where copies are deleted that do not exist.
-        """
+        CountBelowZeroError where copies are deleted that do not exist."""
         keys, grouping = group_normal(columns, len(weights))
         leaders = grouping.leaders(keys)
         known, before = self._known(grouping.codes, leaders)
@@ -264,7 +259,7 @@ class RowNumbers:
         new = (known < 0).nonzero()[0]
         known[new] = fresh(len(new))
         moved = changed.nonzero()[0]
-        held = dict(zip(self._names, (one.take(moved) for one in leaders), strict=True))
+        held = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
         numbers = Vector(LONG, known[moved])
         self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
         return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
@@ -324,11 +319,13 @@ class RowsByNumber:
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
         """The rows of these numbers, which exist, each with this weight."""
-        asked = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
-        if not len(asked.values):
+        requested = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
+        if not len(requested.values):
             return empty_batch(0)
-        result = self._index.find(self._codes(asked), [asked]).rows
-        assert len(result) == len(asked.values), "a number is given once, and taken back at the end"
+        result = self._index.find(self._codes(requested), [requested]).rows
+        assert len(result) == len(requested.values), (
+            "a number is given once, and taken back at the end"
+        )
         return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
     def _codes(self, numbers: Vector) -> Ints:
@@ -438,7 +435,7 @@ class BestFixpointRows:
         )
         self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
         kinds = dict(columns)
-        self.best_names = tuple(f"best{place}" for place, _ in enumerate(grouped.values))
+        self.best_names = tuple(f"best{position}" for position, _ in enumerate(grouped.values))
         self.best = Arrangement(
             f"{name}.best",
             [kinds[key] for key in grouped.keys],
@@ -494,10 +491,8 @@ class LevelledRows:
         self._counted = []
 
     def count(self, level: int, rows: Batch) -> Batch:
-        """Count all changes at a level; the same with each row once, and its level.
-
-        Called once per level and step. CountBelowZeroError where more is deleted than there was.
-        """
+        """Count all changes at a level; the same with each row once, and its level. Called once per
+        level and step. CountBelowZeroError where more is deleted than there was."""
         columns = [rows.columns[name] for name, _ in self.columns]
         levels = Vector(LONG, np.full(len(rows), level, dtype=np.int64))
         keys = [*map(identity_of, columns), levels]
@@ -593,20 +588,20 @@ class TouchedRows:
         result = np.full(len(codes), -1, dtype=np.int64)
         are_told = self._are_told and have_injective_codes(keys, keys)
         for held, owners in self.parts:
-            places = held.searchsorted(codes)
-            rows = (held.take(places, mode="clip") == codes).nonzero()[0]
-            places = places[rows]
+            positions = held.searchsorted(codes)
+            rows = (held.take(positions, mode="clip") == codes).nonzero()[0]
+            positions = positions[rows]
             if are_told:
-                result[rows] = owners[places]
+                result[rows] = owners[positions]
                 continue
             # Another row with the code may come first; this practically never happens.
             while len(rows):
-                is_same = self._is_same(owners[places], keys, rows)
-                result[rows[is_same]] = owners[places[is_same]]
-                rows, places = rows[~is_same], places[~is_same] + 1
-                is_next = held.take(places, mode="clip") == codes[rows]
-                is_next &= places < len(held)
-                rows, places = rows[is_next], places[is_next]
+                is_same = self._is_same(owners[positions], keys, rows)
+                result[rows[is_same]] = owners[positions[is_same]]
+                rows, positions = rows[~is_same], positions[~is_same] + 1
+                is_next = held.take(positions, mode="clip") == codes[rows]
+                is_next &= positions < len(held)
+                rows, positions = rows[is_next], positions[is_next]
         return result
 
     def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
@@ -632,19 +627,19 @@ class TouchedRows:
         arrangement, end = self.held.arrangement, start + len(codes)
         if not are_told or not are_told_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
-            for at, name in enumerate(NAMES if located.parts else ()):
-                self.values[at, start:end] = arrangement.gather(located, name)
+            for index, name in enumerate(NAMES if located.parts else ()):
+                self.values[index, start:end] = arrangement.gather(located, name)
         else:
             # The oldest first: a newer run overwrites the values of a row.
             for run in arrangement.runs:
-                places = search(run.pages, run.codes, codes)
-                rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
+                positions = search(run.pages, run.codes, codes)
+                rows = (run.codes.take(positions, mode="clip") == codes).nonzero()[0]
                 if not len(rows):
                     continue
-                places, slots = places[rows], rows + start
-                for at, name in enumerate(NAMES):
-                    column = run.checked_values(name, places)
-                    self.values[at, slots] = 0 if column is None else column
+                positions, slots = positions[rows], rows + start
+                for index, name in enumerate(NAMES):
+                    column = run.checked_values(name, positions)
+                    self.values[index, slots] = 0 if column is None else column
         self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
@@ -681,9 +676,7 @@ class TouchedRows:
 
     def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
         """Add the weights of derivations, where `is_low` to the low too; slots may repeat.
-
-        CountBelowZeroError where more is deleted than there was.
-        """
+        CountBelowZeroError where more is deleted than there was."""
         if not len(slots):
             return
         np.add.at(self.values[ALL], slots, every)
@@ -723,19 +716,19 @@ class TouchedRows:
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
         return self._ranked(slots, weight, rank, RANK)
 
-    def _ranked(self, slots: Ints, weight: int, rank: AttributeId, at: int) -> Batch:
+    def _ranked(self, slots: Ints, weight: int, rank: AttributeId, index: int) -> Batch:
         weights = np.full(len(slots), weight, dtype=np.int64)
         rows = self.held.batch([column.take(slots) for column in self.columns], weights)
-        ranks = Vector(LONG, self.values[at, slots])
+        ranks = Vector(LONG, self.values[index, slots])
         return Batch({**rows.columns, rank: ranks}, weights, ())
 
     def moved(self, rank: AttributeId) -> Batch:
         """The change of the fixpoint's rows with their ranks: old rows and new rows."""
         is_other = self.values[RANK, : self.count] != self.values[WAS + RANK, : self.count]
         parts = []
-        for at, weight in ((WAS + RANK, -1), (RANK, 1)):
-            slots = (is_other & (self.values[at, : self.count] > 0)).nonzero()[0]
-            parts.append(self._ranked(slots, weight, rank, at))
+        for index, weight in ((WAS + RANK, -1), (RANK, 1)):
+            slots = (is_other & (self.values[index, : self.count] > 0)).nonzero()[0]
+            parts.append(self._ranked(slots, weight, rank, index))
         return stacked_or_empty(parts, 0)
 
     def gone(self) -> Ints:
@@ -773,7 +766,7 @@ class TouchedRows:
     def values_of(self, slots: Ints) -> dict[str, Ints]:
         """The stored values of these rows, by name; shapes as `slots`."""
         # Column by column: all at once they would lie in one array, and keep each other in memory.
-        return {name: self.values[at, slots] for at, name in enumerate(NAMES)}
+        return {name: self.values[index, slots] for index, name in enumerate(NAMES)}
 
 
 class GrownColumn:
@@ -857,10 +850,8 @@ class NumberedFixpointRows(RankedRows):
         return tagged(rows, self._numbers())
 
     def take(self, count: int, touched: Ints) -> Ints:
-        """So many unused numbers; `touched` are those of the rows of the step.
-
-        UnsupportedError where not enough are left.
-        """
+        """So many unused numbers; `touched` are those of the rows of the step. UnsupportedError
+        where not enough are left."""
         fresh = min(count, self.most - self.last)
         given = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
         self.last += fresh

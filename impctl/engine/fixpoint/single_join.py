@@ -109,8 +109,8 @@ class JoinedMoves:
             return None
         own: Sequence[IndexView] | None = ()
         if not plain.is_by_rows:
-            names = {place: name for name, place in plain.rows.items()}
-            wanted = [names[place] for place, name in plain.heads if name is None]
+            names = {position: name for name, position in plain.rows.items()}
+            wanted = [names[position] for position, name in plain.heads if name is None]
             own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
         if own is None:
             return None
@@ -220,8 +220,8 @@ class JoinedMoves:
             places, _ = slice_positions(first, last)
             self._tell(-partners.weights[places], partners.source[places], partners.place[places])
         columns = {
-            name: moved.columns[self._rank if place < 0 else touched.held.columns[place][0]]
-            for name, place in self._plain.rows.items()
+            name: moved.columns[self._rank if position < 0 else touched.held.columns[position][0]]
+            for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
         self._seen.waiting += 1
@@ -230,26 +230,26 @@ class JoinedMoves:
             self._plain.own.runs()
             self._seen.waiting = 0
 
-    def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
+    def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
         if not len(weights) or not any(self._told.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
             order = np.argsort(source, kind="stable")
-            weights, source, place = weights[order], source[order], place[order]
+            weights, source, position = weights[order], source[order], position[order]
         borders = [0, *(np.flatnonzero(source[1:] != source[:-1]) + 1).tolist(), len(source)]
         for start, end in pairwise(borders):
             part = slice(start, end)
-            taken = [tag.take(place[part]) for tag in self._tags[source[start]]]
-            self._told.of_step(weights[part], taken)
+            result = [tag.take(position[part]) for tag in self._tags[source[start]]]
+            self._told.of_step(weights[part], result)
 
     def _derived(self, slots: Ints) -> Derived:
         columns = self._touched.columns
-        keys = [columns[place] for place in self._plain.key_places]
+        keys = [columns[position] for position in self._plain.key_places]
         if self._runs is not None and not keys[0].has_null:
             result = self._runs.find(keys[0].numbers[slots])
             theirs = {
-                name: Vector(columns[at].type, result.columns[name])
-                for at, (_, name) in enumerate(self._plain.heads)
+                name: Vector(columns[index].type, result.columns[name])
+                for index, (_, name) in enumerate(self._plain.heads)
                 if name is not None
             }
             heads = self._heads(slots[result.owners], theirs)
@@ -270,13 +270,13 @@ class JoinedMoves:
         heads = self._heads(slots[owners], rows.columns)
         return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
 
-    def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
+    def _heads(self, bodies: Ints, right: Mapping[AttributeId, Vector]) -> Ints:
         self._pairs += len(bodies)
         if not len(bodies):
             return bodies
-        mine = self._touched.columns
+        left = self._touched.columns
         columns = [
-            mine[place].take(bodies) if name is None else theirs[name]
-            for place, name in self._plain.heads
+            left[position].take(bodies) if name is None else right[name]
+            for position, name in self._plain.heads
         ]
         return slots_for(self._touched, columns, len(bodies))

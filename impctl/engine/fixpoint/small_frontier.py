@@ -87,13 +87,17 @@ class TableRuns:
         if not parts:
             return Places(_NONE, _NONE, _NONE, dict.fromkeys(self.names, _NONE), _NONE)
         columns = {
-            name: _joined([self._columns[number][at][place] for number, _, place in parts])
-            for at, name in enumerate(self.names)
+            name: _joined([self._columns[number][index][position] for number, _, position in parts])
+            for index, name in enumerate(self.names)
         }
-        weights = _joined([self.runs[number].batch.weights[place] for number, _, place in parts])
+        weights = _joined(
+            [self.runs[number].batch.weights[position] for number, _, position in parts]
+        )
         source = np.repeat([number for number, _, _ in parts], [len(p) for _, _, p in parts])
         owners = _joined([owners for _, owners, _ in parts])
-        return Places(owners, source, _joined([place for _, _, place in parts]), columns, weights)
+        return Places(
+            owners, source, _joined([position for _, _, position in parts]), columns, weights
+        )
 
     @property
     def tags(self) -> list[tuple[Tags, ...]]:
@@ -149,13 +153,13 @@ class RowByRow:
         values = (key,) if self._is_single else key
         code = key if self._is_single else code_of(key)
         for codes, slots in self._parts:
-            place = bisect_left(codes, code)
-            while place < len(codes) and codes[place] == code:
-                slot: int = slots[place]
+            position = bisect_left(codes, code)
+            while position < len(codes) and codes[position] == code:
+                slot: int = slots[position]
                 if self._is_single or self._is_at(slot, values):
                     self._known[key] = slot
                     return slot
-                place += 1
+                position += 1
         slot = self._known[key] = self._touched.count
         if slot == self._room:
             self._touched.make_room(slot + 1)
@@ -173,22 +177,22 @@ class RowByRow:
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
         for view, codes, length in self._held:
-            place = bisect_left(codes, code)
-            if place == length or codes[place] != code:
+            position = bisect_left(codes, code)
+            if position == length or codes[position] != code:
                 continue
             if not self._is_single:
-                place = view.place(place, values)
-                if place < 0:
+                position = view.place(position, values)
+                if position < 0:
                     continue
             for now, was, column in zip(self._now, self._was, view.values, strict=True):
                 if column is not None:
-                    now[slot] = was[slot] = column[place]
+                    now[slot] = was[slot] = column[position]
             return
 
     def _begin(self) -> None:
         """Refresh the views, which others may have outdated."""
         self._view()
-        self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
+        self._parts = [(view_of(codes), view_of(index)) for codes, index in self._touched.parts]
         self._partner_heads = view_of(self._partners.heads)
         self._partner_weights = view_of(self._partners.weights)
         self._hit = []
@@ -263,7 +267,7 @@ class ThinFronts(RowByRow):
         self._key = plain.key_places[0]
         names = [name for _, name in plain.heads if name is not None]
         self._heads = [
-            (place, -1 if name is None else names.index(name)) for place, name in plain.heads
+            (position, -1 if name is None else names.index(name)) for position, name in plain.heads
         ]
         self._column = self._heads[0][1] if self._is_single else -1
         """The table's column that is a whole row, if there is one."""
@@ -274,29 +278,32 @@ class ThinFronts(RowByRow):
 
     def see(self, table: Sequence[IndexView]) -> None:
         """Let fronts look these rows up."""
-        self._table = [(at, view, view.codes, len(view.codes)) for at, view in enumerate(table)]
+        self._table = [
+            (index, view, view.codes, len(view.codes)) for index, view in enumerate(table)
+        ]
 
     def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
-        """Count what changed rows of the table derive from the old rows of the fixpoint.
-
-        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then the
-        rank; not used where a row is its key. The owners are the changed rows. None where they are
-        too many.
-        """
+        """Count what changed rows of the table derive from the old rows of the fixpoint. `own` are
+        the fixpoint's rows by their keys: the columns that heads take from them, then the rank; not
+        used where a row is its key. The owners are the changed rows. None where they are too
+        many."""
         if self._column >= 0:
             return self._changed_by_rows(rows)
         spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
-        if sum(end - start for places in spans for _, start, end in places) > _PAIRS * self._most:
+        if (
+            sum(end - start for positions in spans for _, start, end in positions)
+            > _PAIRS * self._most
+        ):
             return None
         self._begin()
         heads, weights, owners, _ = self._found
-        for owner, (weight, places) in enumerate(zip(rows.weights, spans, strict=True)):
-            theirs = [column[owner] for column in rows.columns]
-            for view, start, end in places:
-                for place in range(start, end):
-                    *mine, body = (column[place] for column in view.columns)
-                    head = self._head(mine, theirs)
-                    change = weight * view.weights[place]
+        for owner, (weight, positions) in enumerate(zip(rows.weights, spans, strict=True)):
+            right = [column[owner] for column in rows.columns]
+            for view, start, end in positions:
+                for position in range(start, end):
+                    *left, body = (column[position] for column in view.columns)
+                    head = self._head(left, right)
+                    change = weight * view.weights[position]
                     self._every[head] += change
                     if body < self._rank[head]:
                         self._low[head] += change
@@ -325,9 +332,9 @@ class ThinFronts(RowByRow):
         result = self._end(heads)
         return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
-    def _head(self, mine: list[int], theirs: list[int]) -> int:
-        ours = iter(mine)
-        values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
+    def _head(self, left: list[int], right: list[int]) -> int:
+        ours = iter(left)
+        values = tuple(next(ours) if index < 0 else right[index] for _, index in self._heads)
         return self._known_slot(values[0] if self._is_single else values)
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
@@ -406,8 +413,8 @@ class ThinFronts(RowByRow):
             for span in result or ():
                 self._take(slot, span)
             rank, every, low = self._rank, self._every, self._low
-            for at in range(start, len(heads)):
-                head, weight = heads[at], weights[at]
+            for index in range(start, len(heads)):
+                head, weight = heads[index], weights[index]
                 every[head] -= weight
                 if body < rank[head]:
                     low[head] -= weight
@@ -431,27 +438,27 @@ class ThinFronts(RowByRow):
         while True:
             key, spot = self._columns[0][slot], None
             for number, view, codes, length in table:
-                place = bisect_left(codes, key)
-                if place < length and codes[place] == key:
-                    if spot is not None or (place + 1 < length and codes[place + 1] == key):
+                position = bisect_left(codes, key)
+                if position < length and codes[position] == key:
+                    if spot is not None or (position + 1 < length and codes[position + 1] == key):
                         return [slot]
-                    spot = number, view, place
+                    spot = number, view, position
             if spot is None or not may_go(1):
                 return [slot]
-            number, view, place = spot
-            key = view.columns[at][place]
+            number, view, position = spot
+            key = view.columns[at][position]
             head = known.get(key)
             if head is None:
                 head = self._slot_of(key)
                 rank, every, low = self._rank, self._every, self._low
-            body, weight = rank[slot], view.weights[place]
+            body, weight = rank[slot], view.weights[position]
             rank[slot] = low[slot] = 0
             self._first[slot] = before + len(heads)
             self._last[slot] = before + len(heads) + 1
             heads.append(head)
             weights.append(weight)
             source.append(number)
-            places.append(place)
+            places.append(position)
             every[head] -= weight
             if body >= rank[head]:
                 return []
@@ -469,17 +476,17 @@ class ThinFronts(RowByRow):
         hit: list[int] = []
         for slot, result in zip(front, spans, strict=True):
             if result is None:
-                for at in range(self._first[slot], self._last[slot]):
-                    head = known[at]
-                    every[head] += of_known[at]
+                for index in range(self._first[slot], self._last[slot]):
+                    head = known[index]
+                    every[head] += of_known[index]
                     hit.append(head)
                 continue
             start = len(heads)
             for span in result:
                 self._take(slot, span)
             every = self._every
-            for at in range(start, len(heads)):
-                every[heads[at]] += weights[at]
+            for index in range(start, len(heads)):
+                every[heads[index]] += weights[index]
             hit += heads[start:]
         rank = self._rank
         self._hit += hit
@@ -508,10 +515,10 @@ class ThinFronts(RowByRow):
     def _keys(self, slot: int, span: _Span) -> Any:
         _, view, start, end = span
         columns = [
-            repeat(self._columns[place][slot], end - start)
-            if at < 0
-            else view.columns[at][start:end].tolist()
-            for place, at in self._heads
+            repeat(self._columns[position][slot], end - start)
+            if index < 0
+            else view.columns[index][start:end].tolist()
+            for position, index in self._heads
         ]
         return columns[0] if self._is_single else zip(*columns, strict=True)
 
@@ -544,16 +551,13 @@ class JoinedStep(Struct, frozen=True):
 
 
 def ends_of(
-    step: Circuit, at: int, join: JoinOperator, above: int
+    step: Circuit, index: int, join: JoinOperator, above: int
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
     """The fixpoint's side of the join at this position, and the origins of the join's columns; None
-    where it is no such step.
-
-    `above` is the number of operators above the join.
-    """
+    where it is no such step. `above` is the number of operators above the join."""
     ends = [
         passed(step, wire, [name for name, _ in side.columns])
-        for wire, side in zip(step.wires[at], join.sides, strict=True)
+        for wire, side in zip(step.wires[index], join.sides, strict=True)
     ]
     side = 0 if ends[0].at == _ROWS else 1
     own, table = ends[side], ends[1 - side]
@@ -572,18 +576,18 @@ class Passed(Struct, frozen=True):
     names: Mapping[AttributeId, AttributeId]
 
 
-def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
-    """Skip all projections from `at` down that only choose and rename these columns."""
+def passed(step: Circuit, index: int, names: Sequence[AttributeId]) -> Passed:
+    """Skip all projections from `index` down that only choose and rename these columns."""
     operators, count = tuple(step), 0
     result: dict[AttributeId, AttributeId] = {name: name for name in names}
-    while at >= 0 and isinstance(operator := operators[at], ProjectOperator):
+    while index >= 0 and isinstance(operator := operators[index], ProjectOperator):
         below = {name: operator.passes(column) for name, column in result.items()}
         result = {name: column for name, column in below.items() if column is not None}
         if len(result) < len(below):
             break
-        (at,) = step.wires[at]
+        (index,) = step.wires[index]
         count += 1
-    return Passed(at, count, result)
+    return Passed(index, count, result)
 
 
 # A step that is one join of its rows with one table, with plain columns. Law: only recognized where
@@ -598,12 +602,9 @@ WHOLE_NUMBERS = frozenset(
 
 
 class PlainStep(JoinedStep, frozen=True):
-    """The columns of a step by their origins.
-
-    `rows` has for each column of that side its index in the fixpoint's columns; the rank's is -1.
-    `heads` has for each column of the fixpoint whether it comes from the fixpoint's row, and the
-    index there, or else the table's column.
-    """
+    """The columns of a step by their origins. `rows` has for each column of that side its index in
+    the fixpoint's columns; the rank's is -1. `heads` has for each column of the fixpoint whether it
+    comes from the fixpoint's row, and the index there, or else the table's column."""
 
     rows: Mapping[AttributeId, int]
     heads: tuple[tuple[int, AttributeId | None], ...]
@@ -636,8 +637,8 @@ def plain_step(
     if ends is None:
         return None
     side, own = ends
-    places = {name: place for place, name in enumerate(names[:-1])} | {rank: _RANK}
-    rows = {name: places[given] for name, given in own.items()}
+    positions = {name: position for position, name in enumerate(names[:-1])} | {rank: _RANK}
+    rows = {name: positions[given] for name, given in own.items()}
     heads = _heads(names, above.names, rows)
     keys = [rows[key] for key in join.sides[side].keys]
     if heads is None or _RANK in keys:
@@ -657,4 +658,4 @@ def _heads(
     *columns, rank = ((rows.get(above[name], _RANK), above[name]) for name in names)
     if rows.get(rank[1]) != _RANK or any(rows.get(name) == _RANK for _, name in columns):
         return None
-    return tuple((place, None if place >= 0 else name) for place, name in columns)
+    return tuple((position, None if position >= 0 else name) for position, name in columns)

@@ -31,10 +31,8 @@ Places = tuple[int, ...]
 
 class Probed(Struct, frozen=True):
     """One input: its columns, the class of some of them, and the number of its sketched accesses.
-
     `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
-    have the same rows in every batch, their columns alike place by place.
-    """
+    have the same rows in every batch, their columns alike place by place."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     classes: tuple[tuple[Class, int], ...]
@@ -47,12 +45,12 @@ class Probed(Struct, frozen=True):
         return frozenset(one for one, _ in self.classes)
 
     def column_of(self, one: Class) -> AttributeId:
-        return next(self.columns[place][0] for own, place in self.classes if own == one)
+        return next(self.columns[position][0] for own, position in self.classes if own == one)
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
         """The classes of `bound` that it has, and their columns, ascending by place."""
-        shared = sorted((place, one) for one, place in self.classes if one in classes)
-        return tuple(one for _, one in shared), tuple(place for place, _ in shared)
+        shared = sorted((position, one) for one, position in self.classes if one in classes)
+        return tuple(one for _, one in shared), tuple(position for position, _ in shared)
 
 
 class Circle(Struct, frozen=True):
@@ -65,15 +63,15 @@ class Circle(Struct, frozen=True):
 
     def bound_by(self, joined: frozenset[int]) -> frozenset[Class]:
         """The classes that rows of these inputs bind."""
-        return frozenset().union(*(self.inputs[at].bound for at in joined))
+        return frozenset().union(*(self.inputs[index].bound for index in joined))
 
     def following(self, joined: frozenset[int]) -> tuple[int, ...]:
         """The inputs that may come next: one whose classes are all bound, else all that share one;
         InvariantError where none does."""
         bound = self.bound_by(joined)
-        left = [at for at in range(len(self.inputs)) if at not in joined]
-        whole = [at for at in left if self.inputs[at].bound <= bound]
-        some = whole[:1] or [at for at in left if self.inputs[at].bound & bound]
+        left = [index for index in range(len(self.inputs)) if index not in joined]
+        whole = [index for index in left if self.inputs[index].bound <= bound]
+        some = whole[:1] or [index for index in left if self.inputs[index].bound & bound]
         if left and not some:
             raise InvariantError("inputs that are probed are connected by equal columns")
         return tuple(some)
@@ -81,14 +79,14 @@ class Circle(Struct, frozen=True):
     def asked(self) -> Iterator[tuple[int, Places]]:
         """Every input with the columns of its lookups, each once."""
         result: set[tuple[int, Places]] = set()
-        waiting = [frozenset({at}) for at in range(len(self.inputs))]
+        waiting = [frozenset({index}) for index in range(len(self.inputs))]
         seen = set(waiting)
         while waiting:
             joined = waiting.pop()
             bound = self.bound_by(joined)
-            for at in self.following(joined):
-                result.add((at, self.inputs[at].asked_by(bound)[1]))
-                more = joined | {at}
+            for index in self.following(joined):
+                result.add((index, self.inputs[index].asked_by(bound)[1]))
+                more = joined | {index}
                 if more not in seen:
                     seen.add(more)
                     waiting.append(more)
@@ -98,12 +96,12 @@ class Circle(Struct, frozen=True):
         """The inputs of each store, by its number."""
         count = 1 + max(one.store for one in self.inputs)
         members = [
-            tuple(at for at, one in enumerate(self.inputs) if one.store == store)
+            tuple(index for index, one in enumerate(self.inputs) if one.store == store)
             for store in range(count)
         ]
-        for places in members:
-            kinds = {tuple(kind for _, kind in self.inputs[at].columns) for at in places}
-            if len(kinds) != 1 or len({self.inputs[at].accesses for at in places}) != 1:
+        for positions in members:
+            kinds = {tuple(kind for _, kind in self.inputs[index].columns) for index in positions}
+            if len(kinds) != 1 or len({self.inputs[index].accesses for index in positions}) != 1:
                 raise InvariantError("inputs of one store have the same rows")
         return tuple(members)
 
@@ -111,8 +109,10 @@ class Circle(Struct, frozen=True):
 def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
     """The columns of a store whose NULLs exclude a row from every input."""
     plain = [
-        frozenset(place for one, place in circle.inputs[at].classes if not circle.null_safe[one])
-        for at in members
+        frozenset(
+            position for one, position in circle.inputs[index].classes if not circle.null_safe[one]
+        )
+        for index in members
     ]
     return frozenset.intersection(*plain)
 
@@ -130,37 +130,37 @@ class Stores:
         self.circle = circle
         self._name = name
         self._members = circle.stores()
-        asked: dict[int, dict[Places, None]] = {at: {} for at in range(len(self._members))}
-        for at, places in circle.asked():
-            asked[circle.inputs[at].store][places] = None
+        asked: dict[int, dict[Places, None]] = {index: {} for index in range(len(self._members))}
+        for index, positions in circle.asked():
+            asked[circle.inputs[index].store][positions] = None
         self._indexes = {
-            store: {places: self._index(store, places) for places in sorted(sets)}
+            store: {positions: self._index(store, positions) for positions in sorted(sets)}
             for store, sets in asked.items()
         }
 
-    def _index(self, store: int, places: Places) -> RowIndex:
+    def _index(self, store: int, positions: Places) -> RowIndex:
         first = self.circle.inputs[self._members[store][0]]
-        keys = [first.columns[place][0] for place in places]
-        name = f"{self._name}.{store}.by{'_'.join(map(str, places))}"
+        keys = [first.columns[position][0] for position in positions]
+        name = f"{self._name}.{store}.by{'_'.join(map(str, positions))}"
         return RowIndex(name, first.columns, keys, first.accesses)
 
     def keepers(self) -> tuple[RowIndex, ...]:
         return tuple(index for sets in self._indexes.values() for index in sets.values())
 
-    def index_of(self, at: int, places: Places) -> RowIndex:
-        return self._indexes[self.circle.inputs[at].store][places]
+    def index_of(self, index: int, positions: Places) -> RowIndex:
+        return self._indexes[self.circle.inputs[index].store][positions]
 
-    def whole(self, at: int) -> Batch:
+    def whole(self, position: int) -> Batch:
         """All rows of an input, each once. Cost: the rows, sorted."""
-        index = next(iter(self._indexes[self.circle.inputs[at].store].values()))
-        return self.renamed(at, index.whole())
+        index = next(iter(self._indexes[self.circle.inputs[position].store].values()))
+        return self.renamed(position, index.whole())
 
-    def renamed(self, at: int, rows: Batch) -> Batch:
+    def renamed(self, index: int, rows: Batch) -> Batch:
         """Rows of a store with the names of one of its inputs."""
         if not len(rows):
-            return empty_batch(self.circle.inputs[at].accesses)
-        own = self.circle.inputs[at].columns
-        first = self.circle.inputs[self._members[self.circle.inputs[at].store][0]].columns
+            return empty_batch(self.circle.inputs[index].accesses)
+        own = self.circle.inputs[index].columns
+        first = self.circle.inputs[self._members[self.circle.inputs[index].store][0]].columns
         columns = {
             mine: rows.columns[name] for (mine, _), (name, _) in zip(own, first, strict=True)
         }
@@ -170,24 +170,24 @@ class Stores:
         """The rows that batches, one per input, bring to the stores."""
         result: list[Batch | None] = []
         for store, members in enumerate(self._members):
-            at = next((at for at in members if batches[at] is not None), None)
-            batch = None if at is None else batches[at]
+            index = next((index for index in members if batches[index] is not None), None)
+            batch = None if index is None else batches[index]
             rows = None
-            if at is not None and batch is not None and len(batch):
-                rows = self._kept(store, at, batch)
+            if index is not None and batch is not None and len(batch):
+                rows = self._kept(store, index, batch)
             result.append(rows if rows is not None and len(rows) else None)
         return Arriving(self, result)
 
-    def _kept(self, store: int, at: int, batch: Batch) -> Batch:
+    def _kept(self, store: int, index: int, batch: Batch) -> Batch:
         """The rows that some input can use, with the names of the store's first input."""
         members = self._members[store]
-        own, first = self.circle.inputs[at].columns, self.circle.inputs[members[0]].columns
+        own, first = self.circle.inputs[index].columns, self.circle.inputs[members[0]].columns
         columns = {
             name: batch.columns[mine] for (mine, _), (name, _) in zip(own, first, strict=True)
         }
         known = np.ones(len(batch), dtype=np.bool_)
-        for place in needed_places(self.circle, members):
-            valid = columns[first[place][0]].valid
+        for position in needed_places(self.circle, members):
+            valid = columns[first[position][0]].valid
             if valid is not None:
                 known &= valid
         return Batch(columns, batch.weights, batch.tags).keep(known)
@@ -201,18 +201,18 @@ class Arriving:
         self._rows = tuple(rows)
         self._made: dict[tuple[int, Places], RowIndex] = {}
 
-    def rows_of(self, at: int) -> Batch | None:
-        rows = self._rows[self._stores.circle.inputs[at].store]
-        return None if rows is None else self._stores.renamed(at, rows)
+    def rows_of(self, index: int) -> Batch | None:
+        rows = self._rows[self._stores.circle.inputs[index].store]
+        return None if rows is None else self._stores.renamed(index, rows)
 
-    def index_of(self, at: int, places: Places) -> RowIndex | None:
-        store = self._stores.circle.inputs[at].store
+    def index_of(self, position: int, positions: Places) -> RowIndex | None:
+        store = self._stores.circle.inputs[position].store
         rows = self._rows[store]
         if rows is None:
             return None
-        key = store, places
+        key = store, positions
         if key not in self._made:
-            index = self._stores._index(store, places)
+            index = self._stores._index(store, positions)
             index.add(rows, index.codes_of(rows))
             self._made[key] = index
         return self._made[key]
@@ -231,28 +231,28 @@ class View(Struct, frozen=True):
     arriving: Arriving | None = None
     new: int = 0
 
-    def _indexes(self, at: int, places: Places) -> list[RowIndex]:
-        result = [self.stores.index_of(at, places)]
-        if self.arriving is not None and at < self.new:
-            fresh = self.arriving.index_of(at, places)
+    def _indexes(self, index: int, positions: Places) -> list[RowIndex]:
+        result = [self.stores.index_of(index, positions)]
+        if self.arriving is not None and index < self.new:
+            fresh = self.arriving.index_of(index, positions)
             result += [] if fresh is None else [fresh]
         return result
 
-    def count(self, at: int, places: Places, codes: Ints) -> Ints:
+    def count(self, position: int, positions: Places, codes: Ints) -> Ints:
         """An upper bound on the rows of an input per key; shape (n,)."""
         counts = np.zeros(len(codes), dtype=np.int64)
-        for index in self._indexes(at, places):
+        for index in self._indexes(position, positions):
             counts += index.count(codes)
         return counts
 
-    def find(self, at: int, places: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
-        parts = [index.find(codes, keys) for index in self._indexes(at, places)]
+    def find(self, position: int, positions: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
+        parts = [index.find(codes, keys) for index in self._indexes(position, positions)]
         parts = [part for part in parts if len(part.owners)]
         if not parts:
-            return Found(codes[:0], empty_batch(self.stores.circle.inputs[at].accesses))
+            return Found(codes[:0], empty_batch(self.stores.circle.inputs[position].accesses))
         owners = np.concatenate([part.owners for part in parts])
         rows = stacked_batches([part.rows for part in parts])
-        return Found(owners, self.stores.renamed(at, rows))
+        return Found(owners, self.stores.renamed(position, rows))
 
 
 # Partial rows of a cycle that grow, input by input, to joined rows. Law: a partial row and its
@@ -266,10 +266,7 @@ LOT = 1_000_000  # Rows that are extended at once, unless one row has more match
 
 class Partial(Struct, frozen=True):
     """Joined rows of some inputs: of each its rows, and the row index of every partial row (None:
-    in order).
-
-    Columns are gathered on demand only, since most partial rows lead nowhere.
-    """
+    in order). Columns are gathered on demand only, since most partial rows lead nowhere."""
 
     circle: Circle
     rows: Mapping[int, tuple[Batch, Ints | None]]
@@ -287,8 +284,8 @@ class Partial(Struct, frozen=True):
         return self.circle.bound_by(self.joined)
 
     def value_of(self, one: Class) -> Vector:
-        for at, (rows, which) in self.rows.items():
-            own = self.circle.inputs[at]
+        for index, (rows, which) in self.rows.items():
+            own = self.circle.inputs[index]
             if one in own.bound:
                 column = rows.columns[own.column_of(one)]
                 return normalise(column if which is None else column.take(which))
@@ -296,22 +293,22 @@ class Partial(Struct, frozen=True):
 
     def take(self, positions: Ints) -> Partial:
         rows = {
-            at: (batch, positions if which is None else which[positions])
-            for at, (batch, which) in self.rows.items()
+            index: (batch, positions if which is None else which[positions])
+            for index, (batch, which) in self.rows.items()
         }
         return Partial(self.circle, rows, len(positions))
 
-    def beside(self, at: int, rows: Batch) -> Partial:
-        return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
+    def beside(self, index: int, rows: Batch) -> Partial:
+        return Partial(self.circle, {**self.rows, index: (rows, None)}, self.length)
 
     def batch(self) -> Batch:
         """The rows, their weights multiplied, with the tags of the inputs in their order."""
         columns: dict[AttributeId, Vector] = {}
         weights = np.ones(self.length, dtype=np.int64)
         tags: list[Tags] = []
-        for at in sorted(self.rows):
-            rows, which = self.rows[at]
-            names = [name for name, _ in self.circle.inputs[at].columns]
+        for index in sorted(self.rows):
+            rows, which = self.rows[index]
+            names = [name for name, _ in self.circle.inputs[index].columns]
             wanted = {n: rows.columns[n] for n in names if n in self.circle.outputs}
             part = Batch(wanted, rows.weights, rows.tags)
             part = part if which is None else part.take(which)
@@ -321,9 +318,9 @@ class Partial(Struct, frozen=True):
         return Batch(columns, weights, tuple(tags))
 
 
-def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
+def beginning(circle: Circle, index: int, rows: Batch) -> Partial:
     """Rows of one input by themselves."""
-    partial = Partial(circle, {at: (rows, None)}, len(rows))
+    partial = Partial(circle, {index: (rows, None)}, len(rows))
     return _known(partial, partial.bound)
 
 
@@ -335,9 +332,9 @@ def joined(partial: Partial, view: View) -> Iterator[Batch]:
     if not following:
         yield partial.batch()
         return
-    for at, rows in _divided(partial, following, view):
+    for index, rows in _divided(partial, following, view):
         some = partial if rows is None else partial.take(rows)
-        yield from joined(_extended(some, at, view), view)
+        yield from joined(_extended(some, index, view), view)
 
 
 def _divided(
@@ -349,28 +346,28 @@ def _divided(
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
-    counts = np.stack([view.count(at, *_keyed(partial, at)[:2]) for at in following])
+    counts = np.stack([view.count(index, *_keyed(partial, index)[:2]) for index in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
-    for place, at in enumerate(following):
-        rows = ((choice == place) & (fewest > 0)).nonzero()[0]
+    for position, index in enumerate(following):
+        rows = ((choice == position) & (fewest > 0)).nonzero()[0]
         if not len(rows):
             continue
         lots = np.cumsum(fewest[rows]) // LOT
-        yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
+        yield from ((index, rows[lots == lot]) for lot in np.unique(lots))
 
 
-def _keyed(partial: Partial, at: int) -> tuple[Places, Ints, list[Vector]]:
+def _keyed(partial: Partial, index: int) -> tuple[Places, Ints, list[Vector]]:
     """The columns by which the input joins the rows, and the codes and keys of the rows."""
-    classes, places = partial.circle.inputs[at].asked_by(partial.bound)
+    classes, places = partial.circle.inputs[index].asked_by(partial.bound)
     keys = [partial.value_of(one) for one in classes]
     return places, key_codes(keys, len(partial)), keys
 
 
-def _extended(partial: Partial, at: int, view: View) -> Partial:
-    result = view.find(at, *_keyed(partial, at))
-    grown = partial.take(result.owners).beside(at, result.rows)
-    fresh = partial.circle.inputs[at].bound - partial.bound
+def _extended(partial: Partial, index: int, view: View) -> Partial:
+    result = view.find(index, *_keyed(partial, index))
+    grown = partial.take(result.owners).beside(index, result.rows)
+    fresh = partial.circle.inputs[index].bound - partial.bound
     return _known(grown, fresh) if len(grown) else grown
 
 
@@ -402,7 +399,7 @@ class Probe(Operator):
 
     def __init__(self, name: str, circle: Circle) -> None:
         self.circle = self.form = circle
-        self._accesses = sum(one.accesses for one in circle.inputs)
+        self._accesses = sum(input.accesses for input in circle.inputs)
         self._stores = Stores(name, circle)
         self._is_filling = False
 
@@ -414,13 +411,13 @@ class Probe(Operator):
             return None
         parts: list[Batch] = []
         changed = takes_away = 0
-        for at in range(len(self.circle.inputs)):
-            rows = arriving.rows_of(at)
+        for index in range(len(self.circle.inputs)):
+            rows = arriving.rows_of(index)
             if rows is not None:
                 changed += 1
                 takes_away += bool((rows.weights < 0).any())
-                begun = beginning(self.circle, at, rows)
-                parts += joined(begun, View(self._stores, arriving, at))
+                begun = beginning(self.circle, index, rows)
+                parts += joined(begun, View(self._stores, arriving, index))
         arriving.add()
         result = stacked_or_empty(parts, self._accesses)
         # Rows that several inputs exchange meet in joined rows that cancel.

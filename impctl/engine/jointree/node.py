@@ -74,15 +74,15 @@ class Entering(Struct, frozen=True):
     def within(self, start: int, end: int) -> Entering | None:
         """The rows of the tuples at these places, renumbered from the first place."""
         places = self.tuple_of_rows()
-        at = ((places >= start) & (places < end)).nonzero()[0]
-        if not len(at):
+        positions = ((places >= start) & (places < end)).nonzero()[0]
+        if not len(positions):
             return None
-        at = at[np.argsort(places[at], kind="stable")]
-        places = places[at] - start
+        positions = positions[np.argsort(places[positions], kind="stable")]
+        places = places[positions] - start
         starts = starts_in(places).nonzero()[0]
-        codes = self.grouping.codes[self.grouping.index()[at[starts]]]
-        grouping = Grouping(len(at), slice(None), starts, codes, starts)
-        return Entering(self.rows.take(at), grouping, places[starts])
+        codes = self.grouping.codes[self.grouping.index()[positions[starts]]]
+        grouping = Grouping(len(positions), slice(None), starts, codes, starts)
+        return Entering(self.rows.take(positions), grouping, places[starts])
 
     def range_ids_of(self, access: int) -> Pairs:
         """The rows' ranges of the i-th access, by the places of their tuples."""
@@ -192,11 +192,11 @@ def count_ranges(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets
     """Count the batch's rows in their ranges; per access the sets before and the crossings."""
     entering = touched.entering
     group_sets: list[GroupSets | None] = []
-    for at, counts in enumerate(node.ranges):
+    for index, counts in enumerate(node.ranges):
         if counts is None:
             group_sets.append(None)
         else:
-            pairs = NO_PAIRS if entering is None else entering.range_ids_of(at)
+            pairs = NO_PAIRS if entering is None else entering.range_ids_of(index)
             group_sets.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(group_sets)
 
@@ -250,11 +250,11 @@ class TouchedNode(Struct, frozen=True):
 class TreeNodeState:
     """The state of the node at `at`; `children` are those of its links, in their order."""
 
-    def __init__(self, tree: JoinTree, at: int, children: Sequence[TreeNodeState]) -> None:
-        node = self.node = tree.nodes[at]
+    def __init__(self, tree: JoinTree, index: int, children: Sequence[TreeNodeState]) -> None:
+        node = self.node = tree.nodes[index]
         self.children = tuple(children)
         self.is_root = node is tree.root
-        self.is_bits = tree.mode is TreeMode.BITS or _is_below_bits(tree, at)
+        self.is_bits = tree.mode is TreeMode.BITS or _is_below_bits(tree, index)
         self.is_global = self.is_root and not node.key
         self.is_flat = not self.is_root and not node.links and node.is_key_all
         self.order = node.key if self.is_flat else node.kept_names
@@ -298,13 +298,13 @@ class TreeNodeState:
         self.by = tuple(
             None
             if set(link.columns) == set(node.kept_names)
-            else RowIndex(f"{name}.by{at}", node.kept, link.columns, 0)
-            for at, link in enumerate(node.links)
+            else RowIndex(f"{name}.by{index}", node.kept, link.columns, 0)
+            for index, link in enumerate(node.links)
         )
         self.up = self._up(f"{name}.up")
         self.ranges = tuple(
-            RangeCounts(f"{name}.fragments{at}") if access.by is None else None
-            for at, access in enumerate(node.accesses)
+            RangeCounts(f"{name}.fragments{index}") if access.by is None else None
+            for index, access in enumerate(node.accesses)
         )
         extremes = [part for part in self.parts if isinstance(part, Extreme)]
         own = [part for part in self.own_parts if isinstance(part, Extreme)]
@@ -328,7 +328,7 @@ class TreeNodeState:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The slots of this node's tuples: their own, and those seen below."""
-        below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
+        below = [part for index in range(len(self.children)) for part in self.seen_of(index)]
         return (*self.own_parts, *below)
 
     @cached_property
@@ -337,9 +337,9 @@ class TreeNodeState:
         once = (part for column in self.once for part in column.parts)
         return (*self.parts, *once, *(self.ordered.counts if self.ordered else ()))
 
-    def seen_of(self, at: int) -> tuple[Part, ...]:
+    def seen_of(self, index: int) -> tuple[Part, ...]:
         """The slots that are seen of the i-th child."""
-        return () if self.node.links[at].edge in NO_SLOTS else self.children[at].parts
+        return () if self.node.links[index].edge in NO_SLOTS else self.children[index].parts
 
     @cached_property
     def own_columns(self) -> Mapping[str, Any]:
@@ -409,37 +409,37 @@ class TreeNodeState:
         located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
         return self.keys.read(located, self.key_columns)
 
-    def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
+    def below(
+        self, position: int, tuples: Tuples, change: KeyChange | None
+    ) -> tuple[Values, Values]:
         """Old and new values of the i-th child's keys, per tuple; nothing for a NULL key. One
-        lookup per different key.
-
-        Before is the old value where the key is in the change, also where the tuple itself is new.
-        """
-        rows, keys = self.keys_of(at, tuples)
+        lookup per different key. Before is the old value where the key is in the change, also where
+        the tuple itself is new."""
+        rows, keys = self.keys_of(position, tuples)
         is_whole = len(rows) == len(tuples)
-        if change and is_whole and self.children[at].keys.is_same(change.codes, keys):
+        if change and is_whole and self.children[position].keys.is_same(change.codes, keys):
             return change.old, change.new
         grouping = group_rows(keys, len(rows))
         leaders = grouping.leaders(keys)
-        before, after = self._worth(at, grouping.codes, leaders, change)
+        before, after = self._worth(position, grouping.codes, leaders, change)
         if grouping.is_each_alone and len(rows) == len(tuples):
             return before, after
         index = grouping.index()
         return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
 
     def _worth(
-        self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
+        self, index: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
     ) -> tuple[Values, Values]:
-        state = self.children[at].keys
-        wanted = _columns(self.seen_of(at), has_number=False)
+        state = self.children[index].keys
+        wanted = _columns(self.seen_of(index), has_number=False)
         if change is None:
             stored = state.read(state.find(codes, keys), wanted)
             return stored, stored
-        places = state.places(change.codes, change.keys, codes, keys)
-        before = {name: change.old[name][places] for name in wanted}
-        after = {name: change.new[name][places] for name in wanted}
+        positions = state.places(change.codes, change.keys, codes, keys)
+        before = {name: change.old[name][positions] for name in wanted}
+        after = {name: change.new[name][positions] for name in wanted}
         # The change has both values of its keys; only the others are looked up.
-        rest = (places < 0).nonzero()[0]
+        rest = (positions < 0).nonzero()[0]
         if len(rest):
             others = [key.take(rest) for key in keys]
             stored = state.read(state.find(codes[rest], others), wanted)
@@ -447,13 +447,13 @@ class TreeNodeState:
                 before[name][rest] = after[name][rest] = value
         return before, after
 
-    def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
+    def keys_of(self, index: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
         """Positions of the tuples that can have a partner in the i-th child, and their keys."""
-        columns = tuples.vectors(self.node.links[at].columns)
+        columns = tuples.vectors(self.node.links[index].columns)
         if all(column.valid is None for column in columns):
             return np.arange(len(tuples)), columns
         known = np.ones(len(tuples), dtype=np.bool_)
-        for column, is_safe in zip(columns, self.children[at].node.null_safe, strict=True):
+        for column, is_safe in zip(columns, self.children[index].node.null_safe, strict=True):
             if column.valid is not None and not is_safe:
                 known &= column.valid
         rows = known.nonzero()[0]
@@ -475,11 +475,11 @@ class TreeNodeState:
         return alive
 
     def factors_of(self, below: Sequence[Values]) -> list[Ints]:
-        return [self._factor(at, value) for at, value in enumerate(below)]
+        return [self._factor(index, value) for index, value in enumerate(below)]
 
-    def _factor(self, at: int, value: Values) -> Ints:
+    def _factor(self, index: int, value: Values) -> Ints:
         rows: Ints = value[ROWS]
-        edge = self.node.links[at].edge
+        edge = self.node.links[index].edge
         # A child that is there once or not at all must not be multiplied by its count.
         factor = rows
         if edge is Edge.SEMI:
@@ -499,30 +499,32 @@ class TreeNodeState:
 
     def indexed(self, tuples: Tuples, signs: Ints, groups: Ints) -> None:
         """Add new tuples (+1) to the indexes, and remove deleted ones (-1)."""
-        at = signs.nonzero()[0]
-        if not len(at):
+        positions = signs.nonzero()[0]
+        if not len(positions):
             return
-        moved = tuples.take(at)
-        for place, index in enumerate(self.by):
+        moved = tuples.take(positions)
+        for position, index in enumerate(self.by):
             if index is not None:
-                rows, keys = self.keys_of(place, moved)
-                batch = Batch(moved.take(rows).columns, signs[at][rows], ())
+                rows, keys = self.keys_of(position, moved)
+                batch = Batch(moved.take(rows).columns, signs[positions][rows], ())
                 index.add(batch, key_codes(keys, len(rows)))
         if self.up is not None:
             columns = dict(moved.columns)
             if self.is_root:
-                columns[self.group] = Vector(LONG, groups[at])
-            batch = Batch(columns, signs[at], ())
+                columns[self.group] = Vector(LONG, groups[positions])
+            batch = Batch(columns, signs[positions], ())
             self.up.add(batch, self.up.codes_of(batch))
 
 
-def _is_below_bits(tree: JoinTree, at: int) -> bool:
+def _is_below_bits(tree: JoinTree, index: int) -> bool:
     """Whether only existence is seen of a node, because of an edge above it."""
     above = {
-        link.child: (place, link.edge) for place, n in enumerate(tree.nodes) for link in n.links
+        link.child: (position, link.edge)
+        for position, n in enumerate(tree.nodes)
+        for link in n.links
     }
-    while at in above:
-        at, edge = above[at]
+    while index in above:
+        index, edge = above[index]
         if edge in NO_SLOTS:
             return True
     return False

@@ -43,11 +43,9 @@ class TreeMode(StrEnum):
 
 
 class Link(Struct, frozen=True):
-    """A child of a node: its position in `JoinTree.nodes`, the kind of edge, and the key.
-
-    `columns` are kept columns of the parent, place by place equal to the child's `key`. Integral
-    types may differ from the child's, other types are the same.
-    """
+    """A child of a node: its position in `JoinTree.nodes`, the kind of edge, and the key. `columns`
+    are kept columns of the parent, place by place equal to the child's `key`. Integral types may
+    differ from the child's, other types are the same."""
 
     child: int
     edge: Edge
@@ -55,12 +53,10 @@ class Link(Struct, frozen=True):
 
 
 class Access(Struct, frozen=True):
-    """A sketched access of a node: the i-th one is the i-th tag of the node's batches.
-
-    `position` is its place among all accesses of the tree, in the order of the output's tags. With
-    `by`, a kept column and its ranges, the tuple determines the range and nothing is counted: only
-    where every row of a tuple carries exactly the range of that column's value.
-    """
+    """A sketched access of a node: the i-th one is the i-th tag of the node's batches. `position`
+    is its place among all accesses of the tree, in the order of the output's tags. With `by`, a
+    kept column and its ranges, the tuple determines the range and nothing is counted: only where
+    every row of a tuple carries exactly the range of that column's value."""
 
     position: int
     by: tuple[AttributeId, RangePartition] | None = None
@@ -148,11 +144,8 @@ class JoinTree(Struct, frozen=True):
 
 
 def checked(tree: JoinTree) -> JoinTree:
-    """The tree, validated.
-
-    InvariantError for what is no tree at all, UnsupportedError for a call that a tree cannot
-    compute.
-    """
+    """The tree, validated. InvariantError for what is no tree at all, UnsupportedError for a call
+    that a tree cannot compute."""
     for problem in _problems(tree):
         raise InvariantError(f"`{tree.name}` is not a valid join tree: {problem}")
     for part in parts_of(tree.columns):
@@ -181,19 +174,19 @@ def _problems(tree: JoinTree) -> Iterator[str]:
         yield "every access belongs to one node"
     if any(node.is_virtual for node in tree.nodes[:-1]):
         yield "only a root is virtual"
-    for at, node in enumerate(tree.nodes):
-        yield from _problems_of_node(tree, at, node)
+    for index, node in enumerate(tree.nodes):
+        yield from _problems_of_node(tree, index, node)
     yield from _problems_of_calls(tree)
 
 
-def _problems_of_node(tree: JoinTree, at: int, node: TreeNode) -> Iterator[str]:
+def _problems_of_node(tree: JoinTree, index: int, node: TreeNode) -> Iterator[str]:
     names = set(node.kept_names)
     if not set(node.key) <= names or len(set(node.key)) != len(node.key):
         yield f"`{node.name}` does not keep its key"
     if node is not tree.root and len(node.null_safe) != len(node.key):
         yield f"`{node.name}` does not say what NULL is in its key"
     for link in node.links:
-        if link.child >= at:
+        if link.child >= index:
             yield f"`{node.name}` stands before its child"
         elif len(link.columns) != len(tree.nodes[link.child].key):
             yield f"`{node.name}` and `{tree.nodes[link.child].name}` have different keys"
@@ -211,19 +204,19 @@ def _problems_of_node(tree: JoinTree, at: int, node: TreeNode) -> Iterator[str]:
 
 
 def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
-    asked = {part.argument for part in parts_of(tree.columns)}
+    requested = {part.argument for part in parts_of(tree.columns)}
     known = [name for node in tree.nodes for name, _ in node.arguments]
     known += [name for name, _ in tree.once]
-    if not asked - _ordered(tree) <= set(known) <= asked or len(known) != len(set(known)):
+    if not requested - _ordered(tree) <= set(known) <= requested or len(known) != len(set(known)):
         yield "every argument belongs to one node"
     yield from _problems_of_once(tree)
     yield from _problems_of_ordered(tree)
     if tree.mode is TreeMode.BITS and tree.columns:
         yield "bits have no columns"
     hidden = {link.child for n in tree.nodes for link in n.links if link.edge in NO_SLOTS}
-    for at in range(len(tree.nodes) - 1, -1, -1):
-        node = tree.nodes[at]
-        if at in hidden:
+    for index in range(len(tree.nodes) - 1, -1, -1):
+        node = tree.nodes[index]
+        if index in hidden:
             hidden |= {link.child for link in node.links}
             if node.arguments:
                 yield f"nothing of `{node.name}` is seen above it, but an argument is asked for"

@@ -44,9 +44,9 @@ def take_in(node: TreeNodeState, batch: Batch) -> None:
         if entering is not None:
             touched = owning(node, entering.tuples_of(node), entering)
             write(node, touched)
-            for at, counts in enumerate(node.ranges):
+            for index, counts in enumerate(node.ranges):
                 if counts is not None:
-                    counts.add(touched.new[NUMBER], entering.range_ids_of(at))
+                    counts.add(touched.new[NUMBER], entering.range_ids_of(index))
 
 
 def settle(node: TreeNodeState) -> int:
@@ -57,7 +57,7 @@ def settle(node: TreeNodeState) -> int:
         count += len(tuples)
         if node.is_flat:
             continue
-        below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+        below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
         value = value_of(node, own, below)
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
@@ -73,19 +73,17 @@ def settle(node: TreeNodeState) -> int:
 
 
 def first_told(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
-    """The number of live tuples of a settled node and their ranges per access, in lots.
-
-    Each range occurs once, with the number of tuples that have it. The children get their wishes.
-    """
+    """The number of live tuples of a settled node and their ranges per access, in lots. Each range
+    occurs once, with the number of tuples that have it. The children get their wishes."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
         yield result.flipped, [_counted(pairs) for pairs in result.told]
 
 
-def added(one: Pairs, other: Pairs) -> Pairs:
+def added(left: Pairs, right: Pairs) -> Pairs:
     """Both, each range once."""
-    ranges = np.concatenate([one.ranges, other.ranges])
-    weights = np.concatenate([one.weights, other.weights])
+    ranges = np.concatenate([left.ranges, right.ranges])
+    weights = np.concatenate([left.weights, right.weights])
     return _counted(Pairs(ranges, ranges, weights))
 
 
@@ -115,10 +113,10 @@ def _lots(node: TreeNodeState) -> Iterator[tuple[Tuples, Values]]:
 def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
     """Combinations of a virtual root that may be alive: taken from one child, since all must have
     them."""
-    at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
-    kinds, child = dict(node.node.kept), node.children[at]
+    index = next(index for index, link in enumerate(node.node.links) if link.edge is Edge.INNER)
+    kinds, child = dict(node.node.kept), node.children[index]
     codes, keys, _ = child.keys.whole({})
-    pairs = zip(node.node.links[at].columns, keys, strict=False)
+    pairs = zip(node.node.links[index].columns, keys, strict=False)
     # The same values, under the type that this side has.
     columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
     tuples = Tuples(codes, columns)
@@ -140,16 +138,14 @@ def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
 
 
 class Tree(Operator):
-    """The groups of the rows that `tree` joins; each node names its input.
-
-    InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
-    """
+    """The groups of the rows that `tree` joins; each node names its input. InvariantError for what
+    is no tree, UnsupportedError for a call that it cannot keep."""
 
     def __init__(self, tree: JoinTree) -> None:
         self.tree = self.form = checked(tree)
         nodes: list[TreeNodeState] = []
-        for at, node in enumerate(tree.nodes):
-            nodes.append(TreeNodeState(tree, at, [nodes[link.child] for link in node.links]))
+        for index, node in enumerate(tree.nodes):
+            nodes.append(TreeNodeState(tree, index, [nodes[link.child] for link in node.links]))
         self.nodes = tuple(nodes)
         self._touched = 0
         self._is_filling = False
@@ -309,9 +305,9 @@ class Live(Operator):
         if self._is_filling:
             return self._told_first()
         told: list[Pairs | None] = [None] * self.tree.accesses
-        for at in range(len(self._nodes) - 1, -1, -1):
-            node = self._nodes[at]
-            result = descend(node, wishes[at])
+        for index in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[index]
+            result = descend(node, wishes[index])
             for link, below in zip(node.node.links, result.below, strict=True):
                 wishes[link.child] = below
             for access, pairs in zip(node.node.accesses, result.told, strict=True):

@@ -73,9 +73,7 @@ def different(
     names: Sequence[AttributeId], parts: Sequence[tuple[int, Columns]]
 ) -> tuple[Tuples, Ints]:
     """The different tuples among several lots of (length, columns), and each row's place there.
-
-    Codes are those of `names` in this order. A tuple in two lots counts once.
-    """
+    Codes are those of `names` in this order. A tuple in two lots counts once."""
     length = sum(size for size, _ in parts)
     filled = [columns for size, columns in parts if size]
     vectors = [concat([columns[name] for columns in filled]) for name in names] if filled else []
@@ -118,12 +116,14 @@ class KeyedState:
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Values, rows: Bools) -> None:
         """Replace the rows of the marked keys; `codes` ascending."""
-        at = rows.nonzero()[0]
-        if len(at) == len(codes):
+        positions = rows.nonzero()[0]
+        if len(positions) == len(codes):
             self.arrangement.put(codes, () if self._is_told else keys, values)
-        elif len(at):
-            kept = [] if self._is_told else [key.take(at) for key in keys]
-            self.arrangement.put(codes[at], kept, {n: value[at] for n, value in values.items()})
+        elif len(positions):
+            kept = [] if self._is_told else [key.take(positions) for key in keys]
+            self.arrangement.put(
+                codes[positions], kept, {n: value[positions] for n, value in values.items()}
+            )
 
     def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
         """Positions of keys among others, given by ascending codes; -1 for absent ones."""
@@ -165,11 +165,8 @@ def _is_whole(kind: SqlType) -> bool:
 
 
 class AliveChange(Struct, frozen=True):
-    """The tuples of a step, `grouping` them by group.
-
-    `came` is +1 where a tuple became alive, -1 where it no longer is. `at` are their positions,
-    `owners` the numbers of their groups.
-    """
+    """The tuples of a step, `grouping` them by group. `came` is +1 where a tuple became alive, -1
+    where it no longer is. `at` are their positions, `owners` the numbers of their groups."""
 
     tuples: Tuples
     grouping: Grouping
@@ -179,9 +176,9 @@ class AliveChange(Struct, frozen=True):
 
     @classmethod
     def of(cls, tuples: Tuples, grouping: Grouping, came: Ints, numbers: Ints) -> Self:
-        at = came.nonzero()[0]
-        owners = numbers[grouping.index()[at]] if len(at) else at
-        return cls(tuples, grouping, came, at, owners)
+        positions = came.nonzero()[0]
+        owners = numbers[grouping.index()[positions]] if len(positions) else positions
+        return cls(tuples, grouping, came, positions, owners)
 
 
 # Values that count once per group: DISTINCT at the root. Law: a group has a value of a column that
@@ -216,10 +213,10 @@ def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
     return tuple(
         OnceColumn(
             kept,
-            DistinctValues(f"{name}.distinct{at}", kinds[kept]),
+            DistinctValues(f"{name}.distinct{index}", kinds[kept]),
             tuple(part for part in parts if part.argument == argument),
         )
-        for at, (argument, kept) in enumerate(tree.once)
+        for index, (argument, kept) in enumerate(tree.once)
     )
 
 
@@ -373,18 +370,16 @@ def _times(sums: Any, factor: Ints) -> Any:
 
 
 def _split_product(high: Floats, low: Floats, factor: Ints) -> tuple[Floats, Floats]:
-    """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it.
-
-    A count beyond 2^53 is itself a pair. Values are split in the bits, so nothing overflows that
-    the product does not (Dekker's product otherwise).
-    """
+    """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it. A count
+    beyond 2^53 is itself a pair. Values are split in the bits, so nothing overflows that the
+    product does not (Dekker's product otherwise)."""
     times = factor.astype(np.float64)
     missing = (factor - times.astype(np.int64)).astype(np.float64)
     result = high * times
-    mine, theirs = _head(high), _head(times)
-    rest = mine * theirs - result
-    rest = rest + mine * (times - theirs) + (high - mine) * theirs
-    rest = rest + (high - mine) * (times - theirs)
+    left, right = _head(high), _head(times)
+    rest = left * right - result
+    rest = rest + left * (times - right) + (high - left) * right
+    rest = rest + (high - left) * (times - right)
     return exact_sums.two_sum(result, rest + (high * missing + low * times))
 
 
