@@ -80,7 +80,7 @@ class ChanceMethod(StrEnum):
     SAME_WEEK = "the same time of week"
 
 
-WAYS = tuple(ChanceMethod)
+METHODS = tuple(ChanceMethod)
 
 
 class Chance(Struct, frozen=True):
@@ -94,11 +94,11 @@ class Chance(Struct, frozen=True):
 def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
     """The chance for the stretch after those in `came`, of which `of_day` make a day and `of_week`
     a week (0: the stretches are longer)."""
-    said = all_chances(came, of_day, of_week)
-    losses = (said[:, :-1] - came) ** 2
+    predicted = all_chances(came, of_day, of_week)
+    losses = (predicted[:, :-1] - came) ** 2
     latest = mean_of(losses[:, -CHANCES_JUDGED:])
     by = int(np.argmin(np.where(np.isnan(latest), np.inf, latest)))
-    return Chance(float(said[by, -1]), WAYS[by], float(said[0, -1]))
+    return Chance(float(predicted[by, -1]), METHODS[by], float(predicted[0, -1]))
 
 
 def rate(counts: Floats) -> float:
@@ -106,9 +106,9 @@ def rate(counts: Floats) -> float:
     that would have lost less (by squares) over the last `CHANCES_JUDGED`."""
     earlier = np.concatenate([[0.0], np.cumsum(counts)])
     base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
-    said = np.stack([base, _recent(counts, base)])
-    losses = mean_of(((said[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
-    return float(said[int(losses[1] < losses[0]), -1])
+    predicted = np.stack([base, _recent(counts, base)])
+    losses = mean_of(((predicted[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
+    return float(predicted[int(losses[1] < losses[0]), -1])
 
 
 def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
@@ -150,9 +150,9 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
 # and no negative number, and depends only on earlier numbers. Of three methods the one with the
 # least pinball loss is chosen, which penalizes wide intervals as well as misses.
 
-HELD = 0.8  # The coverage of an interval
+COVERAGE = 0.8  # The coverage of an interval
 INTERVALS_JUDGED = 60  # Intervals by which a method is judged
-_LOW, _HIGH = (1 - HELD) / 2, (1 + HELD) / 2
+_LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 _LONG, _SHORT = 100, 30
 
 
@@ -172,18 +172,18 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
     if len(values) < LEAST:
         return None
     held = np.array(values, dtype=np.float64)
-    said = spoken(held, np.array(times, dtype=np.float64))
-    ((low, high),) = intervals(held, said.values, 1).tolist()
-    return Forecast(float(said.values[-1]), low, high, str(FORECASTERS[said.by[-1]]))
+    predicted = choose_forecasts(held, np.array(times, dtype=np.float64))
+    ((low, high),) = intervals(held, predicted.values, 1).tolist()
+    return Forecast(float(predicted.values[-1]), low, high, str(FORECASTERS[predicted.by[-1]]))
 
 
-def intervals(values: Floats, said: Floats, last: int) -> Floats:
-    """Both ends of the intervals round the `last` forecasts in `said`, a row each. `said` has a
-    forecast of each number of `values` and of the one after them."""
+def intervals(values: Floats, predicted: Floats, last: int) -> Floats:
+    """Both ends of the intervals round the `last` forecasts in `predicted`, a row each. `predicted`
+    has a forecast of each number of `values` and of the one after them."""
     # The first forecast has nothing before it.
     count = min(last + INTERVALS_JUDGED, len(values))
-    requested = said[-count:]
-    residuals = _quantiles(windows(values - said[:-1], _LONG)[-count:]) + requested[:, None]
+    requested = predicted[-count:]
+    residuals = _quantiles(windows(values - predicted[:-1], _LONG)[-count:]) + requested[:, None]
     long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
     ends = np.stack([_round(each, requested) for each in (residuals, long, short)])
     losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
@@ -193,10 +193,10 @@ def intervals(values: Floats, said: Floats, last: int) -> Floats:
     return chosen
 
 
-def _round(ends: Floats, said: Floats) -> Floats:
+def _round(ends: Floats, predicted: Floats) -> Floats:
     """These ends, or the forecast if they are unknown or do not contain it."""
-    low = np.fmin(ends[:, 0], said)
-    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
+    low = np.fmin(ends[:, 0], predicted)
+    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], predicted)], axis=1), 0.0)
     return result
 
 
@@ -253,7 +253,7 @@ class Forecaster(StrEnum):
 FORECASTERS = tuple(Forecaster)
 
 
-class Spoken(Struct, frozen=True):
+class ChosenForecasts(Struct, frozen=True):
     """One forecast for each number of a series and one for the next, with who made each. The first
     has nothing before it: it is NaN."""
 
@@ -280,14 +280,14 @@ def all_forecasts(values: Floats, times: Floats) -> Floats:
     )
 
 
-def spoken(values: Floats, times: Floats) -> Spoken:
+def choose_forecasts(values: Floats, times: Floats) -> ChosenForecasts:
     """The chosen forecasts; `times` as of `all_forecasts`."""
-    said = all_forecasts(values, times)
-    errors = np.abs(said[:, :-1] - values)
+    predicted = all_forecasts(values, times)
+    errors = np.abs(predicted[:, :-1] - values)
     # Each forecast is judged by those before it; nothing is known of the first.
     judged = mean_of(windows(errors, FORECASTS_JUDGED))
     by = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
-    return Spoken(said[by, np.arange(said.shape[1])], by)
+    return ChosenForecasts(predicted[by, np.arange(predicted.shape[1])], by)
 
 
 def windows(values: Floats, size: int) -> Floats:

@@ -264,7 +264,7 @@ def _is_injective(columns: Sequence[Vector]) -> bool:
     return plain and column.valid is None and column.type.kind is not Kind.NULL
 
 
-def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
+def is_determined_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     """Whether equal codes of stored keys and of these mean equal keys: one column of numbers
     without NULL on either side."""
     if len(held) != 1 or not _is_injective(keys):

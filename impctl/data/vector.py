@@ -100,7 +100,10 @@ class Vector(Struct, frozen=True):
         if self.is_textual:
             return self.values if mask is None else _with_nulls(self.values, mask)
         if self.type.kind is Kind.DECIMAL and self.type.precision > _NARROW_DIGITS:
-            return _wide_to_arrow(self)
+            # One Arrow type per column, whether or not today's values are small.
+            pairs = zip(self.values, self.validity(), strict=True)
+            texts = [str(value) if is_valid else None for value, is_valid in pairs]
+            return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
         return pa.array(self.values, mask=mask)
 
 
@@ -125,13 +128,6 @@ def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
     import pyarrow.compute as pc  # takes longer to load than a run with nothing to do may last
 
     return pc.if_else(pa.array(is_null), pa.scalar(None, texts.type), texts)
-
-
-def _wide_to_arrow(vector: Vector) -> pa.Array:
-    # One Arrow type per column, whether or not today's values are small: 38 digits, unscaled.
-    valid = vector.validity()
-    texts = [str(value) if ok else None for value, ok in zip(vector.values, valid, strict=True)]
-    return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:

@@ -76,21 +76,21 @@ class Circuit(Operator):
     def place_of(self, operator: Operator) -> int:
         return self._place[id(operator)]
 
-    def can_tell(self, wire: int) -> bool:
+    def can_output_at(self, wire: int) -> bool:
         """Whether all rows at this position can be read from the state alone."""
         if wire < 0:
             return False
         operator = self._operators[wire]
-        is_known = operator.is_linear and all(map(self.can_tell, self._inputs[wire]))
+        is_known = operator.is_linear and all(map(self.can_output_at, self._inputs[wire]))
         return operator.can_output or is_known
 
-    def told(self, wire: int, linear: Circuit) -> Batch:
-        """All rows at a position that `can_tell`. Operators without state are those of `linear`, a
-        circuit with others at the same positions."""
+    def output_at(self, wire: int, linear: Circuit) -> Batch:
+        """All rows at a position that `can_output_at`. Operators without state are those of
+        `linear`, a circuit with others at the same positions."""
         operator = self._operators[wire]
         if operator.can_output:
             return operator.output()
-        inputs = (self.told(below, linear) for below in self._inputs[wire])
+        inputs = (self.output_at(below, linear) for below in self._inputs[wire])
         result: Batch | None = linear._operators[wire].step(*inputs)
         assert result is not None, "an operator without state puts out a batch for each"
         return result

@@ -65,13 +65,14 @@ class JoinOperator(Operator):
     """Rows of `left` and `right` with equal keys; `null_safe[i]` says that NULL equals NULL in the
     i-th key."""
 
+    joined_rows = 0
+
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
         self.sides = self.form = (left, right)
         self._plain = tuple(index for index, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
         self.held_sides = ((f"{name}.left", left.keys), (f"{name}.right", right.keys))
         self._is_filling = False
-        self._joined_rows = 0
 
     @property
     def indexes(self) -> tuple[RowIndex | DistantRows, ...]:
@@ -80,10 +81,6 @@ class JoinOperator(Operator):
     @property
     def reads(self) -> tuple[DistantRows, ...]:
         return tuple(index for index in self._indexes if isinstance(index, DistantRows))
-
-    @property
-    def joined_rows(self) -> int:
-        return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
         # Pairs of sides that are at hand are computed here, filling or not.
@@ -119,7 +116,7 @@ class JoinOperator(Operator):
 
     def take_in(self, index: int, rows: Batch, pairs: int) -> None:
         """Keep a side's change whose pairs, so many, were computed elsewhere."""
-        self._joined_rows += pairs
+        self.joined_rows += pairs
         if len(rows):
             self._add(
                 [self._keyed(rows, index) if side == index else None for side in (0, 1)], (index,)
@@ -144,7 +141,7 @@ class JoinOperator(Operator):
                     parts += self._pairs(result, (index,))
                     self._add(result, (index,))
         pairs = stacked_or_empty(parts, sum(side.accesses for side in self.sides))
-        self._joined_rows += len(pairs)
+        self.joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(result) else pairs
 
@@ -265,6 +262,8 @@ class SelectByScalars(Operator):
 
     first_inputs = (1,)
 
+    unsure_rows = 0
+
     def __init__(
         self,
         name: str,
@@ -287,7 +286,6 @@ class SelectByScalars(Operator):
         self._scalars = RowIndex(f"{name}.scalars", scalars, (), 0)
         # Where it was never filled, nothing is there that could be read.
         self._is_empty = False
-        self._unsure_rows = 0
         self._is_filling = False
         self._is_known = False
         self._held: list[Batch] = []
@@ -330,7 +328,7 @@ class SelectByScalars(Operator):
         if not len(scalars):
             return empty_batch(self._accesses)
         outcome = self._outcome(rows, scalars)
-        self._unsure_rows += int(outcome.is_unsure.sum())
+        self.unsure_rows += int(outcome.is_unsure.sum())
         return rows.keep(outcome.may_true)
 
     def _outcome(self, rows: Batch, scalars: Batch) -> Truth:
@@ -386,10 +384,6 @@ class SelectByScalars(Operator):
     @property
     def reads(self) -> tuple[DistantRows, ...]:
         return (self._rows,)
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
 
     def arrangements(self) -> tuple[RowIndex, ...]:
         return (self._scalars,)

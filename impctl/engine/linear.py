@@ -140,18 +140,19 @@ class SelectOperator(Operator):
 
     is_rowwise = True
 
+    unsure_rows = 0
+
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
         self.must_be_sure = must_be_sure
         self._condition = Condition(predicate)
-        self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return batch
         question = (SelectOperator, self.predicate, self.must_be_sure)
         kept, unsure = once(batch.shared, question, lambda: self._kept(batch))
-        self._unsure_rows += unsure
+        self.unsure_rows += unsure
         return kept
 
     def _kept(self, batch: Batch) -> tuple[Batch, int]:
@@ -180,10 +181,6 @@ class SelectOperator(Operator):
                 hint="recapture with `impctl capture`, or compare with a decimal in the query",
             )
         return outcome
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
 
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column

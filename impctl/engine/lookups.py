@@ -13,7 +13,7 @@ from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, 
 from impctl.data.pages import StoredTable, table_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
-from impctl.engine.trace import Found, RowIndex, RunChange
+from impctl.engine.trace import Found, RowIndex, RunChange, single_chunk
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 
 if TYPE_CHECKING:
@@ -346,7 +346,10 @@ class KeyFilter:
         if len(self._words):
             words = self._words.copy()
         else:
-            words = np.zeros(_size_for(len(codes)), np.uint64)
+            # With headroom: a power of two, so that a mask finds a block.
+            bits = max(len(codes), _SMALLEST) * _HEADROOM * _BITS_PER_KEY
+            blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
+            words = np.zeros(_WORDS_PER_BLOCK << (blocks - 1).bit_length(), np.uint64)
         _set_bits(words, _mixed(codes))
         self._words, self._base, self._added = words, sequence, []
         self._counted += len(codes)
@@ -397,13 +400,6 @@ class KeyFilter:
         return frozenset([*base, *(sequence for sequence, _ in self._added)])
 
 
-def _size_for(keys: int) -> int:
-    """Words for so many keys and their headroom: a power of two, so that a mask finds a block."""
-    bits = max(keys, _SMALLEST) * _HEADROOM * _BITS_PER_KEY
-    blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
-    return _WORDS_PER_BLOCK * (1 << (blocks - 1).bit_length())
-
-
 def _mixed(codes: Ints) -> _Words:
     """Codes of small integers are these integers: spread them over all bits."""
     words = codes.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -436,6 +432,4 @@ def _set_bits(words: _Words, mixed: _Words) -> None:
 
 
 def _flat(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    column = table.column(name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return np.asarray(array.to_numpy(zero_copy_only=False))
+    return np.asarray(single_chunk(table.column(name)).to_numpy(zero_copy_only=False))

@@ -28,10 +28,10 @@ class AnswerRows(Protocol):
     """The rows of a materialized result, wherever they are stored. Rows have the columns `columns`,
     of which those `bounded` may have bounds, and can be looked up by `keys`, where there are any.
     The names of all their state have one `beginning`. They are stored one by one, unless a tree
-    enumerates them (`are_told`)."""
+    enumerates them (`are_enumerated`)."""
 
     beginning: str
-    are_told: bool
+    are_enumerated: bool
     keys: tuple[AttributeId, ...]
     bounded: frozenset[AttributeId]
 
@@ -62,7 +62,7 @@ class AnswerRows(Protocol):
 class KeptRows(Operator):
     """Keeps `columns` of its input by the columns `keys`; those `bounded` may have bounds."""
 
-    are_told = False
+    are_enumerated = False
 
     def __init__(
         self,

@@ -441,6 +441,8 @@ class LikelyTop(Top):
     keys decide among ties. With `is_sure` the result must be exact, else NotExactError: no more
     than `size`, except for certain ties (RANK, DENSE)."""
 
+    unsure_rows = 0
+
     def __init__(
         self,
         name: str,
@@ -469,17 +471,12 @@ class LikelyTop(Top):
         self._rows_count = cut is not Cut.DENSE
         self._must_end = cut is Cut.ROW
         self._is_sure = is_sure
-        self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return empty_batch(self._accesses)
         worst = Vector(LONG, self._reached(batch, is_best=False))
         return super().step(Batch({**batch.columns, self._worst: worst}, batch.weights, batch.tags))
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
 
     def _codes(self, batch: Batch) -> Ints:
         return self._reached(batch, is_best=True)
@@ -579,5 +576,5 @@ class LikelyTop(Top):
         has_open[owners[is_open]] = True
         if self._is_sure and beyond[has_open | self._must_end].any():
             raise unsure_value("The choice of the first rows")
-        self._unsure_rows += int(beyond[has_open].sum())
+        self.unsure_rows += int(beyond[has_open].sum())
         return FirstRowsOfGroups(owners, rows, borders)

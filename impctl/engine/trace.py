@@ -17,7 +17,7 @@ from impctl.data.keys import (
     ascending,
     ends_of,
     have_injective_codes,
-    is_told_by_code,
+    is_determined_by_code,
     key_codes,
     normalise,
     perhaps_in,
@@ -114,7 +114,7 @@ def from_table(
     ValueError for other keys or value columns: an absent column is all zero, so one of another name
     would be lost without a trace."""
     table, pages = table_of(stored)
-    arrays = {name: _single(table.column(name)) for name in table.column_names}
+    arrays = {name: single_chunk(table.column(name)) for name in table.column_names}
     parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(len(key_types)))
     for part, kind in zip(parts, key_types, strict=True):
         check_stored(part.type, kind)
@@ -126,7 +126,7 @@ def from_table(
     return Run(sequence, codes, parts, values, pages)
 
 
-def _single(column: pa.ChunkedArray) -> pa.Array:
+def single_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -150,7 +150,7 @@ def hits_in(
     # Clipping repeats the last code beyond the end, where it differs from the one searched.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
     positions = inside[hits]
-    if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
+    if not len(hits) or not run.keys or is_determined_by_code(run.keys, keys):
         return hits, positions
     same = _same(run, types, positions, keys, hits)
     if bool(same.all()):
@@ -203,7 +203,7 @@ def _column_at(part: pa.Array, kind: SqlType, positions: Ints) -> Vector:
     return from_stored(part.take(pa.array(positions)), kind)
 
 
-def are_told_by_code(runs: Sequence[Run]) -> bool:
+def are_determined_by_code(runs: Sequence[Run]) -> bool:
     """Whether equal codes mean equal keys in all of these runs."""
     return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
 
@@ -217,10 +217,10 @@ def merge_at_once(
     ordered = codes[order]
     is_newest = np.ones(len(codes), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
-    is_told = are_told_by_code(runs)
+    is_determined = are_determined_by_code(runs)
     columns = zip(*(run.keys for run in runs), strict=True)
-    keys = [] if is_told else [pa.concat_arrays(parts) for parts in columns]
-    if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
+    keys = [] if is_determined else [pa.concat_arrays(parts) for parts in columns]
+    if not is_determined and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
         return None
     kept = order[is_newest]
     names = sorted(set().union(*(run.values for run in runs)))
@@ -231,7 +231,7 @@ def merge_at_once(
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
     result = codes[kept]
-    if is_told:
+    if is_determined:
         keys = [pa.array(result) for _ in runs[-1].keys]
     else:
         keys = [part.take(pa.array(kept)) for part in keys]
@@ -242,8 +242,7 @@ def _are_alike(
     keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, positions: Ints
 ) -> bool:
     """Whether the rows at these places of the order have the keys of those that come next."""
-    one, other = order[positions], order[positions + 1]
-    same = same_keys(_at(keys, types, one), _at(keys, types, other))
+    same = same_keys(*(_at(keys, types, rows) for rows in (order[positions], order[positions + 1])))
     return same is None or bool(same.all())
 
 
@@ -412,16 +411,13 @@ class LoggedState(Generic[R]):
         self._log.saved()
 
 
-def _tier_of(rows: int) -> int:
-    """The least class of that size: each is 4 times the one before, two bits more."""
-    return ((max(rows, 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
-
-
 def _crowded(runs: Sequence[AnyRun]) -> int | None:
     """The start of the newest runs of one size class, if there are enough of them to merge."""
     if len(runs) < _RUNS_PER_TIER:
         return None
-    most = _SMALLEST_TIER * _RUNS_PER_TIER ** _tier_of(len(runs[-1]))
+    # Each class is 4 times the one before: two bits more.
+    tier = ((max(len(runs[-1]), 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
+    most = _SMALLEST_TIER * _RUNS_PER_TIER**tier
     start = len(runs) - 1
     while start > 0 and len(runs[start - 1]) <= most:
         start -= 1
@@ -938,7 +934,7 @@ def _from_arrow(
         column = table.column(name)
         if name in (_CODE, _WEIGHT) and column.type not in plain:
             raise TypeError(f"column `{name}` has type {column.type}")
-        result = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        result = single_chunk(column)
         if pages is not None and (result.type not in plain or result.null_count):
             # It is not used row by row where it lies, but read now.
             pages.check_whole(result)

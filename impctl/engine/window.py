@@ -103,7 +103,10 @@ class WindowOperator(Operator):
         together = [Vector(LONG, column) for column in (owners, *ranks)]
         tied = group_rows(together, len(rows)).index()
         if call.function in CHOOSING and int(tied.max()) + 1 < len(rows):
-            raise _no_order(call.function)
+            raise NotExactError(
+                f"{call.function.upper()} is not deterministic, because its ORDER BY has ties",
+                hint="order by columns that are unique within a partition",
+            )
         order = np.lexsort((*ranks[::-1], owners))
         ends = np.cumsum(rows.weights)
         copies, _ = slice_positions((ends - rows.weights)[order], ends[order])
@@ -129,13 +132,6 @@ class _PartitionPlaces(Struct, frozen=True):
     @property
     def end(self) -> Ints:
         return _ends(self.parts)
-
-
-def _no_order(function: str) -> NotExactError:
-    return NotExactError(
-        f"{function.upper()} is not deterministic, because its ORDER BY has ties",
-        hint="order by columns that are unique within a partition",
-    )
 
 
 def _values(

@@ -21,7 +21,7 @@ from impctl.engine.batch import (
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
+from impctl.engine.fixpoint.frontier import Recursion, TagsAtEnd, apart_in_memory, slots_for
 from impctl.engine.fixpoint.rows import (
     NUMBER,
     RowNumbers,
@@ -198,7 +198,7 @@ NOTHING = 0  # The body of a derivation from nothing: no row's number
 _SLOT = "impctl/slot"
 
 
-class HeadsAndBodies(ToldInTheEnd):
+class HeadsAndBodies(TagsAtEnd):
     """Of derivations with heads of `columns`, and in the columns `bodies` the bodies' numbers."""
 
     def __init__(
@@ -667,7 +667,7 @@ class AbsorbedFixpoint(Recursion):
         self._by_number = RowsByNumber(columns, number)
         self._absorption: Absorption | None = None  # None until it is built from the stored state
         self._gone: set[int] = set()  # Leaves deleted while the circuit fills
-        self._told: list[Batch] = []
+        self._report: list[Batch] = []
 
     def end_by(self, limits: Limits) -> None:
         self.limits = limits
@@ -702,7 +702,7 @@ class AbsorbedFixpoint(Recursion):
         assert base is None, "all that derives rows stands in the step"
         held = self._held()
         gone, self._gone = self._gone, set()
-        self._told = []
+        self._report = []
         moves = _Moves()
         came = self._came(moves, waiting)
         self._check(moves, gone)
@@ -717,7 +717,9 @@ class AbsorbedFixpoint(Recursion):
         if left:
             self._count -= len(left)
             self._came(moves, self._stepped(self._by_number.rows([*left], -1)))
-        self._keep(moves)
+        if moves.noted:
+            noted = consolidated(stacked_batches(moves.noted))
+            self._made.add(noted, self._made.codes_of(noted))
         return self._net(moves.entered, left)
 
     def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
@@ -726,12 +728,12 @@ class AbsorbedFixpoint(Recursion):
         if batch is None or not len(batch):
             return []
         if any(self._accesses):
-            self._told.append(Batch({}, batch.weights, batch.tags))
+            self._report.append(Batch({}, batch.weights, batch.tags))
         keys, known, owners = self.rows.found(
             [batch.columns[name] for name, _ in self.columns], len(batch)
         )
         new = (known < 0).nonzero()[0]
-        known[new] = self._fresh_rows(len(new))
+        known[new] = 2 * self._fresh(self._rows_given, len(new))
         parts = {_HEAD: Vector(LONG, known[owners])}
         for name in self._bodies:
             column = batch.columns[name]
@@ -774,11 +776,6 @@ class AbsorbedFixpoint(Recursion):
                 "exist"
             )
 
-    def _keep(self, moves: _Moves) -> None:
-        if moves.noted:
-            noted = consolidated(stacked_batches(moves.noted))
-            self._made.add(noted, self._made.codes_of(noted))
-
     def _net(self, entered: set[int], left: set[int]) -> Batch:
         """The net change of the rows; deleted rows lose their numbers."""
         inserted = self._by_number.rows([*(entered - left)], 1)
@@ -795,14 +792,11 @@ class AbsorbedFixpoint(Recursion):
             return empty_batch(0)
         return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags."""
-        return stacked_or_empty(self._told, sum(self._accesses))
+        return stacked_or_empty(self._report, sum(self._accesses))
 
     # Numbers.
-
-    def _fresh_rows(self, count: int) -> Ints:
-        return 2 * self._fresh(self._rows_given, count)
 
     def _fresh_leaves(self, count: int) -> Ints:
         return 2 * self._fresh(self._leaves_given, count) + 1

@@ -910,7 +910,7 @@ class TouchedGroups:
             keys = [key.take(slots) for key in self._groups.columns()]
             held.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
         is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
         moved = is_in - (self._values[_WAS_RANK] > 0)

@@ -27,7 +27,7 @@ from impctl.engine.fixpoint.frontier import (
     DerivationTags,
     FixpointStep,
     Recursion,
-    ToldOfChoices,
+    TagsOfChoices,
     counted,
 )
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
@@ -119,7 +119,7 @@ class FixpointOperator(Recursion):
         self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._told = DerivationTags(accesses)
+        self._report = DerivationTags(accesses)
         # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
@@ -136,15 +136,15 @@ class FixpointOperator(Recursion):
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         touched = self._touched()
-        self._told = self._fresh_told()
+        self._report = self._new_tags()
         moves = self._moves(touched)
         slots = []
         if base is not None and len(base):
             base = self._stamped(base)
-            self._told.derived(base, of_base=True)
+            self._report.derived(base, of_base=True)
             slots.append(counted(touched, base, self._stamp))
         if waiting is not None:
-            self._told.derived(waiting, of_base=False)
+            self._report.derived(waiting, of_base=False)
             slots.append(counted(touched, waiting, self._stamp))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
@@ -152,25 +152,25 @@ class FixpointOperator(Recursion):
             self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
             self._let_in(touched, moves)
             moves.end()
-            self._told.end(touched)
+            self._report.end(touched)
         return touched.kept()
 
     def _touched(self) -> TouchedRows:
         return TouchedRows(self.rows) if self._numbered is None else TouchedNumbers(self._numbered)
 
-    def _fresh_told(self) -> DerivationTags:
+    def _new_tags(self) -> DerivationTags:
         if self._numbering is not None:
             columns = [name for name, _ in self.rows.columns]
             return HeadsAndBodies(self._accesses, columns, self._numbering.bodies)
         if self._choices is None:
             return DerivationTags(self._accesses)
-        return ToldOfChoices(self._accesses, self._choices)
+        return TagsOfChoices(self._accesses, self._choices)
 
     def _moves(self, touched: TouchedRows) -> FixpointStep:
-        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._told)
+        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._report)
         if self._plain is None:
             return by_step
-        parts = (self._plain, by_step, self._stamp, touched, self._told)
+        parts = (self._plain, by_step, self._stamp, touched, self._report)
         return JoinedMoves(*parts, self._seen, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: FixpointStep, slots: Ints) -> None:
@@ -208,10 +208,10 @@ class FixpointOperator(Recursion):
         while len(derived):
             derived = moves.come(derived, admit)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T, or in the chosen
         ones: their tags, the base's first; with a numbering heads and bodies."""
-        return self._told.batch()
+        return self._report.batch()
 
     # State.
 
@@ -271,7 +271,7 @@ class BestFixpoint(Recursion):
         self.rows = BestFixpointRows(name, columns, grouped, sum(accesses))
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._told = empty_batch(sum(accesses))
+        self._report = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
@@ -293,7 +293,7 @@ class BestFixpoint(Recursion):
             if moved is not None:
                 return moved
         derivations = self._derivations(base, tables, waiting)
-        self._told = empty_batch(sum(self._accesses))
+        self._report = empty_batch(sum(self._accesses))
         if not derivations:
             return empty_batch(0)
         touched = TouchedGroups(self.rows)
@@ -302,7 +302,7 @@ class BestFixpoint(Recursion):
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
         if any(self._accesses):
-            self._told = touched.told()
+            self._report = touched.report()
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
@@ -318,7 +318,7 @@ class BestFixpoint(Recursion):
             return None
         self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
-        self._told = changes.told
+        self._report = changes.report
         self._at_hand = rows if changes.end() else None
         return moved
 
@@ -356,10 +356,10 @@ class BestFixpoint(Recursion):
             return np.zeros(0, dtype=np.int64)
         return touched.count(self._of_step(result), self._stamp)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags, the base's
         first."""
-        return self._told
+        return self._report
 
     # State.
 
@@ -414,13 +414,13 @@ class UnionAllFixpoint(Recursion):
         self.limits = limits
         self.form = (tuple(columns), level, accesses, step.wires, limits)
         self.rows = LevelledRows(name, columns, level)
-        self._told: list[Batch] = []
+        self._report: list[Batch] = []
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         derivations = self._derivations(base, tables, waiting)
-        self._told = []
+        self._report = []
         self.rows.begin()
         rising: dict[int, list[Batch]] = {}
         for batch in derivations:
@@ -448,7 +448,7 @@ class UnionAllFixpoint(Recursion):
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
         """Move rows to their level: one above that of the rows they are made of."""
         if any(self._accesses):
-            self._told.append(Batch({}, derivations.weights, derivations.tags))
+            self._report.append(Batch({}, derivations.weights, derivations.tags))
         heads = Batch(derivations.columns, derivations.weights, ())
         levels: Ints = heads.columns[self._stamp].values
         for level in np.unique(levels).tolist():
@@ -460,9 +460,9 @@ class UnionAllFixpoint(Recursion):
         rows = stacked_batches(parts)
         return Batch({n: rows.columns[n] for n, _ in self.rows.columns}, rows.weights, ())
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of all rows: tags, the base's first."""
-        return stacked_or_empty(self._told, sum(self._accesses))
+        return stacked_or_empty(self._report, sum(self._accesses))
 
     # State.
 
@@ -524,7 +524,7 @@ class LineageOperator(Operator):
     def step(self, batch: Batch) -> Batch:
         """The derivations inserted or deleted in this step."""
         del batch  # It signals a step: derivations may change where no row does.
-        return self._fixpoint.told()
+        return self._fixpoint.report()
 
 
 # UsedRows: the rows of a fixpoint that the query's result depends on. Identity: input rows have

@@ -131,7 +131,7 @@ class DerivationTags:
         return stacked_or_empty(self._batches, sum(self.accesses))
 
 
-class ToldInTheEnd(DerivationTags):
+class TagsAtEnd(DerivationTags):
     """Derivations with all their columns: the report is made of all of them at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
@@ -171,13 +171,13 @@ class CircuitMoves:
         inputs: int,
         rank: AttributeId,
         touched: TouchedRows,
-        told: DerivationTags,
+        report: DerivationTags,
     ) -> None:
         self._step = step
         self._others = [None] * (inputs - 1)
         self._rank = rank
         self._touched = touched
-        self._told = told
+        self._report = report
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
         return self._stepped(None, *tables)
@@ -203,7 +203,7 @@ class CircuitMoves:
         result = self._step.step(*sources)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        self._told.derived(result, of_base=False)
+        self._report.derived(result, of_base=False)
         return counted(self._touched, result, self._rank)
 
 
@@ -307,7 +307,7 @@ class ChosenDerivations:
         return slots, slots.searchsorted(of_noted)
 
 
-class ToldOfChoices(ToldInTheEnd):
+class TagsOfChoices(TagsAtEnd):
     """Collects the derivations inserted or deleted in a step; reports the change of the choices."""
 
     def __init__(self, accesses: tuple[int, int], choices: ChosenDerivations) -> None:
@@ -451,7 +451,7 @@ class Recursion(Operator):
         derivations of the step."""
 
     @abstractmethod
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in those derivations that count: tags, the base's first."""
 
     def fill(self, is_filling: bool) -> None:

@@ -593,7 +593,7 @@ class ValuedChanges:
             return
         counts = range(sum(self._accesses))
         self._tags = tuple(stacked([tags[index] for _, tags in parts]) for index in counts)
-        self._told = self._telling()
+        self._report = self._telling()
         keys = self._rows.values[KEY, result.heads]
         columns = self._rows.columns(keys, result.values)
         rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
@@ -617,14 +617,14 @@ class ValuedChanges:
                 signs -= order == values[WAS + BEST, of]
                 # NULL is what no key has here.
                 signs *= column.validity()
-                told = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
-                parts.append(told.keep(signs != 0))
+                derived = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
+                parts.append(derived.keep(signs != 0))
         return stacked_or_empty(parts, sum(self._accesses))
 
     @property
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags; after `keep`."""
-        return self._told if len(self._every.heads) else empty_batch(sum(self._accesses))
+        return self._report if len(self._every.heads) else empty_batch(sum(self._accesses))
 
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):

@@ -23,7 +23,7 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
 from impctl.engine.tags import RANGE_BITS, RowTags
-from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
+from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_determined_by_code
 from impctl.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Slots:
         self._count = 0
         self._parts: list[Sequence[Vector]] = []
         self._codes, self._by_code = _NONE, _NONE  # Codes of all keys, ascending, and their slots
-        self._are_told = True  # Whether equal codes mean equal keys, for the keys seen
+        self._are_determined = True  # Whether equal codes mean equal keys, for the keys seen
 
     def __len__(self) -> int:
         return self._count
@@ -56,7 +56,7 @@ class Slots:
         positions = self._codes.searchsorted(codes)
         slots = self._by_code.take(positions, mode="clip")
         slots[self._codes.take(positions, mode="clip") != codes] = -1
-        if self._are_told and have_injective_codes(keys, keys):
+        if self._are_determined and have_injective_codes(keys, keys):
             return slots
         rows = (slots >= 0).nonzero()[0]
         while len(rows):
@@ -79,7 +79,7 @@ class Slots:
         slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
         if not len(codes):
             return slots
-        self._are_told = self._are_told and have_injective_codes(keys, keys)
+        self._are_determined = self._are_determined and have_injective_codes(keys, keys)
         self._parts.append(keys)
         if self._count:
             # Two sorted parts: NumPy merges them.
@@ -503,7 +503,8 @@ class LevelledRows:
             return empty_batch(0)
         first, changes = grouping.first[moved], changes[moved]
         codes, keys = grouping.codes[moved], [key.take(first) for key in keys]
-        weights = self._weights(codes, keys) + changes
+        located = self.arrangement.find(codes, keys)
+        weights: Ints = self.arrangement.gather(located, _WEIGHT) + changes
         if weights.min() < 0:
             raise never_held("ways to derive rows")
         self._counted.append(_Counted(codes, keys, weights))
@@ -512,10 +513,6 @@ class LevelledRows:
             for (name, _), column in zip(self.columns, columns, strict=True)
         }
         return Batch({**named, self.level: keys[-1]}, changes, ())
-
-    def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
-        return result
 
     def keep(self) -> None:
         """End the step and store its counts."""
@@ -571,7 +568,7 @@ class TouchedRows:
         self.parts: list[tuple[Ints, Ints]] = []
         """Codes, ascending, and the slots of these rows; in parts, each far larger than the
         next."""
-        self._are_told = True  # Whether equal codes mean equal rows, for the rows seen
+        self._are_determined = True  # Whether equal codes mean equal rows, for the rows seen
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
@@ -586,12 +583,12 @@ class TouchedRows:
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
-        are_told = self._are_told and have_injective_codes(keys, keys)
+        are_determined = self._are_determined and have_injective_codes(keys, keys)
         for held, owners in self.parts:
             positions = held.searchsorted(codes)
             rows = (held.take(positions, mode="clip") == codes).nonzero()[0]
             positions = positions[rows]
-            if are_told:
+            if are_determined:
                 result[rows] = owners[positions]
                 continue
             # Another row with the code may come first; this practically never happens.
@@ -612,20 +609,22 @@ class TouchedRows:
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        are_told = have_injective_codes(keys, keys)
-        self._look_up(start, codes, keys, are_told=are_told)
+        are_determined = have_injective_codes(keys, keys)
+        self._look_up(start, codes, keys, are_determined=are_determined)
         self.values[CODE, start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
             column.append(start, key)
-        self._are_told = self._are_told and are_told
+        self._are_determined = self._are_determined and are_determined
         slots = np.arange(start, end, dtype=np.int64)
         self.count = end
         self.add_part(codes, slots)
         return slots
 
-    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, are_determined: bool
+    ) -> None:
         arrangement, end = self.held.arrangement, start + len(codes)
-        if not are_told or not are_told_by_code(arrangement.runs):
+        if not are_determined or not are_determined_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
             for index, name in enumerate(NAMES if located.parts else ()):
                 self.values[index, start:end] = arrangement.gather(located, name)
@@ -896,8 +895,10 @@ class TouchedNumbers(TouchedRows):
             grown[: len(self.numbers)] = self.numbers
             self.numbers = grown
 
-    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
-        super()._look_up(start, codes, keys, are_told=are_told)
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, are_determined: bool
+    ) -> None:
+        super()._look_up(start, codes, keys, are_determined=are_determined)
         arrangement = self.held.arrangement
         result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
         self.numbers[start : start + len(codes)] = result

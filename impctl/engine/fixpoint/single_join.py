@@ -61,7 +61,7 @@ class JoinedMoves:
         by_step: FixpointStep,
         rank: AttributeId,
         touched: TouchedRows,
-        told: DerivationTags,
+        report: DerivationTags,
         seen: CachedViews,
         thin: int,
     ) -> None:
@@ -70,7 +70,7 @@ class JoinedMoves:
         self._by_step = by_step
         self._rank = rank
         self._touched = touched
-        self._told = told
+        self._report = report
         self._seen = seen
         self._most = thin
         self._partners = DeletedDerivations()
@@ -119,7 +119,7 @@ class JoinedMoves:
         result = fronts.changed(changed, own)
         if result is None:
             return None
-        self._told.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
+        self._report.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
         plain.join.take_in(1 - plain.side, rows, 0)
         return result.heads
 
@@ -132,7 +132,7 @@ class JoinedMoves:
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
         touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
-        self._told.of_step(weights, [tag.take(owners) for tag in rows.tags])
+        self._report.of_step(weights, [tag.take(owners) for tag in rows.tags])
         self._plain.join.take_in(1 - self._plain.side, rows, len(owners))
         return heads
 
@@ -169,8 +169,8 @@ class JoinedMoves:
         result = None if fronts is None else fronts.come(slots, admit)
         if result is None:
             return self._all_come(slots, admit)
-        left, told = result
-        self._tell(told.weights, told.source, told.place)
+        left, derived = result
+        self._tell(derived.weights, derived.source, derived.place)
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -231,7 +231,7 @@ class JoinedMoves:
             self._seen.waiting = 0
 
     def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
-        if not len(weights) or not any(self._told.accesses):
+        if not len(weights) or not any(self._report.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
             order = np.argsort(source, kind="stable")
@@ -240,7 +240,7 @@ class JoinedMoves:
         for start, end in pairwise(borders):
             part = slice(start, end)
             result = [tag.take(position[part]) for tag in self._tags[source[start]]]
-            self._told.of_step(weights[part], result)
+            self._report.of_step(weights[part], result)
 
     def _derived(self, slots: Ints) -> Derived:
         columns = self._touched.columns

@@ -156,7 +156,10 @@ class RowByRow:
             position = bisect_left(codes, code)
             while position < len(codes) and codes[position] == code:
                 slot: int = slots[position]
-                if self._is_single or self._is_at(slot, values):
+                if self._is_single or all(
+                    column[slot] == value
+                    for column, value in zip(self._columns, values, strict=True)
+                ):
                     self._known[key] = slot
                     return slot
                 position += 1
@@ -167,13 +170,10 @@ class RowByRow:
         self._touched.count += 1
         self._look_up(slot, code, values)
         self._code[slot] = code
-        for held, one in zip(self._columns, values, strict=True):
-            held[slot] = one
+        for column, value in zip(self._columns, values, strict=True):
+            column[slot] = value
         self._fresh.append(slot)
         return slot
-
-    def _is_at(self, slot: int, values: tuple[int, ...]) -> bool:
-        return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
         for view, codes, length in self._held:

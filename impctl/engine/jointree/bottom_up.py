@@ -218,7 +218,7 @@ def _risen(
     tuples = touched.tuples
     below = [node.below(index, tuples, change) for index, change in enumerate(changes)]
     after = value_of(node, touched.new, [new for _, new in below])
-    if node.is_told_by_key:
+    if node.is_determined_by_key:
         before, to_keys = node.stored(tuples), set_keys
     else:
         before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys

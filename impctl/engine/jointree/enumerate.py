@@ -233,7 +233,7 @@ class _BelowParent(Struct, frozen=True):
     def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node = self.node
         if node.up is None:
-            return _told(node, node.node.key, keys, must_be_wanted=False)
+            return _tuples_by_key(node, node.node.key, keys, must_be_wanted=False)
         result = node.up.find(codes, keys)
         return _living(node, result.owners, result.rows.columns, must_be_wanted=False)
 
@@ -249,12 +249,12 @@ class _AboveChild(Struct, frozen=True):
         node, index = self.node, self.node.by[self.place]
         if index is None:
             names = node.node.links[self.place].columns
-            return _told(node, names, keys, must_be_wanted=True)
+            return _tuples_by_key(node, names, keys, must_be_wanted=True)
         result = index.find(codes, keys)
         return _living(node, result.owners, result.rows.columns, must_be_wanted=True)
 
 
-def _told(
+def _tuples_by_key(
     node: TreeNodeState,
     names: Sequence[AttributeId],
     keys: Sequence[Vector],
@@ -415,6 +415,8 @@ class TreeChange(Struct, frozen=True):
 class JoinedRows(Operator):
     """The rows that `tree`, in bits mode, joins, with the columns `shown`."""
 
+    joined_rows = 0
+
     def __init__(self, tree: JoinTree, shown: Sequence[Shown]) -> None:
         self.shown = tuple(shown)
         self.form = (tree, self.shown)
@@ -423,31 +425,26 @@ class JoinedRows(Operator):
         self._at = {
             node.input: index for index, node in enumerate(tree.nodes) if node.input is not None
         }
-        self._told: list[Batch] = []
-        self._joined_rows = 0
-
-    @property
-    def joined_rows(self) -> int:
-        return self._joined_rows
+        self._ranges: list[Batch] = []
 
     def step(self, *batches: Batch | None) -> Batch:
         result: list[Batch] = []
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
                 result += self._changed(number, batch)
-        self._joined_rows += sum(map(len, result))
+        self.joined_rows += sum(map(len, result))
         return stacked_or_empty(result, 0)
 
-    def step_untold(self, *batches: Batch | None) -> None:
+    def step_silently(self, *batches: Batch | None) -> None:
         """The same step for all inputs at once, without computing the rows."""
-        self._told.append(self._live.step(None, self._tree.step(*batches)))
+        self._ranges.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
         before = self.snapshot_copy()
         inputs = [batch if index == number else None for index in range(len(self._at))]
         ran = self._tree.step(*inputs)
         seen = [node.seen for node in self._tree.nodes]
-        self._told.append(self._live.step(None, ran))
+        self._ranges.append(self._live.step(None, ran))
         after = JoinedTree(self._tree.nodes, self.shown)
         return TreeChange(before, after, self._at[number], seen).rows()
 
@@ -457,9 +454,9 @@ class JoinedRows(Operator):
             nodes.append(node.snapshot_copy([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """The ranges that entered and left since the last call."""
-        result, self._told = self._told, []
+        result, self._ranges = self._ranges, []
         return stacked_or_empty(result, self._tree.tree.accesses)
 
     def arrangements(self) -> Sequence[Keeper]:
@@ -483,7 +480,7 @@ class EnumeratedRows(JoinedRows):
     computes them from the joined rows. A step costs what the tree's does, unless changes are
     noted."""
 
-    are_told = True
+    are_enumerated = True
     bounded: frozenset[AttributeId] = frozenset()
     keys: tuple[AttributeId, ...] = ()
 
@@ -505,7 +502,7 @@ class EnumeratedRows(JoinedRows):
     def step(self, *batches: Batch | None) -> Batch:
         """Returns nothing; `JoinedRowTags` is to be stepped."""
         if self._noted is None:
-            self.step_untold(*batches)
+            self.step_silently(*batches)
         else:
             self._noted.append(super().step(*batches))
         return empty_batch(0)
@@ -546,4 +543,4 @@ class JoinedRowTags(Operator):
         self._joined = joined
 
     def step(self, rows: Batch) -> Batch:
-        return self._joined.told()
+        return self._joined.report()

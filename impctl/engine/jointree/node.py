@@ -153,7 +153,9 @@ def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> To
     for part, counts in node.own_best.items():
         owners = added[NUMBER][grouping.index()]
         column = rows.columns[_ARGUMENT + part.argument]
-        _count_ranks(counts, part, column, owners, rows.weights)
+        known = column.validity().nonzero()[0]
+        ranks = ranks_of(column.take(known), reverse=part.reverse)
+        counts.add(owners[known], ranks, rows.weights[known])
         added[part.name] = counts.best(added[NUMBER])
     clear_empty(added, node.own_parts)
     new = {name: value.copy() for name, value in old.items()}
@@ -169,14 +171,6 @@ def _refuse_negative(node: TreeNodeState, state: Values) -> None:
         raise disagreement(
             f"The change removes rows of `{node.node.name}` that the stored state never contained"
         )
-
-
-def _count_ranks(
-    counts: OrderedCounts, part: Extreme, column: Vector, numbers: Ints, weights: Ints
-) -> None:
-    rows = column.validity().nonzero()[0]
-    ranks = ranks_of(column.take(rows), reverse=part.reverse)
-    counts.add(numbers[rows], ranks, weights[rows])
 
 
 def write(node: TreeNodeState, touched: TouchedTuples) -> None:
@@ -353,7 +347,7 @@ class TreeNodeState:
         return {**columns, HELD: np.int64} if self.is_root else columns
 
     @cached_property
-    def is_told_by_key(self) -> bool:
+    def is_determined_by_key(self) -> bool:
         """Whether each key has one tuple, under the same code, so that the key's state holds the
         tuple's."""
         is_one = not self.is_flat and self.has_keys and self.node.key == self.order
@@ -405,7 +399,7 @@ class TreeNodeState:
         return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
 
     def stored(self, tuples: Tuples) -> Values:
-        """The stored values of the keys of these tuples, of a node that `is_told_by_key`."""
+        """The stored values of the keys of these tuples, of a node that `is_determined_by_key`."""
         located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
         return self.keys.read(located, self.key_columns)
 

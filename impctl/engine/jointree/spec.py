@@ -150,14 +150,12 @@ def checked(tree: JoinTree) -> JoinTree:
         raise InvariantError(f"`{tree.name}` is not a valid join tree: {problem}")
     for part in parts_of(tree.columns):
         if isinstance(part, Extreme) and part.size is not None:
-            raise _unsupported("a bounded MIN or MAX")
+            raise UnsupportedError(
+                "A join tree cannot maintain a bounded MIN or MAX",
+                hint="use `join: index`",
+                code="no_join_tree",
+            )
     return tree
-
-
-def _unsupported(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"A join tree cannot maintain {what}", hint="use `join: index`", code="no_join_tree"
-    )
 
 
 def _problems(tree: JoinTree) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Descent(Struct, frozen=True):
     """The result at one node: wishes per child, signed ranges per access, tuples that flipped."""
 
     below: tuple[Wishes | None, ...]
-    told: tuple[Pairs, ...]
+    emitted: tuple[Pairs, ...]
     flipped: int
 
 
@@ -110,8 +110,8 @@ def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes |
     was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
     flipped = signs.nonzero()[0]
-    told = tuple(
-        _told(node, position, candidates, signs, flipped, is_live)
+    emitted = tuple(
+        _emitted(node, position, candidates, signs, flipped, is_live)
         for position in range(len(node.ranges))
     )
     below = tuple(
@@ -120,7 +120,7 @@ def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes |
         else _below_each(node, column, candidates.tuples, was_live, is_live)
         for column, index in enumerate(node.by)
     )
-    return Descent(below, told, len(flipped))
+    return Descent(below, emitted, len(flipped))
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -305,7 +305,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 # Signed ranges.
 
 
-def _told(
+def _emitted(
     node: TreeNodeState,
     index: int,
     candidates: _Candidates,

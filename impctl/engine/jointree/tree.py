@@ -32,9 +32,9 @@ from impctl.errors import EvaluationError
 # A tree filled with whole tables: up once after all rows, then down once. Law: state and output are
 # those of stepping with the same rows, whatever their batches and order. While rows arrive, only
 # the tuples' own counts change (`take_in`); then keys and indexes are computed, children before
-# parents (`settle`), and finally wanted keys, parents before children (`first_told`). Each tuple is
-# visited once per direction, in lots, so memory beside the state is one lot and one node's tuples.
-# Cost: the rows, and the tuples with their lookups.
+# parents (`settle`), and finally wanted keys, parents before children (`first_emitted`). Each tuple
+# is visited once per direction, in lots, so memory beside the state is one lot and one node's
+# tuples. Cost: the rows, and the tuples with their lookups.
 
 
 def take_in(node: TreeNodeState, batch: Batch) -> None:
@@ -61,7 +61,7 @@ def settle(node: TreeNodeState) -> int:
         value = value_of(node, own, below)
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
-        if node.is_told_by_key:
+        if node.is_determined_by_key:
             # Nothing is stored yet, so there is nothing to look up.
             nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
             _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
@@ -72,12 +72,12 @@ def settle(node: TreeNodeState) -> int:
     return count
 
 
-def first_told(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
+def first_emitted(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
     """The number of live tuples of a settled node and their ranges per access, in lots. Each range
     occurs once, with the number of tuples that have it. The children get their wishes."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
-        yield result.flipped, [_counted(pairs) for pairs in result.told]
+        yield result.flipped, [_counted(pairs) for pairs in result.emitted]
 
 
 def added(left: Pairs, right: Pairs) -> Pairs:
@@ -190,11 +190,11 @@ class Tree(Operator):
         """The change of all groups at once, after building every node's keys, leaves first."""
         with _sums_named():
             self._touched += sum(map(settle, self.nodes))
-        told = self.start()
+        emitted = self.start()
         if self.tree.mode is TreeMode.BITS:
             yield empty_batch(0)
         else:
-            yield self.output() if told is None else difference(self.output(), told)
+            yield self.output() if emitted is None else difference(self.output(), emitted)
 
     def _rows_of(self, change: KeyChange | None, before: Firsts) -> Batch:
         if change is None or self.tree.mode is TreeMode.BITS:
@@ -303,33 +303,33 @@ class Live(Operator):
             groups = survivors.columns[self.tree.group].values
             wishes[-1] = surviving(self._nodes[-1], groups, survivors.weights)
         if self._is_filling:
-            return self._told_first()
-        told: list[Pairs | None] = [None] * self.tree.accesses
+            return self._emitted_first()
+        emitted: list[Pairs | None] = [None] * self.tree.accesses
         for index in range(len(self._nodes) - 1, -1, -1):
             node = self._nodes[index]
             result = descend(node, wishes[index])
             for link, below in zip(node.node.links, result.below, strict=True):
                 wishes[link.child] = below
-            for access, pairs in zip(node.node.accesses, result.told, strict=True):
-                told[access.position] = pairs
+            for access, pairs in zip(node.node.accesses, result.emitted, strict=True):
+                emitted[access.position] = pairs
             self._flips += result.flipped
             # What the way up left is used up, also where a next step has only survivors.
             node.seen = None
-        batch = _batch([pairs for pairs in told if pairs is not None])
+        batch = _batch([pairs for pairs in emitted if pairs is not None])
         self._pairs += len(batch)
         return batch
 
-    def _told_first(self) -> Batch:
+    def _emitted_first(self) -> Batch:
         """The ranges of all live tuples, once the tree is filled and its groups have passed."""
-        told = [NO_PAIRS] * self.tree.accesses
+        emitted = [NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
-            for live, ranges in first_told(node):
+            for live, ranges in first_emitted(node):
                 for access, pairs in zip(node.node.accesses, ranges, strict=True):
-                    told[access.position] = added(told[access.position], pairs)
+                    emitted[access.position] = added(emitted[access.position], pairs)
                     self._pairs += int(pairs.weights.sum())
                 self._flips += live
-        return _batch(told)
+        return _batch(emitted)
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
@@ -347,11 +347,11 @@ class Live(Operator):
         self._pairs = counters[f"{self.tree.name}.pairs"]
 
 
-def _batch(told: Sequence[Pairs]) -> Batch:
-    ends = np.cumsum([len(pairs.ranges) for pairs in told]).tolist()
+def _batch(emitted: Sequence[Pairs]) -> Batch:
+    ends = np.cumsum([len(pairs.ranges) for pairs in emitted]).tolist()
     tags = tuple(
         SpanTags(ends[-1], end - len(pairs.ranges), pairs.ranges.astype(np.int32))
-        for pairs, end in zip(told, ends, strict=True)
+        for pairs, end in zip(emitted, ends, strict=True)
     )
-    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])
+    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in emitted)])
     return Batch({}, weights, tags)

@@ -94,11 +94,11 @@ class KeyedState:
         *,
         has_null: bool,
     ) -> None:
-        self._is_told = len(types) == 0 or (
+        self._is_determined = len(types) == 0 or (
             len(types) == 1 and not has_null and _is_whole(types[0])
         )
         self._types = tuple(types)
-        self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
+        self.arrangement = Arrangement(name, () if self._is_determined else types, alive, columns)
 
     def snapshot_copy(self) -> Self:
         result = copy(self)
@@ -106,7 +106,7 @@ class KeyedState:
         return result
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
-        return self.arrangement.find(codes, () if self._is_told else keys)
+        return self.arrangement.find(codes, () if self._is_determined else keys)
 
     def read(self, located: Located, columns: Mapping[str, Any]) -> Values:
         """These state columns of located keys; zero where there is no row."""
@@ -118,16 +118,16 @@ class KeyedState:
         """Replace the rows of the marked keys; `codes` ascending."""
         positions = rows.nonzero()[0]
         if len(positions) == len(codes):
-            self.arrangement.put(codes, () if self._is_told else keys, values)
+            self.arrangement.put(codes, () if self._is_determined else keys, values)
         elif len(positions):
-            kept = [] if self._is_told else [key.take(positions) for key in keys]
+            kept = [] if self._is_determined else [key.take(positions) for key in keys]
             self.arrangement.put(
                 codes[positions], kept, {n: value[positions] for n, value in values.items()}
             )
 
     def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
         """Positions of keys among others, given by ascending codes; -1 for absent ones."""
-        if self._is_told:
+        if self._is_determined:
             held, keys = (), ()
         run = Run(0, among, tuple(key.to_arrow() for key in held), {})
         return find_in(run, self.arrangement.key_types, codes, keys)
@@ -135,7 +135,7 @@ class KeyedState:
     def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
         """Whether the keys are exactly those of the given codes, in order; False where checking is
         expensive."""
-        if not self._is_told or len(keys) != 1 or len(keys[0]) != len(among):
+        if not self._is_determined or len(keys) != 1 or len(keys[0]) != len(among):
             return False
         return bool((key_codes(keys, len(among)) == among).all())
 
@@ -145,7 +145,7 @@ class KeyedState:
         if run is None:
             return np.zeros(0, dtype=np.int64), [], {}
         keys = [from_stored(k, t) for k, t in zip(run.keys, self._types, strict=False)]
-        if self._is_told:
+        if self._is_determined:
             keys = [Vector(kind, run.codes) for kind in self._types]
         values = {
             name: run.values.get(name, np.zeros(len(run), dtype=kind))
