@@ -51,12 +51,12 @@ class History(Struct, frozen=True):
 def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     """A time for each arrival, none before the one before it and none after `now`. One without a
     time, out of order or in the future has that of the one before it: its gap counts as 0."""
-    sound = [each.at for each in arrivals if each.at is not None and each.at <= now]
+    sound = [arrival.at for arrival in arrivals if arrival.at is not None and arrival.at <= now]
     latest = sound[0] if sound else now
     result = []
-    for each in arrivals:
-        if each.at is not None and latest < each.at <= now:
-            latest = each.at
+    for arrival in arrivals:
+        if arrival.at is not None and latest < arrival.at <= now:
+            latest = arrival.at
         result.append(latest)
     return result
 
@@ -113,17 +113,22 @@ def rate(counts: Floats) -> float:
 
 def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
     """The chances of each method for each stretch in `came` and for the next: a row each."""
-    held = came.astype(np.float64)
-    before = np.arange(len(held) + 1)
-    base = (np.concatenate([[0.0], np.cumsum(held)]) + 0.5) / (before + 1)
+    numbers = came.astype(np.float64)
+    before = np.arange(len(numbers) + 1)
+    base = (np.concatenate([[0.0], np.cumsum(numbers)]) + 0.5) / (before + 1)
     return np.stack(
-        [base, _recent(held, base), _of_same(held, of_day, base), _of_same(held, of_week, base)]
+        [
+            base,
+            _recent(numbers, base),
+            _of_same(numbers, of_day, base),
+            _of_same(numbers, of_week, base),
+        ]
     )
 
 
-def _recent(held: Floats, base: Floats) -> Floats:
+def _recent(numbers: Floats, base: Floats) -> Floats:
     """The mean with each stretch counting 0.9 of the next one, shrunk to `base`."""
-    rows = windows(held, CHANCES_JUDGED)
+    rows = windows(numbers, CHANCES_JUDGED)
     weights = _KEEP ** np.arange(CHANCES_JUDGED)[::-1]
     is_known = ~np.isnan(rows)
     total = is_known @ weights
@@ -131,14 +136,14 @@ def _recent(held: Floats, base: Floats) -> Floats:
     return result
 
 
-def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
+def _of_same(numbers: Floats, cycle: int, base: Floats) -> Floats:
     """The share of stretches of the same time, shrunk to `base`."""
     if cycle < 1:
         return base
-    count = len(held) + 1
+    count = len(numbers) + 1
     turns = -(-count // cycle)
     grid = np.zeros(turns * cycle)
-    grid[: len(held)] = held
+    grid[: len(numbers)] = numbers
     sums = np.cumsum(grid.reshape(turns, cycle), axis=0)
     earlier = np.vstack([np.zeros((1, cycle)), sums[:-1]]).reshape(-1)[:count]
     seen = np.arange(count) // cycle
@@ -171,9 +176,9 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
     one last."""
     if len(values) < LEAST:
         return None
-    held = np.array(values, dtype=np.float64)
-    predicted = choose_forecasts(held, np.array(times, dtype=np.float64))
-    ((low, high),) = intervals(held, predicted.values, 1).tolist()
+    numbers = np.array(values, dtype=np.float64)
+    predicted = choose_forecasts(numbers, np.array(times, dtype=np.float64))
+    ((low, high),) = intervals(numbers, predicted.values, 1).tolist()
     return Forecast(float(predicted.values[-1]), low, high, str(FORECASTERS[predicted.by[-1]]))
 
 
@@ -185,7 +190,7 @@ def intervals(values: Floats, predicted: Floats, last: int) -> Floats:
     requested = predicted[-count:]
     residuals = _quantiles(windows(values - predicted[:-1], _LONG)[-count:]) + requested[:, None]
     long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
-    ends = np.stack([_round(each, requested) for each in (residuals, long, short)])
+    ends = np.stack([_round(quantiles, requested) for quantiles in (residuals, long, short)])
     losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
     judged = mean_of(windows(losses, INTERVALS_JUDGED))
     best = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
@@ -330,14 +335,14 @@ def _weighted(rows: Floats) -> Floats:
 def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
     """The mean of the last six numbers in the same slot; else `otherwise`."""
     order = np.argsort(slots, kind="stable")
-    held = np.append(values, 0.0)[order]
+    ordered = np.append(values, 0.0)[order]
     starts = np.flatnonzero(np.append(True, slots[order][1:] != slots[order][:-1]))
     sizes = np.diff(np.append(starts, len(order)))
     within = np.arange(len(order)) - np.repeat(starts, sizes)
     sums, counts = np.zeros(len(order)), np.minimum(within, _SAME)
     for back in range(1, _SAME + 1):
         is_there = within >= back
-        sums[is_there] += held[np.flatnonzero(is_there) - back]
+        sums[is_there] += ordered[np.flatnonzero(is_there) - back]
     result = np.empty(len(order))
     result[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
     return np.where(np.isnan(result), otherwise, result)

@@ -141,8 +141,8 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
 def same_keys(left: Sequence[Vector], right: Sequence[Vector]) -> Bools | None:
     """Whether two equally long lists of keys are equal, row by row; None without key columns."""
     result: Bools | None = None
-    for mine, theirs in zip(left, right, strict=True):
-        same = _same_column(mine, theirs)
+    for first, second in zip(left, right, strict=True):
+        same = _same_column(first, second)
         result = same if result is None else result & same
     return result
 
@@ -157,8 +157,10 @@ def _same_column(left: Vector, right: Vector) -> Bools:
         same = np.asarray(left.values == right.values, dtype=np.bool_)
     if left.valid is None and right.valid is None:
         return same  # type: ignore[no-any-return]  # Arrow is untyped here
-    mine, theirs = left.validity(), right.validity()
-    return np.asarray((same & mine & theirs) | (~mine & ~theirs), dtype=np.bool_)
+    left_valid, right_valid = left.validity(), right.validity()
+    return np.asarray(
+        (same & left_valid & right_valid) | (~left_valid & ~right_valid), dtype=np.bool_
+    )
 
 
 class Grouping(Struct, frozen=True):
@@ -264,12 +266,12 @@ def _is_injective(columns: Sequence[Vector]) -> bool:
     return plain and column.valid is None and column.type.kind is not Kind.NULL
 
 
-def is_determined_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
+def is_determined_by_code(stored: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     """Whether equal codes of stored keys and of these mean equal keys: one column of numbers
     without NULL on either side."""
-    if len(held) != 1 or not _is_injective(keys):
+    if len(stored) != 1 or not _is_injective(keys):
         return False
-    return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
+    return bool(pa.types.is_primitive(stored[0].type)) and stored[0].null_count == 0
 
 
 def have_injective_codes(left: Sequence[Vector], right: Sequence[Vector]) -> bool:
@@ -277,9 +279,9 @@ def have_injective_codes(left: Sequence[Vector], right: Sequence[Vector]) -> boo
     return _is_injective(left) and _is_injective(right)
 
 
-def are_codes(held: pa.Array) -> bool:
+def are_codes(stored: pa.Array) -> bool:
     """Whether a stored single key column is its own code: integers without NULL."""
-    return bool(pa.types.is_int64(held.type)) and held.null_count == 0
+    return bool(pa.types.is_int64(stored.type)) and stored.null_count == 0
 
 
 def _has_collision(columns: Sequence[Vector], grouping: Grouping, length: int) -> bool:
@@ -424,11 +426,11 @@ def distinct_values(values: Ints) -> Ints:
     return ordered[starts_in(ordered)]
 
 
-def perhaps_in(held: Ints, requested: Ints) -> Ints:
-    """Positions, ascending, of those codes that may be among far fewer `held`, judged by some of
+def perhaps_in(present: Ints, requested: Ints) -> Ints:
+    """Positions, ascending, of those codes that may be among far fewer `present`, judged by some of
     their bits."""
-    mask = (1 << (_BITS * len(held)).bit_length()) - 1
+    mask = (1 << (_BITS * len(present)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
-    is_there[held & mask] = True
+    is_there[present & mask] = True
     some: Ints = is_there[requested & mask].nonzero()[0]
     return some

@@ -283,11 +283,11 @@ class Once:
         if question in self._results:
             known: T = self._results[question]
             return known
-        made = make()
+        result = make()
         while len(self._results) >= _HELD:
             del self._results[next(iter(self._results))]
-        self._results[question] = made
-        return made
+        self._results[question] = result
+        return result
 
 
 def once(shared: Once | None, question: Hashable, make: Callable[[], T]) -> T:

@@ -100,10 +100,10 @@ class Batch(Struct, frozen=True):
         columns = [self.columns[name] for name in names]
         return once(self.shared, (Grouping, *names), lambda: group_normal(columns, len(self)))
 
-    def shares(self, made: Batch) -> Batch:
+    def shares(self, result: Batch) -> Batch:
         """The batch made of this one, with a cache for those who share it."""
-        is_own = self.shared is None or made is self
-        return made if is_own else replace(made, shared=Once())
+        is_own = self.shared is None or result is self
+        return result if is_own else replace(result, shared=Once())
 
     def _between(self, start: int, end: int) -> Batch:
         """The rows from one position to before another, without copying columns."""

@@ -216,10 +216,10 @@ class JoinOperator(Operator):
         return consolidated(pairs) if len(pairs) else pairs
 
     def arrangements(self) -> tuple[RowIndex | KeyFilter, ...]:
-        held: list[RowIndex | KeyFilter] = []
+        result: list[RowIndex | KeyFilter] = []
         for index in self._indexes:
-            held += index.arrangements() if isinstance(index, DistantRows) else [index]
-        return tuple(held)
+            result += index.arrangements() if isinstance(index, DistantRows) else [index]
+        return tuple(result)
 
 
 class _Keyed(Struct, frozen=True):
@@ -374,8 +374,8 @@ class SelectByScalars(Operator):
 
     def filled(self) -> Iterator[Batch]:
         self._is_known = True
-        held, self._held, scalars = self._held, [], self._row()
-        for rows in held:
+        waiting, self._held, scalars = self._held, [], self._row()
+        for rows in waiting:
             yield self._passed(rows, scalars)
 
     def says_like(self, other: Operator) -> bool:

@@ -206,7 +206,10 @@ class ProjectOperator(Operator):
         return once(batch.shared, (ProjectOperator, self.outputs), lambda: self._computed(batch))
 
     def _computed(self, batch: Batch) -> Batch:
-        columns = {name: one.values(batch.columns, len(batch)) for name, one in self._evaluators}
+        columns = {
+            name: evaluator.values(batch.columns, len(batch))
+            for name, evaluator in self._evaluators
+        }
         return batch.shares(Batch(columns, batch.weights, batch.tags))
 
     def says_like(self, other: Operator) -> bool:

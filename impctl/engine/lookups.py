@@ -213,8 +213,8 @@ def owners_of(
         return np.zeros(len(rows), dtype=np.int64), rows
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64), rows
-    held = [normalise(rows.columns[name]) for name in keys]
-    both = [concat([left, right]) for left, right in zip(requested, held, strict=True)]
+    key_columns = [normalise(rows.columns[name]) for name in keys]
+    both = [concat([left, right]) for left, right in zip(requested, key_columns, strict=True)]
     result = group_rows(both, groups + len(rows))
     index = result.index()
     owner = np.full(result.groups, -1, dtype=np.int64)

@@ -83,8 +83,8 @@ class KeptRows(Operator):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
             if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
                 raise unsure_value("A value of the result")
-            held = Batch(columns, batch.weights, ())
-            self.rows.add(held, self.rows.codes_of(held))
+            stored = Batch(columns, batch.weights, ())
+            self.rows.add(stored, self.rows.codes_of(stored))
             if self._noted is not None:
                 with_bounds = {name: batch.columns[name] for name, _ in self.rows.columns}
                 self._noted.append(Batch(with_bounds, batch.weights, ()))
@@ -105,12 +105,12 @@ class KeptRows(Operator):
         return consolidated(stacked_or_empty((self.whole(), noted.negated()), 0))
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        own = runs.get(self.rows.name, ())
+        stored = runs.get(self.rows.name, ())
         with loading():
             if code is None:
-                self.rows.load(own)
+                self.rows.load(stored)
             else:
-                self.rows.load_some(own, code)
+                self.rows.load_some(stored, code)
 
     def whole(self) -> Batch:
         """All rows, each once; an error where more of a row was deleted than inserted."""

@@ -117,12 +117,12 @@ class BufferedRows:
         np.add.at(totals, owners[inside], counts[inside])
         lacking = np.flatnonzero((totals < self.size.needed) & (lowered != COMPLETE))
         if len(lacking):
-            held = np.zeros(len(groups.codes), dtype=np.int64)
-            np.add.at(held, owners[inside], rows.weights[inside])
+            counted = np.zeros(len(groups.codes), dtype=np.int64)
+            np.add.at(counted, owners[inside], rows.weights[inside])
             self._take_away(groups, owners, rows, inside & np.isin(owners, lacking))
-            self._refilled(groups.take(lacking), lowered[lacking], held[lacking])
+            self._refilled(groups.take(lacking), lowered[lacking], counted[lacking])
 
-    def _refilled(self, groups: RequestedGroups, edges: Ints, held: Ints) -> None:
+    def _refilled(self, groups: RequestedGroups, edges: Ints, counted: Ints) -> None:
         owners, rows = owners_of(
             groups.keys, len(groups.codes), self.refill(groups.keys), self._rows.keys
         )
@@ -130,7 +130,7 @@ class BufferedRows:
         again = np.zeros(len(groups.codes), dtype=np.int64)
         known = codes <= edges[owners]
         np.add.at(again, owners[known], rows.weights[known])
-        if bool((again != held).any()):
+        if bool((again != counted).any()):
             raise refill_differs()
         self.fill(groups, owners, codes, rows)
 

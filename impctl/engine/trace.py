@@ -772,8 +772,8 @@ class RowIndex(LoggedState[IndexRun]):
         order = self._form.sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(apart(tag.take(order)) for tag in batch.tags)
-        held = Batch(columns, batch.weights[order], tags)
-        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], held))
+        stored = Batch(columns, batch.weights[order], tags)
+        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], stored))
         self._waiting_rows += len(batch)
         if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
             self.runs()
@@ -813,9 +813,9 @@ class RowIndex(LoggedState[IndexRun]):
             owner = owner if order is None else order[owner]
             owner = owner if requested is None else requested[owner]
             batch = run.at(positions)
-            held = [batch.columns[key] for key in self.keys]
-            if not have_injective_codes(held, keys):
-                of_held = [column.take(positions) for column in held]
+            key_columns = [batch.columns[key] for key in self.keys]
+            if not have_injective_codes(key_columns, keys):
+                of_held = [column.take(positions) for column in key_columns]
                 same = same_keys(of_held, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):
                     positions, owner = positions[same], owner[same]
@@ -868,8 +868,8 @@ class RowIndex(LoggedState[IndexRun]):
             # What lies beyond the limit is of no use: some of it may be missing.
             useful = self._form.ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
-            held = [batch.columns[key].take(positions) for key in self.keys]
-            same = same_keys(held, [key.take(owner) for key in keys])
+            key_columns = [batch.columns[key].take(positions) for key in self.keys]
+            same = same_keys(key_columns, [key.take(owner) for key in keys])
             if same is not None and not bool(same.all()):
                 positions, owner = positions[same], owner[same]
             if len(positions):
@@ -917,8 +917,8 @@ def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> 
     for index, (name, _) in enumerate(columns):
         arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
     for index, tag in enumerate(run.batch.tags):
-        held = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
-        arrays[f"tag{index}"] = held
+        array = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
+        arrays[f"tag{index}"] = array
     return pa.table(arrays)
 
 
@@ -950,7 +950,7 @@ def _from_arrow(
         raise ValueError(f"its columns are {', '.join(table.column_names)}")
     tags: list[Tags] = []
     for index in range(accesses):
-        held = array(f"tag{index}", pa.int32())
-        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
+        tag = array(f"tag{index}", pa.int32())
+        tags.append(RowTags(tag.to_numpy()) if pa.types.is_int32(tag.type) else unpacked(tag))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
     return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

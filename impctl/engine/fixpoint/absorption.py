@@ -338,14 +338,14 @@ class Absorption:
         after = self._without(gone)
         left = after.rows_gone
         for leaf in gone:
-            for one in list(self._using(self._of_leaf, leaf)):
-                self._forget(one)
+            for derivation in list(self._using(self._of_leaf, leaf)):
+                self._forget(derivation)
         for row, function in after.functions.items():
             if row in left:
                 del self._functions[row]
                 self._mention(row, set())
-                for one in list(self._using(self._used_by, row)):
-                    self._forget(one)
+                for derivation in list(self._using(self._used_by, row)):
+                    self._forget(derivation)
             else:
                 self._functions[row] = function
                 self._mention(row, after.mentions[row])
@@ -382,11 +382,11 @@ class Absorption:
             row = left.pop()
             if after.functions[row].satisfiable():
                 continue
-            one = self._other(row, after, gone)
-            if one is None:
+            derivation = self._other(row, after, gone)
+            if derivation is None:
                 continue
-            after.functions[row] = self._product(one, after.functions)
-            after.mentions[row] = self._leaves_of(one, after.mentions)
+            after.functions[row] = self._product(derivation, after.functions)
+            after.mentions[row] = self._leaves_of(derivation, after.mentions)
             # The rows that use it may be derived again.
             left += [
                 user.head
@@ -397,57 +397,63 @@ class Absorption:
     def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_head(row))
-        for one in self._derivations.get(row, ()):
+        for derivation in self._derivations.get(row, ()):
             is_whole = all(
                 body not in after.functions or after.functions[body].satisfiable()
-                for body in one.bodies
+                for body in derivation.bodies
             )
-            if is_whole and self._is_there(one) and not any(leaf in gone for leaf in one.leaves):
-                return one
+            if (
+                is_whole
+                and self._is_there(derivation)
+                and not any(leaf in gone for leaf in derivation.leaves)
+            ):
+                return derivation
         return None
 
     # Inserted derivations.
 
-    def _add(self, came: Iterable[Grounded]) -> set[int]:
+    def _add(self, inserted: Iterable[Grounded]) -> set[int]:
         """Add these derivations; the rows that they insert."""
         work: list[Grounded] = []
-        for one in came:
-            self._remember(one)
-            work.append(one)
+        for derivation in inserted:
+            self._remember(derivation)
+            work.append(derivation)
         entered: set[int] = set()
         index = 0
         while index < len(work):
-            one = work[index]
+            derivation = work[index]
             index += 1
-            if not self._is_there(one) or one.head in self._sleepers:
+            if not self._is_there(derivation) or derivation.head in self._sleepers:
                 continue
-            known = self._functions.get(one.head)
+            known = self._functions.get(derivation.head)
             if known is not None and self._ship is Shipping.LAZY:
                 continue
-            made = self._product(one, {})
+            made = self._product(derivation, {})
             function = made if known is None else self._within(known.__or__, made)
             if known is not None and function == known:
                 continue
-            self._functions[one.head] = function
-            leaves = self._leaves_of(one, {})
-            self._mention(one.head, leaves.union(self._mentions.get(one.head, ())))
+            self._functions[derivation.head] = function
+            leaves = self._leaves_of(derivation, {})
+            self._mention(derivation.head, leaves.union(self._mentions.get(derivation.head, ())))
             if known is None:
-                entered.add(one.head)
-            work += self._used_by.get(one.head, ())
+                entered.add(derivation.head)
+            work += self._used_by.get(derivation.head, ())
         return entered
 
-    def _is_there(self, one: Grounded) -> bool:
-        return all(body in self._functions or body in self._sleepers for body in one.bodies)
+    def _is_there(self, derivation: Grounded) -> bool:
+        return all(body in self._functions or body in self._sleepers for body in derivation.bodies)
 
-    def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
+    def _leaves_of(self, derivation: Grounded, others: Mapping[int, set[int]]) -> set[int]:
         """The leaves that the function of a derivation may mention; `_product` comes before."""
-        bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
-        return set(one.leaves).union(*bodies)
+        bodies = (others.get(body, self._mentions.get(body, set())) for body in derivation.bodies)
+        return set(derivation.leaves).union(*bodies)
 
-    def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
+    def _product(self, derivation: Grounded, others: Mapping[int, _Function]) -> _Function:
         """The function of a derivation; bodies in `others` have those functions."""
-        parts = [others[body] if body in others else self._function(body) for body in one.bodies]
-        return self._all_of([*parts, *map(self._variable, one.leaves)])
+        parts = [
+            others[body] if body in others else self._function(body) for body in derivation.bodies
+        ]
+        return self._all_of([*parts, *map(self._variable, derivation.leaves)])
 
     # Restored derivations.
 
@@ -459,13 +465,13 @@ class Absorption:
                 left.pop()
                 continue
             assert self._asleep is not None, "where rows were loaded"
-            one = self._asleep.chosen(row_left)
-            first = [body for body in one.bodies if body in self._sleepers]
+            derivation = self._asleep.chosen(row_left)
+            first = [body for body in derivation.bodies if body in self._sleepers]
             left += first
             if not first:
                 self._sleepers.remove(row_left)
-                self._functions[row_left] = self._product(one, {})
-                self._mention(row_left, self._leaves_of(one, {}))
+                self._functions[row_left] = self._product(derivation, {})
+                self._mention(row_left, self._leaves_of(derivation, {}))
         return self._functions[row]
 
     def _wake_all_of(self, leaf: int) -> None:
@@ -488,22 +494,22 @@ class Absorption:
 
     # Indexes of derivations and leaves.
 
-    def _remember(self, one: Grounded) -> None:
-        self._derivations.setdefault(one.head, {})[one] = None
-        for body in one.bodies:
-            self._used_by.setdefault(body, {})[one] = None
-        for leaf in one.leaves:
-            self._of_leaf.setdefault(leaf, {})[one] = None
+    def _remember(self, derivation: Grounded) -> None:
+        self._derivations.setdefault(derivation.head, {})[derivation] = None
+        for body in derivation.bodies:
+            self._used_by.setdefault(body, {})[derivation] = None
+        for leaf in derivation.leaves:
+            self._of_leaf.setdefault(leaf, {})[derivation] = None
 
-    def _forget(self, one: Grounded) -> None:
+    def _forget(self, derivation: Grounded) -> None:
         for index, keys in (
-            (self._derivations, (one.head,)),
-            (self._used_by, one.bodies),
-            (self._of_leaf, one.leaves),
+            (self._derivations, (derivation.head,)),
+            (self._used_by, derivation.bodies),
+            (self._of_leaf, derivation.leaves),
         ):
             for key in keys:
                 result = index.get(key, {})
-                result.pop(one, None)
+                result.pop(derivation, None)
                 if not result:
                     index.pop(key, None)
 
@@ -743,9 +749,9 @@ class AbsorbedFixpoint(Recursion):
             # A row without a present derivation is not inserted, and its number is never used.
             heads = noted.columns[_HEAD].values[noted.weights > 0]
             new = new[np.isin(known[new], heads)]
-            own = [column.take(new) for column in keys]
-            self.rows.put(own, known[new], 1)
-            self._by_number.put(own, known[new], 1)
+            columns = [column.take(new) for column in keys]
+            self.rows.put(columns, known[new], 1)
+            self._by_number.put(columns, known[new], 1)
         moves.noted.append(noted)
         return grounded(_matrix(noted.keep(noted.weights > 0)))
 
@@ -755,8 +761,8 @@ class AbsorbedFixpoint(Recursion):
             less = noted.keep(noted.weights < 0)
             is_open = [
                 index
-                for index, one in enumerate(grounded(_matrix(less)))
-                if gone.isdisjoint(one.leaves)
+                for index, derivation in enumerate(grounded(_matrix(less)))
+                if gone.isdisjoint(derivation.leaves)
             ]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
@@ -782,9 +788,9 @@ class AbsorbedFixpoint(Recursion):
         deleted = self._by_number.rows([*(left - entered)], -1)
         if left:
             gone = self._by_number.rows([*left], -1)
-            own = [gone.columns[name] for name, _ in self.columns]
-            self.rows.put(own, gone.columns[self._stamp].values, -1)
-            self._by_number.put(own, gone.columns[self._stamp].values, -1)
+            columns = [gone.columns[name] for name, _ in self.columns]
+            self.rows.put(columns, gone.columns[self._stamp].values, -1)
+            self._by_number.put(columns, gone.columns[self._stamp].values, -1)
         return self._without_numbers(stacked_or_empty((inserted, deleted), 0))
 
     def _without_numbers(self, rows: Batch) -> Batch:
@@ -820,8 +826,11 @@ class AbsorbedFixpoint(Recursion):
 
     def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
         """CountBelowZeroError where the stored derivations derive other rows than are stored."""
-        own, numbers = [rows.columns[name] for name, _ in self.columns], rows.columns[NUMBER].values
-        self._by_number.put(own, numbers, 1)
+        columns, numbers = (
+            [rows.columns[name] for name, _ in self.columns],
+            rows.columns[NUMBER].values,
+        )
+        self._by_number.put(columns, numbers, 1)
         absorption.take_up(self.numbers())
         if set(absorption.rows) != set(numbers.tolist()):
             raise disagreement(_OTHER_ROWS)

@@ -113,7 +113,7 @@ def valued_step(
     if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
         return None
     keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
-    if [own.get(one) for one in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
+    if [own.get(name) for name in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
         return None
     if len(keys) != 2 or head.id not in of_table:
         return None
@@ -379,8 +379,8 @@ class NotIntegerStepError(Exception):
 class ValuedRows:
     """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
-    def __init__(self, held: BestFixpointRows, step: ValuedStep) -> None:
-        self.held, self.step = held, step
+    def __init__(self, stored: BestFixpointRows, step: ValuedStep) -> None:
+        self.held, self.step = stored, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
         self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
@@ -453,12 +453,12 @@ class ValuedRows:
     def _sorted_slots(self, keys: Ints) -> Ints:
         slots = np.empty(len(keys), dtype=np.int64)
         rest: Ints | None = None
-        for codes, held in (self._many, self._few):
+        for codes, stored in (self._many, self._few):
             if not len(codes):
                 continue
             requested = keys if rest is None else keys[rest]
             positions = codes.searchsorted(requested)
-            result = held.take(positions, mode="clip")
+            result = stored.take(positions, mode="clip")
             is_new = codes.take(positions, mode="clip") != requested
             if rest is None:
                 slots = result
@@ -492,12 +492,12 @@ class ValuedRows:
         return start
 
     def _look_up(self, keys: Ints, values: Ints) -> None:
-        held = self.held
-        located = held.best.find(keys, [self._keys(keys)])
+        stored = self.held
+        located = stored.best.find(keys, [self._keys(keys)])
         if not located.parts:
             return
-        best = held.best.gather(located, held.best_names[0])
-        is_there = held.best.gather(located, HAS_COLUMN) > 0
+        best = stored.best.gather(located, stored.best_names[0])
+        is_there = stored.best.gather(located, HAS_COLUMN) > 0
         _check_values(best[is_there])
         values[BEST] = values[WAS + BEST] = np.where(is_there, best, NONE)
         values[KNOWN] = ~is_there
@@ -509,8 +509,8 @@ class ValuedRows:
 
     def spans(self, run: IndexRun, slots: Ints, codes: Ints) -> tuple[Ints, Ints, Ints]:
         """Which of these keys, by position, have rows in a run; start and end of each."""
-        held = 0 if self._run is None else len(self._run)
-        if len(run) < _MANY_ROWS or (self._run is not run and len(run) < held):
+        stored = 0 if self._run is None else len(self._run)
+        if len(run) < _MANY_ROWS or (self._run is not run and len(run) < stored):
             return _spans(run, codes)
         if self._run is not run:
             self._run, self.values[_START] = run, -1
@@ -533,11 +533,11 @@ class ValuedRows:
             return
         slots = distinct_values(slots)
         values[KNOWN, slots] = 1
-        held = self.held
+        stored = self.held
         codes, rows = self.rows(slots, values[WAS + BEST, slots])
-        located = held.inside.find(codes, rows)
+        located = stored.inside.find(codes, rows)
         for index, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
-            values[index, slots] = values[WAS + index, slots] = held.inside.gather(located, name)
+            values[index, slots] = values[WAS + index, slots] = stored.inside.gather(located, name)
 
     def are_other(self, slots: Ints) -> Ints:
         """The keys whose value, rank or low changed in this step."""
@@ -551,14 +551,14 @@ class ValuedRows:
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        held, step = self.held, self.step
+        stored, step = self.held, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
-        pairs = zip(held.names, held.kinds, strict=True)
+        pairs = zip(stored.names, stored.kinds, strict=True)
         return [Vector(kind, both[name]) for name, kind in pairs]
 
     def _keys(self, keys: Ints) -> Vector:
-        held = self.held
-        return Vector(held.kinds[held.names.index(self.step.key)], keys)
+        stored = self.held
+        return Vector(stored.kinds[stored.names.index(self.step.key)], keys)
 
     def key_columns(self, keys: Ints) -> list[Vector]:
         return [self._keys(keys)]
@@ -635,16 +635,16 @@ class _Derived(Struct, frozen=True):
 class TouchedGroups:
     """The groups that one step touches; each has a slot, and so has each row that may be in."""
 
-    def __init__(self, held: BestFixpointRows) -> None:
-        self._held = held
+    def __init__(self, stored: BestFixpointRows) -> None:
+        self._held = stored
         self._groups, self._rows = Slots(), Slots()
         self._values = np.zeros(
-            (_FIRST_VALUE + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+            (_FIRST_VALUE + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
         )
         """By row: rank and low, new and old, weight of its derivations, slot of its group, and for
         each value its order and whether it is set."""
         self._bests = np.zeros(
-            (_FIRST_BEST + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+            (_FIRST_BEST + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
         )
         """By group: whether its derived rows are loaded, whether it has best rows, and had; and for
         each value the order of the best one, new and old."""
@@ -660,17 +660,17 @@ class TouchedGroups:
         """Count derivations, with the highest body ranks in a column of that name; the slots of the
         derived rows, as far as these may be in, now or before. CountBelowZeroError where more is
         deleted than there was."""
-        held = self._held
-        groups = self._groups_of([batch.columns[name] for name in held.names])
+        stored = self._held
+        groups = self._groups_of([batch.columns[name] for name in stored.names])
         counts = self._counts(batch, groups)
         if not counts.all():
-            names = {name: batch.columns[name] for name in held.names}
+            names = {name: batch.columns[name] for name in stored.names}
             every = _Derived(Batch(names, batch.weights, batch.tags), groups)
             self._beaten.append(every.keep(~counts))
             batch, groups = batch.keep(counts), groups[counts]
             if not len(batch):
                 return groups
-        keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
+        keys, grouping = group_normal([batch.columns[n] for n in stored.names], len(batch))
         slots = self._slots_of(grouping, grouping.leaders(keys), groups[grouping.first])
         index = grouping.index()
         of_rows = slots[index]
@@ -684,7 +684,7 @@ class TouchedGroups:
         if lows.min() < 0 or (every[is_held] < 0).any():
             raise never_held("ways to derive rows")
         self._values[_ALL, slots], self._values[_IS_LOW, slots] = every, lows
-        columns = {name: batch.columns[name] for name in held.names}
+        columns = {name: batch.columns[name] for name in stored.names}
         self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
         return slots
 
@@ -713,9 +713,9 @@ class TouchedGroups:
         return slots
 
     def _groups_of(self, rows: Sequence[Vector]) -> Ints:
-        held = self._held
-        own = [rows[held.names.index(key)] for key in held.grouped.keys]
-        keys, grouping = group_normal(own, len(rows[0]))
+        stored = self._held
+        key_columns = [rows[stored.names.index(key)] for key in stored.grouped.keys]
+        keys, grouping = group_normal(key_columns, len(rows[0]))
         leaders = grouping.leaders(keys)
         slots = self._groups.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
@@ -723,13 +723,13 @@ class TouchedGroups:
             codes, rest = grouping.codes[new], [key.take(new) for key in leaders]
             slots[new] = self._groups.add(codes, rest)
             self._bests = _with_room(self._bests, len(self._groups))
-            located = held.best.find(codes, rest)
+            located = stored.best.find(codes, rest)
             if located.parts:
-                result = held.best.gather(located, HAS_COLUMN)
+                result = stored.best.gather(located, HAS_COLUMN)
                 self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
-                for position, name in enumerate(held.best_names):
+                for position, name in enumerate(stored.best_names):
                     index = _FIRST_BEST + 2 * position
-                    result = held.best.gather(located, name)
+                    result = stored.best.gather(located, name)
                     self._bests[index, slots[new]] = self._bests[index + 1, slots[new]] = result
         of_rows: Ints = slots[grouping.index()]
         return of_rows
@@ -738,10 +738,10 @@ class TouchedGroups:
         groups = groups[self._bests[_IS_HELD, groups] == 0]
         if not len(groups):
             return
-        held = self._held
+        stored = self._held
         self._bests[_IS_HELD, groups] = 1
         codes, groups = self._groups.ordered(groups)
-        result = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        result = stored.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
         if len(result.rows):
             self._found.append(self._counted(_Derived(result.rows, groups[result.owners])))
         every = self._values[: _GROUP + 1, : len(self._rows)]
@@ -777,9 +777,9 @@ class TouchedGroups:
         start, end = int(slots[0]), len(self._rows)
         self._values = _with_room(self._values, end)
         self._values[_GROUP, start:end] = groups
-        held = self._held
-        for position, (name, is_greatest) in enumerate(held.grouped.values):
-            column = keys[held.names.index(name)]
+        stored = self._held
+        for position, (name, is_greatest) in enumerate(stored.grouped.values):
+            column = keys[stored.names.index(name)]
             index = _FIRST_VALUE + 2 * position
             ranks = ranks_of(column, reverse=is_greatest)
             if column.valid is not None:
@@ -787,12 +787,12 @@ class TouchedGroups:
                 self._has_null = self._has_null or not bool(column.valid.all())
             self._values[index, start:end] = ranks
             self._values[index + 1, start:end] = column.validity()
-        located = held.inside.find(codes, keys)
+        located = stored.inside.find(codes, keys)
         if located.parts:
             for is_at, was_at, name in zip(
                 (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
             ):
-                result = held.inside.gather(located, name)
+                result = stored.inside.gather(located, name)
                 self._values[is_at, slots] = self._values[was_at, slots] = result
         return slots
 
@@ -898,17 +898,17 @@ class TouchedGroups:
     # The end of a step.
 
     def _keep_bests(self) -> None:
-        held, bests = self._held, self._bests
+        stored, bests = self._held, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
         for index in range(_FIRST_BEST, len(bests), 2):
             is_changed |= (bests[index] != bests[index + 1]) & (bests[_HAS] > 0)
         slots = is_changed.nonzero()[0]
         if len(slots):
             codes, slots = self._groups.ordered(slots)
-            names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
+            names = zip(stored.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
             result = {name: bests[index, slots] for name, index in names}
             keys = [key.take(slots) for key in self._groups.columns()]
-            held.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
+            stored.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
 
     def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
@@ -921,12 +921,12 @@ class TouchedGroups:
     def kept(self, *, has_moved: bool) -> Batch:
         """End the step and store its changes; the rows inserted (+1) and deleted (-1). `has_moved`:
         derivations may have been deleted and inserted again."""
-        held = self._held
+        stored = self._held
         parts = [one.rows for one in (*self._changed, *self._beaten)]
         if parts:
             changed = stacked_batches(parts)
             changed = consolidated(changed) if has_moved else changed
-            held.derived.add(changed, held.derived.codes_of(changed))
+            stored.derived.add(changed, stored.derived.codes_of(changed))
         self._keep_bests()
         count, values = len(self._rows), self._values
         is_changed = np.zeros(count, dtype=np.bool_)
@@ -938,10 +938,10 @@ class TouchedGroups:
         codes, slots = self._rows.ordered(slots)
         keys = [key.take(slots) for key in self._rows.columns()]
         result = {RANK_COLUMN: values[_IS_RANK, slots], LOW_COLUMN: values[_IS_LOW, slots]}
-        held.inside.put(codes, keys, result)
+        stored.inside.put(codes, keys, result)
         signs = (result[RANK_COLUMN] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
         moved = signs.nonzero()[0]
-        return held.batch([key.take(moved) for key in keys], signs[moved])
+        return stored.batch([key.take(moved) for key in keys], signs[moved])
 
 
 def _with_room(values: Ints, most: int) -> Ints:

@@ -74,8 +74,8 @@ class DeletedDerivations:
             self._held = grown
             self.heads, self.weights, self.source, self.place = grown
         added = (result.heads, result.weights, result.source, result.place)
-        for held, column in zip(self._held, added, strict=True):
-            held[start : self.count] = column if order is None else column[order]
+        for target, column in zip(self._held, added, strict=True):
+            target[start : self.count] = column if order is None else column[order]
 
 
 # Rows of a fixpoint that come and go, followed by the step's operators. Law: a row that goes takes
@@ -121,8 +121,8 @@ class DerivationTags:
 
     def taken(self) -> Sequence[Batch]:
         """Remove and return the kept derivations."""
-        taken, self._batches = self._batches, []
-        return taken
+        batches, self._batches = self._batches, []
+        return batches
 
     def end(self, touched: TouchedRows) -> None:
         """End the step; the touched rows are in their final state."""
@@ -136,8 +136,10 @@ class TagsAtEnd(DerivationTags):
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         if len(batch):
-            own = 1 if of_base else 0
-            self.keep(Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, own)))
+            part = 1 if of_base else 0
+            self.keep(
+                Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, part))
+            )
 
 
 class FixpointStep(Protocol):
@@ -264,8 +266,8 @@ class ChosenDerivations:
         self._columns = tuple(column for column, _ in columns)
         self._rank = rank
         self._accesses = accesses
-        held = (*columns, (rank, LONG))
-        self.index = RowIndex(f"{name}.derivations", held, self._columns, accesses)
+        stored = (*columns, (rank, LONG))
+        self.index = RowIndex(f"{name}.derivations", stored, self._columns, accesses)
 
     def change(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Batch:
         """The change of the choices by a step that changed these derivations: tags only. The
@@ -281,15 +283,15 @@ class ChosenDerivations:
         self.index.add(noted, codes[owners])
         if not len(result.rows) and not len(noted):
             return empty_batch(self._accesses)
-        held = _Held.of(
+        stored = _Held.of(
             [result.rows, noted],
             np.concatenate([result.owners, owners]),
             self._rank,
             len(result.rows),
         )
-        before = held.chosen(held.before, touched.values[WAS + RANK, slots])
-        after = held.chosen(held.after, touched.values[RANK, slots])
-        return held.moved(before, after)
+        before = stored.chosen(stored.before, touched.values[WAS + RANK, slots])
+        after = stored.chosen(stored.after, touched.values[RANK, slots])
+        return stored.moved(before, after)
 
     def _normal(self, batch: Batch) -> Batch:
         columns = {name: normalise(batch.columns[name]) for name in self._columns}
@@ -438,8 +440,8 @@ class Recursion(Operator):
         """The rows inserted and deleted; None while the circuit fills."""
         if self._is_filling:
             result = (base, self._step.step(None, *tables))
-            for held, batch in zip(self._held_back, result, strict=True):
-                held += [apart_in_memory(batch)] if batch is not None and len(batch) else []
+            for waiting, batch in zip(self._held_back, result, strict=True):
+                waiting += [apart_in_memory(batch)] if batch is not None and len(batch) else []
             return None
         return self._changed(base, tables)
 

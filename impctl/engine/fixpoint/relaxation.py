@@ -329,9 +329,9 @@ class OneByOne:
             body, value = self._rank[slot], self._best[slot]
             self._rank[slot] = -body
             for head, offset, weight in self._linked(slot):
-                made = value + offset
-                self._derive(head, made, -weight)
-                if made == self._best[head] and self._count(head, -weight, body):
+                derived = value + offset
+                self._derive(head, derived, -weight)
+                if derived == self._best[head] and self._count(head, -weight, body):
                     front.append(head)
 
     def _count(self, head: int, weight: int, body: int) -> bool:
@@ -395,13 +395,13 @@ class OneByOne:
             self._best[slot], self._rank[slot] = value, stage
             self._low[slot] = self._pool[slot][value]
             for head, offset, weight in self._linked(slot):
-                made = value + offset
-                if made >= self._best[head]:
+                derived = value + offset
+                if derived >= self._best[head]:
                     continue
-                self._derive(head, made, weight)
-                if made < hoped.get(head, NONE):
-                    hoped[head] = made
-                    heappush(heap, (made, head))
+                self._derive(head, derived, weight)
+                if derived < hoped.get(head, NONE):
+                    hoped[head] = derived
+                    heappush(heap, (derived, head))
 
     def _held(self, slot: int) -> Iterator[tuple[int, int]]:
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
@@ -629,12 +629,12 @@ class ValuedChanges:
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):
             return
-        values, held = self._rows.values, self._held
+        values, stored = self._rows.values, self._held
         moved = moved[ascending(values[KEY, moved])]
         keys, best = values[KEY, moved], values[BEST, moved]
         has = (best != NONE).astype(np.int64)
-        result = {HAS_COLUMN: has, held.best_names[0]: np.where(has > 0, best, 0)}
-        held.best.put(keys, self._rows.key_columns(keys), result)
+        result = {HAS_COLUMN: has, stored.best_names[0]: np.where(has > 0, best, 0)}
+        stored.best.put(keys, self._rows.key_columns(keys), result)
 
     def _keep_inside(self, touched: Ints, is_moved: Ints) -> None:
         values = self._rows.values

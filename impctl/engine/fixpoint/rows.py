@@ -150,7 +150,7 @@ class RowsView(Struct, frozen=True):
         for position in range(first, len(self.codes)):
             if self.codes[position] != code:
                 break
-            if all(part[position] == one for part, one in zip(self.keys, key, strict=True)):
+            if all(part[position] == value for part, value in zip(self.keys, key, strict=True)):
                 return position
         return -1
 
@@ -195,10 +195,10 @@ def _all_known(views: Sequence[V | None]) -> list[V] | None:
 
 def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
     """The view of a run that has no NULL in these columns."""
-    held = [run.batch.columns[name] for name in columns]
-    if any(column.valid is not None for column in held):
+    vectors = [run.batch.columns[name] for name in columns]
+    if any(column.valid is not None for column in vectors):
         return None
-    values = tuple(view_of(column.values) for column in held)
+    values = tuple(view_of(column.values) for column in vectors)
     return IndexView(view_of(run.codes), values, view_of(run.batch.weights))
 
 
@@ -259,16 +259,18 @@ class RowNumbers:
         new = (known < 0).nonzero()[0]
         known[new] = fresh(len(new))
         moved = changed.nonzero()[0]
-        held = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
+        stored = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
         numbers = Vector(LONG, known[moved])
-        self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
+        self.index.add(
+            Batch({**stored, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved]
+        )
         return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
         """Insert different rows with these numbers, or delete them by a weight of -1."""
-        held = dict(zip(self._names, columns, strict=True))
+        stored = dict(zip(self._names, columns, strict=True))
         weights = np.full(len(numbers), weight, dtype=np.int64)
-        batch = Batch({**held, NUMBER: Vector(LONG, numbers)}, weights, ())
+        batch = Batch({**stored, NUMBER: Vector(LONG, numbers)}, weights, ())
         self.index.add(batch, self.index.codes_of(batch))
 
     def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
@@ -312,9 +314,9 @@ class RowsByNumber:
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
         """Insert rows, or delete them by a weight of -1; shape (rows,) for `numbers`."""
-        held = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
-        held[self._number] = Vector(LONG, numbers)
-        batch = Batch(held, np.full(len(numbers), weight, dtype=np.int64), ())
+        stored = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
+        stored[self._number] = Vector(LONG, numbers)
+        batch = Batch(stored, np.full(len(numbers), weight, dtype=np.int64), ())
         self._index.add(batch, self._index.codes_of(batch))
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
@@ -559,12 +561,12 @@ _ROOM = 16
 class TouchedRows:
     """The rows of one step; `values` of shape (9, room) has the rows named above, by slot."""
 
-    def __init__(self, held: RankedRows) -> None:
-        self.held = held
+    def __init__(self, stored: RankedRows) -> None:
+        self.held = stored
         self.count = 0
         self.values: Ints = np.zeros((CODE + 1, _ROOM), dtype=np.int64)
         self.values[FIRST] = -1
-        self.columns = tuple(GrownColumn(kind) for kind in held.kinds)
+        self.columns = tuple(GrownColumn(kind) for kind in stored.kinds)
         self.parts: list[tuple[Ints, Ints]] = []
         """Codes, ascending, and the slots of these rows; in parts, each far larger than the
         next."""
@@ -584,9 +586,9 @@ class TouchedRows:
         """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
         are_determined = self._are_determined and have_injective_codes(keys, keys)
-        for held, owners in self.parts:
-            positions = held.searchsorted(codes)
-            rows = (held.take(positions, mode="clip") == codes).nonzero()[0]
+        for stored, owners in self.parts:
+            positions = stored.searchsorted(codes)
+            rows = (stored.take(positions, mode="clip") == codes).nonzero()[0]
             positions = positions[rows]
             if are_determined:
                 result[rows] = owners[positions]
@@ -596,8 +598,8 @@ class TouchedRows:
                 is_same = self._is_same(owners[positions], keys, rows)
                 result[rows[is_same]] = owners[positions[is_same]]
                 rows, positions = rows[~is_same], positions[~is_same] + 1
-                is_next = held.take(positions, mode="clip") == codes[rows]
-                is_next &= positions < len(held)
+                is_next = stored.take(positions, mode="clip") == codes[rows]
+                is_next &= positions < len(stored)
                 rows, positions = rows[is_next], positions[is_next]
         return result
 
@@ -882,9 +884,9 @@ class NumberedFixpointRows(RankedRows):
 class TouchedNumbers(TouchedRows):
     """The rows of one step with their numbers, by slot; 0 where a row has none."""
 
-    def __init__(self, held: NumberedFixpointRows) -> None:
-        super().__init__(held)
-        self._held = held
+    def __init__(self, stored: NumberedFixpointRows) -> None:
+        super().__init__(stored)
+        self._held = stored
         self.numbers: Ints = np.zeros(self.values.shape[1], dtype=np.int64)
 
     def make_room(self, rows: int) -> None:

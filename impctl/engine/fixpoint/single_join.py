@@ -141,9 +141,9 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            held = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
-            if held is not None:
-                self._thin = ThinFronts(self._plain, touched, self._partners, held, self._most)
+            stored = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
+            if stored is not None:
+                self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
         return self._thin
 
     def _fronts(self, slots: Ints) -> ThinFronts | None:

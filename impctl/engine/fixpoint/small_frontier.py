@@ -130,11 +130,11 @@ class RowByRow:
     """`held` are the rows before the step."""
 
     def __init__(
-        self, touched: TouchedRows, partners: DeletedDerivations, held: Sequence[RowsView]
+        self, touched: TouchedRows, partners: DeletedDerivations, stored: Sequence[RowsView]
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._held = [(view, view.codes, len(view.codes)) for view in held]
+        self._held = [(view, view.codes, len(view.codes)) for view in stored]
         self._is_single = len(touched.columns) == 1
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
@@ -258,10 +258,10 @@ class ThinFronts(RowByRow):
         plain: PlainStep,
         touched: TouchedRows,
         partners: DeletedDerivations,
-        held: Sequence[RowsView],
+        stored: Sequence[RowsView],
         most: int,
     ) -> None:
-        super().__init__(touched, partners, held)
+        super().__init__(touched, partners, stored)
         self._table: list[tuple[int, IndexView, Numbers, int]] | None = None
         self._most = most
         self._key = plain.key_places[0]

@@ -206,7 +206,9 @@ def rise(
     if touched is None:
         return None
     owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
-    risen = [_risen(node, one, changes) for one in owned if one is not None]
+    risen = [
+        _risen(node, owned_tuples, changes) for owned_tuples in owned if owned_tuples is not None
+    ]
     if risen:
         node.seen = _one([seen for _, seen in risen])
     return together(node, [moved for moved, _ in risen if moved is not None])
@@ -266,19 +268,19 @@ def _one(parts: Sequence[TouchedNode]) -> TouchedNode:
 
 
 def _sets(parts: Sequence[TouchedNode], index: int) -> GroupSets | None:
-    result = [one.sets[index] for one in parts]
-    known = [one for one in result if one is not None]
+    result = [part.sets[index] for part in parts]
+    known = [part for part in result if part is not None]
     if not known:
         return None
-    starts = np.cumsum([0, *(len(one.tuples) for one in parts)])
-    slots = [one.crossed.slots + start for one, start in zip(known, starts, strict=False)]
+    starts = np.cumsum([0, *(len(part.tuples) for part in parts)])
+    slots = [part.crossed.slots + start for part, start in zip(known, starts, strict=False)]
     crossed = Pairs(
         np.concatenate(slots),
-        np.concatenate([one.crossed.ranges for one in known]),
-        np.concatenate([one.crossed.weights for one in known]),
+        np.concatenate([part.crossed.ranges for part in known]),
+        np.concatenate([part.crossed.weights for part in known]),
     )
     # Lots have different tuples, so the runs before the first lot hold the old sets of all.
-    return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
+    return GroupSets(known[0].runs, np.concatenate([part.numbers for part in parts]), crossed)
 
 
 # Touched tuples and their own values.

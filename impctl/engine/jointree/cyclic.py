@@ -42,15 +42,17 @@ class Probed(Struct, frozen=True):
     @property
     def bound(self) -> frozenset[Class]:
         """The classes of its columns."""
-        return frozenset(one for one, _ in self.classes)
+        return frozenset(class_ for class_, _ in self.classes)
 
-    def column_of(self, one: Class) -> AttributeId:
-        return next(self.columns[position][0] for own, position in self.classes if own == one)
+    def column_of(self, class_: Class) -> AttributeId:
+        return next(self.columns[position][0] for own, position in self.classes if own == class_)
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
         """The classes of `bound` that it has, and their columns, ascending by place."""
-        shared = sorted((position, one) for one, position in self.classes if one in classes)
-        return tuple(one for _, one in shared), tuple(position for position, _ in shared)
+        shared = sorted(
+            (position, class_) for class_, position in self.classes if class_ in classes
+        )
+        return tuple(class_ for _, class_ in shared), tuple(position for position, _ in shared)
 
 
 class Circle(Struct, frozen=True):
@@ -94,9 +96,9 @@ class Circle(Struct, frozen=True):
 
     def stores(self) -> tuple[tuple[int, ...], ...]:
         """The inputs of each store, by its number."""
-        count = 1 + max(one.store for one in self.inputs)
+        count = 1 + max(probed.store for probed in self.inputs)
         members = [
-            tuple(index for index, one in enumerate(self.inputs) if one.store == store)
+            tuple(index for index, probed in enumerate(self.inputs) if probed.store == store)
             for store in range(count)
         ]
         for positions in members:
@@ -110,7 +112,9 @@ def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
     """The columns of a store whose NULLs exclude a row from every input."""
     plain = [
         frozenset(
-            position for one, position in circle.inputs[index].classes if not circle.null_safe[one]
+            position
+            for class_, position in circle.inputs[index].classes
+            if not circle.null_safe[class_]
         )
         for index in members
     ]
@@ -162,7 +166,7 @@ class Stores:
         own = self.circle.inputs[index].columns
         first = self.circle.inputs[self._members[self.circle.inputs[index].store][0]].columns
         columns = {
-            mine: rows.columns[name] for (mine, _), (name, _) in zip(own, first, strict=True)
+            column: rows.columns[name] for (column, _), (name, _) in zip(own, first, strict=True)
         }
         return Batch(columns, rows.weights, rows.tags)
 
@@ -183,7 +187,7 @@ class Stores:
         members = self._members[store]
         own, first = self.circle.inputs[index].columns, self.circle.inputs[members[0]].columns
         columns = {
-            name: batch.columns[mine] for (mine, _), (name, _) in zip(own, first, strict=True)
+            name: batch.columns[column] for (column, _), (name, _) in zip(own, first, strict=True)
         }
         known = np.ones(len(batch), dtype=np.bool_)
         for position in needed_places(self.circle, members):
@@ -283,11 +287,11 @@ class Partial(Struct, frozen=True):
     def bound(self) -> frozenset[Class]:
         return self.circle.bound_by(self.joined)
 
-    def value_of(self, one: Class) -> Vector:
+    def value_of(self, class_: Class) -> Vector:
         for index, (rows, which) in self.rows.items():
-            own = self.circle.inputs[index]
-            if one in own.bound:
-                column = rows.columns[own.column_of(one)]
+            probed = self.circle.inputs[index]
+            if class_ in probed.bound:
+                column = rows.columns[probed.column_of(class_)]
                 return normalise(column if which is None else column.take(which))
         raise InvariantError("a class is asked for that no row has a value of")
 
@@ -360,7 +364,7 @@ def _divided(
 def _keyed(partial: Partial, index: int) -> tuple[Places, Ints, list[Vector]]:
     """The columns by which the input joins the rows, and the codes and keys of the rows."""
     classes, places = partial.circle.inputs[index].asked_by(partial.bound)
-    keys = [partial.value_of(one) for one in classes]
+    keys = [partial.value_of(class_) for class_ in classes]
     return places, key_codes(keys, len(partial)), keys
 
 
@@ -374,9 +378,9 @@ def _extended(partial: Partial, index: int, view: View) -> Partial:
 def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
     """Without rows that have NULL in one of these classes, unless it is null-safe."""
     known: Bools | None = None
-    for one in fresh:
-        valid = partial.value_of(one).valid
-        if valid is not None and not partial.circle.null_safe[one]:
+    for class_ in fresh:
+        valid = partial.value_of(class_).valid
+        if valid is not None and not partial.circle.null_safe[class_]:
             known = valid if known is None else known & valid
     if known is None or bool(known.all()):
         return partial

@@ -82,16 +82,18 @@ class JoinedTree:
         if not len(positions):
             return empty_batch(0)
         weights = start.weights[positions]
-        held = self._held(start.at, start.tuples.take(positions).columns)
-        rows = _PartialRows(np.abs(weights), held, {}, np.sign(weights))
+        stored = self._held(start.at, start.tuples.take(positions).columns)
+        rows = _PartialRows(np.abs(weights), stored, {}, np.sign(weights))
         reached = [(start.at, -1)]
         for here, before in reached:
             for there in self._beside(here):
                 if there != before:
                     rows = self._extended(rows, here, there)
                     reached.append((there, here))
-            rows = rows.without(here, [one.column for one in self.shown if one.node == here])
-        columns = {one.name: self._column(rows, one) for one in self.shown}
+            rows = rows.without(
+                here, [column.column for column in self.shown if column.node == here]
+            )
+        columns = {column.name: self._column(rows, column) for column in self.shown}
         return Batch(columns, rows.weights * rows.signs, ())
 
     def _beside(self, index: int) -> Iterator[int]:
@@ -106,7 +108,7 @@ class JoinedTree:
         """The node's columns that are shown or join others."""
         node = self.nodes[index].node
         leading = {name for link in node.links for name in link.columns} | set(node.key)
-        shown = {one.column for one in self.shown if one.node == index}
+        shown = {column.column for column in self.shown if column.node == index}
         return (name for name in node.kept_names if name in leading | shown)
 
     def _held(self, index: int, columns: Columns) -> _Held:
@@ -123,8 +125,8 @@ class JoinedTree:
             extended, places = _matched(asking, grouping, result)
             left[extended] = False
             if len(extended):
-                held = self._held(there, result.columns)
-                parts.append(_joined(rows.take(extended), places, result, held))
+                stored = self._held(there, result.columns)
+                parts.append(_joined(rows.take(extended), places, result, stored))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
@@ -160,16 +162,18 @@ class JoinedTree:
 
     def _padded(self, rows: _PartialRows, index: int) -> _PartialRows:
         kinds = dict(self.nodes[index].node.kept)
-        columns = {(index, one): all_null(kinds[one], len(rows)) for one in self._names(index)}
+        columns = {
+            (index, column): all_null(kinds[column], len(rows)) for column in self._names(index)
+        }
         absent = {**rows.absent, index: np.ones(len(rows), dtype=np.bool_)}
         return _PartialRows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
 
     def _column(self, rows: _PartialRows, shown: Shown) -> Vector:
-        held = rows.columns[shown.node, shown.column]
-        values = held.values
+        stored = rows.columns[shown.node, shown.column]
+        values = stored.values
         if shown.column in self.nodes[shown.node].node.bitwise:
             values = values.view(np.float64)
-        return Vector(shown.kind, values, held.valid)
+        return Vector(shown.kind, values, stored.valid)
 
 
 _Held = dict[tuple[int, AttributeId], Vector]  # Columns by their node and name

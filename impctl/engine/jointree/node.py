@@ -363,16 +363,16 @@ class TreeNodeState:
 
     def keepers(self) -> Sequence[Keeper]:
         """Everything that the way up writes."""
-        held: list[Keeper] = []
+        keepers: list[Keeper] = []
         if not self.node.is_virtual:
-            held.append(self.tuples.arrangement)
+            keepers.append(self.tuples.arrangement)
         if self.has_keys and not self.is_flat:
-            held.append(self.keys.arrangement)
-        held += [index for index in (*self.by, self.up) if index is not None]
-        held += [counts.arrangement for counts in self.ranges if counts is not None]
-        held += [column.values.arrangement for column in self.once]
-        held += self.ordered.firsts.arrangements if self.ordered else ()
-        return (*held, *self.own_best.values(), *self.best.values())
+            keepers.append(self.keys.arrangement)
+        keepers += [index for index in (*self.by, self.up) if index is not None]
+        keepers += [counts.arrangement for counts in self.ranges if counts is not None]
+        keepers += [column.values.arrangement for column in self.once]
+        keepers += self.ordered.firsts.arrangements if self.ordered else ()
+        return (*keepers, *self.own_best.values(), *self.best.values())
 
     @property
     def live_keeper(self) -> Sequence[Arrangement]:
@@ -385,7 +385,7 @@ class TreeNodeState:
         result.tuples = self.tuples.snapshot_copy()
         result.keys = result.tuples if self.is_flat else self.keys.snapshot_copy()
         result.live = self.live.snapshot_copy()
-        result.by = tuple(None if one is None else one.snapshot_copy() for one in self.by)
+        result.by = tuple(None if index is None else index.snapshot_copy() for index in self.by)
         result.up = None if self.up is None else self.up.snapshot_copy()
         return result
 

@@ -125,11 +125,11 @@ class KeyedState:
                 codes[positions], kept, {n: value[positions] for n, value in values.items()}
             )
 
-    def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
+    def places(self, among: Ints, stored: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
         """Positions of keys among others, given by ascending codes; -1 for absent ones."""
         if self._is_determined:
-            held, keys = (), ()
-        run = Run(0, among, tuple(key.to_arrow() for key in held), {})
+            stored, keys = (), ()
+        run = Run(0, among, tuple(key.to_arrow() for key in stored), {})
         return find_in(run, self.arrangement.key_types, codes, keys)
 
     def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
