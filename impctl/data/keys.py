@@ -157,10 +157,8 @@ def _same_column(left: Vector, right: Vector) -> Bools:
         same = np.asarray(left.values == right.values, dtype=np.bool_)
     if left.valid is None and right.valid is None:
         return same  # type: ignore[no-any-return]  # Arrow is untyped here
-    left_valid, right_valid = left.validity(), right.validity()
-    return np.asarray(
-        (same & left_valid & right_valid) | (~left_valid & ~right_valid), dtype=np.bool_
-    )
+    in_left, in_right = left.validity(), right.validity()
+    return np.asarray((same & in_left & in_right) | (~in_left & ~in_right), dtype=np.bool_)
 
 
 class Grouping(Struct, frozen=True):

@@ -885,22 +885,20 @@ class Extremes:
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(
-        self, positions: Ints, changed: ChangedGroups, new: Values, result: Values
-    ) -> None:
-        keys = [key.take(positions) for key in changed.leaders]
-        owners_of_rows, rows = owners_of(keys, len(positions), self.refill(keys), changed.names)
+    def _refilled(self, lacking: Ints, changed: ChangedGroups, new: Values, result: Values) -> None:
+        keys = [key.take(lacking) for key in changed.leaders]
+        owners_of_rows, rows = owners_of(keys, len(lacking), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():
             owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
-            counts = np.zeros(len(positions), dtype=np.int64)
+            counts = np.zeros(len(lacking), dtype=np.int64)
             np.add.at(counts, owners, weights)
-            if bool((counts != new[f"count{extreme.slot}"][positions]).any()):
+            if bool((counts != new[f"count{extreme.slot}"][lacking]).any()):
                 raise refill_differs()
-            groups = changed.groups[positions]
+            groups = changed.groups[lacking]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
-            result[extreme.name][positions] = state.ranks
-            result[extreme.edge][positions] = stored_edges(state.edges)
+            result[extreme.name][lacking] = state.ranks
+            result[extreme.edge][lacking] = stored_edges(state.edges)
 
     def clear(self) -> None:
         """Remove the values of extremes that are not bounded."""

@@ -306,9 +306,7 @@ class AggregateOperator(Operator):
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            changed = ChangedGroups(
-                groups, grouping.index(), leaders, tuple(n for n, _ in self.keys)
-            )
+            changed = ChangedGroups(groups, grouping.index(), leaders, self.group_keys)
             new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
         clear_empty(new, (*self.accumulators, *self._extremes.parts))

@@ -101,9 +101,7 @@ class Circuit(Operator):
         for _ in range(count):
             (index,) = (index for index, wires in enumerate(self._inputs) if wire in wires)
             operator = self._operators[index]
-            assert isinstance(operator, SelectOperator), (
-                "a condition on a scan is a selection above it"
-            )
+            assert isinstance(operator, SelectOperator), "a condition is a selection above its scan"
             result.append(operator)
             wire = index
         return tuple(result)

@@ -74,7 +74,7 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
     else:
         known = vector.to_arrow().to_pylist()
         order = {
-            value: index for index, value in enumerate(sorted({v for v in known if v is not None}))
+            value: rank for rank, value in enumerate(sorted({v for v in known if v is not None}))
         }
         ranks = np.array([order.get(value, 0) for value in known], dtype=np.int64)
     ranks = -ranks if key.descending else ranks

@@ -524,9 +524,7 @@ class Recursion(Operator):
             return False
         left, right = tuple(self._step), tuple(other._step)
         pairs = zip(left, right, strict=False)
-        is_alike = all(
-            first.keeps_like(second) and first.says_like(second) for first, second in pairs
-        )
+        is_alike = all(part.keeps_like(same) and part.says_like(same) for part, same in pairs)
         return len(left) == len(right) and is_alike
 
 

@@ -44,7 +44,7 @@ class Slots:
         self._count = 0
         self._parts: list[Sequence[Vector]] = []
         self._codes, self._by_code = _NONE, _NONE  # Codes of all keys, ascending, and their slots
-        self._are_determined = True  # Whether equal codes mean equal keys, for the keys seen
+        self._is_by_code = True  # Whether equal codes mean equal keys, for the keys seen
 
     def __len__(self) -> int:
         return self._count
@@ -56,7 +56,7 @@ class Slots:
         positions = self._codes.searchsorted(codes)
         slots = self._by_code.take(positions, mode="clip")
         slots[self._codes.take(positions, mode="clip") != codes] = -1
-        if self._are_determined and have_injective_codes(keys, keys):
+        if self._is_by_code and have_injective_codes(keys, keys):
             return slots
         rows = (slots >= 0).nonzero()[0]
         while len(rows):
@@ -79,7 +79,7 @@ class Slots:
         slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
         if not len(codes):
             return slots
-        self._are_determined = self._are_determined and have_injective_codes(keys, keys)
+        self._is_by_code = self._is_by_code and have_injective_codes(keys, keys)
         self._parts.append(keys)
         if self._count:
             # Two sorted parts: NumPy merges them.
@@ -325,9 +325,7 @@ class RowsByNumber:
         if not len(requested.values):
             return empty_batch(0)
         result = self._index.find(self._codes(requested), [requested]).rows
-        assert len(result) == len(requested.values), (
-            "a number is given once, and taken back at the end"
-        )
+        assert len(result) == len(requested.values), "a number is used once, and freed at the end"
         return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
     def _codes(self, numbers: Vector) -> Ints:
@@ -570,7 +568,7 @@ class TouchedRows:
         self.parts: list[tuple[Ints, Ints]] = []
         """Codes, ascending, and the slots of these rows; in parts, each far larger than the
         next."""
-        self._are_determined = True  # Whether equal codes mean equal rows, for the rows seen
+        self._is_by_code = True  # Whether equal codes mean equal rows, for the rows seen
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
@@ -585,12 +583,12 @@ class TouchedRows:
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
-        are_determined = self._are_determined and have_injective_codes(keys, keys)
+        is_by_code = self._is_by_code and have_injective_codes(keys, keys)
         for stored, owners in self.parts:
             positions = stored.searchsorted(codes)
             rows = (stored.take(positions, mode="clip") == codes).nonzero()[0]
             positions = positions[rows]
-            if are_determined:
+            if is_by_code:
                 result[rows] = owners[positions]
                 continue
             # Another row with the code may come first; this practically never happens.
@@ -611,22 +609,22 @@ class TouchedRows:
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        are_determined = have_injective_codes(keys, keys)
-        self._look_up(start, codes, keys, are_determined=are_determined)
+        is_by_code = have_injective_codes(keys, keys)
+        self._look_up(start, codes, keys, is_by_code=is_by_code)
         self.values[CODE, start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
             column.append(start, key)
-        self._are_determined = self._are_determined and are_determined
+        self._is_by_code = self._is_by_code and is_by_code
         slots = np.arange(start, end, dtype=np.int64)
         self.count = end
         self.add_part(codes, slots)
         return slots
 
     def _look_up(
-        self, start: int, codes: Ints, keys: Sequence[Vector], *, are_determined: bool
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
     ) -> None:
         arrangement, end = self.held.arrangement, start + len(codes)
-        if not are_determined or not are_determined_by_code(arrangement.runs):
+        if not is_by_code or not are_determined_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
             for index, name in enumerate(NAMES if located.parts else ()):
                 self.values[index, start:end] = arrangement.gather(located, name)
@@ -898,9 +896,9 @@ class TouchedNumbers(TouchedRows):
             self.numbers = grown
 
     def _look_up(
-        self, start: int, codes: Ints, keys: Sequence[Vector], *, are_determined: bool
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
     ) -> None:
-        super()._look_up(start, codes, keys, are_determined=are_determined)
+        super()._look_up(start, codes, keys, is_by_code=is_by_code)
         arrangement = self.held.arrangement
         result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
         self.numbers[start : start + len(codes)] = result

@@ -278,9 +278,7 @@ class ThinFronts(RowByRow):
 
     def see(self, table: Sequence[IndexView]) -> None:
         """Let fronts look these rows up."""
-        self._table = [
-            (index, view, view.codes, len(view.codes)) for index, view in enumerate(table)
-        ]
+        self._table = [(run, view, view.codes, len(view.codes)) for run, view in enumerate(table)]
 
     def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
         """Count what changed rows of the table derive from the old rows of the fixpoint. `own` are

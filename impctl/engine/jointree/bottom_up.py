@@ -206,9 +206,7 @@ def rise(
     if touched is None:
         return None
     owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
-    risen = [
-        _risen(node, owned_tuples, changes) for owned_tuples in owned if owned_tuples is not None
-    ]
+    risen = [_risen(node, part, changes) for part in owned if part is not None]
     if risen:
         node.seen = _one([seen for _, seen in risen])
     return together(node, [moved for moved, _ in risen if moved is not None])

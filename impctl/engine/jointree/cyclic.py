@@ -49,9 +49,7 @@ class Probed(Struct, frozen=True):
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
         """The classes of `bound` that it has, and their columns, ascending by place."""
-        shared = sorted(
-            (position, class_) for class_, position in self.classes if class_ in classes
-        )
+        shared = sorted((index, class_) for class_, index in self.classes if class_ in classes)
         return tuple(class_ for _, class_ in shared), tuple(position for position, _ in shared)
 
 

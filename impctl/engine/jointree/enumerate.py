@@ -90,9 +90,7 @@ class JoinedTree:
                 if there != before:
                     rows = self._extended(rows, here, there)
                     reached.append((there, here))
-            rows = rows.without(
-                here, [column.column for column in self.shown if column.node == here]
-            )
+            rows = rows.without(here, [shown.column for shown in self.shown if shown.node == here])
         columns = {column.name: self._column(rows, column) for column in self.shown}
         return Batch(columns, rows.weights * rows.signs, ())
 
@@ -426,9 +424,7 @@ class JoinedRows(Operator):
         self.form = (tree, self.shown)
         self._tree = Tree(tree)
         self._live = Live(self._tree)
-        self._at = {
-            node.input: index for index, node in enumerate(tree.nodes) if node.input is not None
-        }
+        self._at = {n.input: index for index, n in enumerate(tree.nodes) if n.input is not None}
         self._ranges: list[Batch] = []
 
     def step(self, *batches: Batch | None) -> Batch:
