@@ -245,8 +245,6 @@ _HOUR, _DAY, _WEEK = 3600.0, 86_400.0, 604_800.0
 
 
 class Forecaster(StrEnum):
-    """The forecaster, in the words shown to users."""
-
     LAST = "the last value"
     MEAN = "the mean of the last 8"
     MEDIAN = "the median of the last 16"

@@ -350,7 +350,6 @@ def _has_few_runs(codes: Ints) -> bool:
 
 
 def in_order(codes: Ints) -> Ints:
-    """The codes in ascending order."""
     if len(codes) <= _FEW:
         return np.sort(codes)
     return codes[ascending(codes)]

@@ -81,7 +81,6 @@ class CheckedPages:
             self._check(np.arange(first // PAGE, (last - 1) // PAGE + 1))
 
     def check_all(self) -> None:
-        """Verify every remaining page."""
         if self._left:
             self._check(self._is_open.nonzero()[0])
 
@@ -165,8 +164,6 @@ class CheckedPages:
 
 
 class PagedTable(Struct, frozen=True):
-    """A table in pages that are not verified yet."""
-
     table: pa.Table
     pages: CheckedPages
 
@@ -183,7 +180,6 @@ def table_of(stored: StoredTable) -> tuple[pa.Table, CheckedPages | None]:
 
 
 def whole_table(stored: StoredTable) -> pa.Table:
-    """The table, fully verified."""
     table, pages = table_of(stored)
     if pages is not None:
         pages.check_all()
@@ -196,7 +192,6 @@ class InPages(Protocol):
 
 
 def check_each(runs: Iterable[InPages]) -> None:
-    """Verify all of each of these."""
     for run in runs:
         if run.pages is not None:
             run.pages.check_all()

@@ -140,7 +140,6 @@ class Schema(Struct, frozen=True):
         return tuple(column.name for column in self.columns)
 
     def find(self, name: str) -> Column | None:
-        """The column of that name, without regard to case, as in Spark."""
         wanted = name.lower()
         for column in self.columns:
             if column.name.lower() == wanted:

@@ -86,7 +86,6 @@ class Vector(Struct, frozen=True):
         return self.take(np.flatnonzero(mask))
 
     def validity(self) -> Bools:
-        """`valid` as an array."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
     def filled(self) -> Any:
@@ -279,7 +278,6 @@ class Once:
         self._results: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, make: Callable[[], T]) -> T:
-        """The cached result, or the one that `make` computes now."""
         if question in self._results:
             known: T = self._results[question]
             return known

@@ -135,7 +135,6 @@ class Count(Struct, frozen=True):
         return {f"count{self.slot}": grouping.sums(counted)}
 
     def add(self, old: Values, delta: Values) -> Values:
-        """State after the change."""
         name = f"count{self.slot}"
         return {name: old[name] + delta[name]}
 
@@ -501,7 +500,6 @@ class Firsts:
         return tuple(part for state in self._states.values() for part in state.arrangements)
 
     def nothing(self) -> Picked:
-        """The values of an empty group."""
         return {first: (np.zeros(0, dtype=np.int64), None) for first in self._states}
 
     def step(
@@ -534,7 +532,6 @@ class Firsts:
         return result
 
     def snapshot_copy(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._states = {first: state.snapshot_copy() for first, state in self._states.items()}
         return result

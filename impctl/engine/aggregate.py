@@ -272,7 +272,6 @@ class AggregateOperator(Operator):
         return grouping, groups
 
     def start(self) -> Batch | None:
-        """The one row that there is over empty input without keys."""
         return self._empty_row() if self.is_global else None
 
     def _empty_row(self) -> Batch:

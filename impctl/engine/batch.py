@@ -35,12 +35,10 @@ def disagreement(message: str) -> CountBelowZeroError:
 
 
 def never_held(what: str) -> CountBelowZeroError:
-    """The error for a change that deletes what the state never counted."""
     return disagreement(f"The change removes {what} that the stored state never contained")
 
 
 def unreadable(what: str) -> StateCorruptError:
-    """The error for stored state that this release did not write."""
     return StateCorruptError(
         f"The stored state was not written by this release of impctl: {what}",
         hint="run `impctl capture` again; `impctl maintain` does this if the policy allows it",
@@ -115,7 +113,6 @@ class Batch(Struct, frozen=True):
         )
 
     def take(self, positions: Ints) -> Batch:
-        """The rows at these positions, in that order."""
         reserve(len(positions) * self.weights.itemsize * (1 + len(self.tags)))
         return Batch(
             {name: column.take(positions) for name, column in self.columns.items()},
@@ -128,7 +125,6 @@ class Batch(Struct, frozen=True):
 
 
 def empty_batch(accesses: int) -> Batch:
-    """No rows, with tags for so many sketched accesses."""
     tags = tuple(no_ranges(0) for _ in range(accesses))
     return Batch({}, np.zeros(0, dtype=np.int64), tags)
 
@@ -214,7 +210,6 @@ def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
 
 
 def repeating(batch: Batch) -> float:
-    """The share of rows that repeat another."""
     kept, _ = summed(batch, list(batch.columns.values()))
     return 1.0 - len(kept) / max(len(batch), 1)
 

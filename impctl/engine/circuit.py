@@ -41,11 +41,9 @@ class Circuit(Operator):
         self._spent = [0.0] * len(self._operators)
 
     def __iter__(self) -> Iterator[Operator]:
-        """The operators, in circuit order."""
         return iter(self._operators)
 
     def step(self, *sources: Batch | None) -> Batch | None:
-        """Pass one change of all sources through all operators."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         return self._run(known, 0, len(self._operators))
 
@@ -144,7 +142,6 @@ class Circuit(Operator):
         return known.get(end - 1)
 
     def arrangements(self) -> Sequence[Keeper]:
-        """All keyed state, in circuit order, each keeper once."""
         return self._keepers
 
     def counters(self) -> Mapping[str, int]:

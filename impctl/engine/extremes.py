@@ -186,7 +186,6 @@ class OrderedValues:
         return least
 
     def snapshot_copy(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._rows = self._rows.snapshot_copy()
         result._counts = self._counts.snapshot_copy()
@@ -208,7 +207,6 @@ _GROUP, _RANK, _COUNT = "group", "rank", "count"
 
 
 def has_rank(kind: SqlType) -> bool:
-    """Whether values of this type have a rank."""
     if kind.kind in (Kind.STRING, Kind.BINARY, Kind.NULL, Kind.OTHER):
         return False
     return kind.kind is not Kind.DECIMAL or kind.precision <= _NARROW_DIGITS
@@ -228,7 +226,6 @@ def ranks_of(vector: Vector, *, reverse: bool) -> Ints:
 
 
 def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
-    """The values with these ranks."""
     ranks = ~ranks if reverse else ranks
     if kind.kind is Kind.BOOLEAN:
         return ranks != 0
@@ -432,7 +429,6 @@ class BestValues:
         return self._trimmed(groups, edges)
 
     def clear(self, groups: Ints) -> None:
-        """Empty the buffers of these groups."""
         owners, ranks, counts = self.counts.all_of(groups)
         self.counts.add(groups[owners], ranks, -counts)
 

@@ -327,7 +327,6 @@ class Merge:
 
     @property
     def counts(self) -> list[Ints]:
-        """Result rows per range, for each access."""
         return [kept.counts for kept in self._kept]
 
     def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
@@ -342,7 +341,6 @@ class Merge:
         return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:
-        """The deltas of an empty change."""
         none = np.zeros(0, dtype=np.int64)
         return tuple(SketchDelta(none, none) for _ in self._kept)
 

@@ -166,7 +166,6 @@ class DistantRows:
         return self.reader.moved(self.name, before, after)
 
     def arrangements(self) -> tuple[KeyFilter, ...]:
-        """The filter, if there is one."""
         return () if self._filter is None else (self._filter,)
 
 
@@ -225,7 +224,6 @@ def owners_of(
 
 
 def refill_differs() -> CountBelowZeroError:
-    """The error for a table that does not hold what the state counted."""
     return disagreement("A buffer was refilled with rows that do not match the stored state")
 
 

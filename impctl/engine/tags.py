@@ -119,7 +119,6 @@ class SpanTags(Struct, frozen=True):
 
 
 def no_ranges(rows: int) -> SetTags:
-    """Tags of rows without any range."""
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 

@@ -247,7 +247,6 @@ def _are_alike(
 
 
 def _column(runs: Sequence[Run], name: str) -> Any:
-    """A column of all runs, zero where one lacks it."""
     kind = next(run.values[name].dtype for run in runs if name in run.values)
     return np.concatenate([run.values.get(name, np.zeros(len(run), dtype=kind)) for run in runs])
 
@@ -341,7 +340,6 @@ class Spine(Generic[R]):
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the next run to append."""
         return self._runs[-1].sequence + 1 if self._runs else 1
 
     def append(self, run: R) -> None:
@@ -368,7 +366,6 @@ class Spine(Generic[R]):
         self._fresh = frozenset(run.sequence for run in self._runs)
 
     def load(self, runs: Iterable[R]) -> None:
-        """Load stored runs; they count as saved."""
         self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
@@ -382,7 +379,6 @@ class Spine(Generic[R]):
         return RunChange(put, tuple(sorted(self._saved - present)))
 
     def saved(self) -> None:
-        """Mark the last changes as safely written."""
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
 

@@ -96,7 +96,6 @@ class LazyDerivations:
             ready = used[waits_for[used] == 0]
 
     def rows(self) -> Ints:
-        """The derived rows, ascending."""
         return self._rows[self._chosen >= 0]
 
     def chosen(self, row: int) -> Grounded:
@@ -837,7 +836,6 @@ class AbsorbedFixpoint(Recursion):
 
     @property
     def absorption(self) -> Absorption:
-        """The functions of the rows of T, by their numbers."""
         return self._held()
 
     def numbers(self) -> Ints:
@@ -865,7 +863,6 @@ class AbsorbedFixpoint(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self._without_numbers(self.rows.whole())
 
 

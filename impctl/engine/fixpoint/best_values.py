@@ -91,7 +91,6 @@ def valued_step(
     grouped: Grouped,
     rank: AttributeId,
 ) -> ValuedStep | None:
-    """The step as a `ValuedStep`, if it is one."""
     kinds = dict(columns)
     if len(grouped.keys) != 1 or len(grouped.values) != 1 or len(kinds) != 2:
         return None
@@ -216,8 +215,6 @@ BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
 
 
 class Links:
-    """The table's rows and their changes."""
-
     def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
         self._step, self._rows = step, rows
         self._changed = changed
@@ -253,7 +250,6 @@ class Links:
 
     @property
     def linked(self) -> Ints:
-        """The slots of all keys looked up."""
         return np.concatenate(self._linked) if self._linked else _NOTHING
 
     def offsets(self, rows: Batch) -> Ints:
@@ -592,7 +588,6 @@ def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """The keys of both, ascending, with their slots."""
     if not len(left[0]) or not len(right[0]):
         return left if len(left[0]) else right
     keys = np.concatenate([left[0], right[0]])

@@ -233,7 +233,6 @@ class FixpointOperator(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self.rows.rows()
 
 
@@ -367,7 +366,6 @@ class BestFixpoint(Recursion):
         return (*self.rows.keepers, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """The last rank, how many rows T has, and the step's own counters."""
         return {self._stage_counter: self._stage, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -376,7 +374,6 @@ class BestFixpoint(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self.rows.rows()
 
 
@@ -470,7 +467,6 @@ class UnionAllFixpoint(Recursion):
         return (self.rows.arrangement, *self._step.arrangements())
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         rows = self.rows.whole()
         return self._without_levels([rows] if len(rows) else [])
 
@@ -522,7 +518,6 @@ class LineageOperator(Operator):
         self.form = fixpoint.form
 
     def step(self, batch: Batch) -> Batch:
-        """The derivations inserted or deleted in this step."""
         del batch  # It signals a step: derivations may change where no row does.
         return self._fixpoint.report()
 

@@ -120,7 +120,6 @@ class DerivationTags:
         self._batches.append(batch)
 
     def taken(self) -> Sequence[Batch]:
-        """Remove and return the kept derivations."""
         batches, self._batches = self._batches, []
         return batches
 
@@ -462,7 +461,6 @@ class Recursion(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All rows of T, computed at once."""
         waiting, self._held_back = self._held_back, ([], [])
         if any(waiting):
             base, step = (stacked_batches(result) if result else None for result in waiting)
@@ -503,7 +501,6 @@ class Recursion(Operator):
     # State.
 
     def counters(self) -> Mapping[str, int]:
-        """How many rows T has, and the step's own counters."""
         return {self._counter: self._count, **self._step.counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:

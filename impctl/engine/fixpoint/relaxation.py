@@ -65,7 +65,6 @@ class Derivations(Struct, frozen=True):
     weights: Ints
 
     def keep(self, some: Bools | Ints) -> Derivations:
-        """Those where the mask is set, or at these positions."""
         return Derivations(self.heads[some], self.values[some], self.weights[some])
 
 

@@ -121,7 +121,6 @@ _ROWS_A_PAGE = 100
 
 
 def view_of(array: Any) -> Numbers:
-    """The view of an array of 64-bit numbers."""
     return memoryview(array)
 
 
@@ -194,7 +193,6 @@ def _all_known(views: Sequence[V | None]) -> list[V] | None:
 
 
 def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
-    """The view of a run that has no NULL in these columns."""
     vectors = [run.batch.columns[name] for name in columns]
     if any(column.valid is not None for column in vectors):
         return None
@@ -203,7 +201,6 @@ def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | No
 
 
 def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
-    """The view of a run whose keys are integers without NULL."""
     if not all(map(are_codes, run.keys)):
         return None
     columns = (run.values.get(name) for name in names)
@@ -360,8 +357,6 @@ class Ranked(Struct, frozen=True):
 
 
 class RankedRows:
-    """The rows of `columns`, between two steps."""
-
     stored: tuple[str, ...] = NAMES  # The names of the stored values of each row
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
@@ -372,7 +367,6 @@ class RankedRows:
         )
 
     def whole(self) -> Ranked:
-        """All rows, by their codes. Cost: the rows."""
         run = self.arrangement.whole()
         if run is None:
             none = np.zeros(0, dtype=np.int64)
@@ -382,7 +376,6 @@ class RankedRows:
         return Ranked(run.codes, keys, rank, every, low)
 
     def rows(self) -> Batch:
-        """All rows, once each. Cost: the rows."""
         result = self.whole()
         if not len(result):
             return empty_batch(0)
@@ -515,7 +508,6 @@ class LevelledRows:
         return Batch({**named, self.level: keys[-1]}, changes, ())
 
     def keep(self) -> None:
-        """End the step and store its counts."""
         parts, self._counted = self._counted, []
         if not parts:
             return
@@ -662,7 +654,6 @@ class TouchedRows:
         self.parts.append((codes, slots))
 
     def take_up_all(self) -> None:
-        """Load every row. Cost: the rows."""
         result = self.held.whole()
         if len(result):
             self.slots_of(result.codes, result.keys)
@@ -700,7 +691,6 @@ class TouchedRows:
         return result
 
     def inside(self) -> Ints:
-        """All touched rows in the fixpoint."""
         return self.values[RANK, : self.count].nonzero()[0]
 
     def leave(self, slots: Ints) -> None:
@@ -769,8 +759,6 @@ class TouchedRows:
 
 
 class GrownColumn:
-    """A column that grows at its end."""
-
     def __init__(self, kind: SqlType) -> None:
         self.type = kind
         self._texts: Vector | None = None
@@ -928,5 +916,4 @@ class TouchedNumbers(TouchedRows):
 
 
 def tagged(rows: Batch, numbers: Ints) -> Batch:
-    """The rows, each with its number as a tag."""
     return Batch(rows.columns, rows.weights, (RowTags(numbers.astype(np.int32)),))

@@ -127,8 +127,6 @@ def _joined(parts: Sequence[Ints]) -> Ints:
 
 
 class RowByRow:
-    """`held` are the rows before the step."""
-
     def __init__(
         self, touched: TouchedRows, partners: DeletedDerivations, stored: Sequence[RowsView]
     ) -> None:
@@ -535,14 +533,12 @@ class JoinedStep(Struct, frozen=True):
 
     @property
     def own(self) -> RowIndex:
-        """The fixpoint's rows by their keys."""
         result = self.join.indexes[self.side]
         assert isinstance(result, RowIndex)
         return result
 
     @property
     def table(self) -> RowIndex:
-        """The table's rows by their keys."""
         result = self.join.indexes[1 - self.side]
         assert isinstance(result, RowIndex)
         return result
@@ -611,7 +607,6 @@ class PlainStep(JoinedStep, frozen=True):
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """The fixpoint's columns that are the keys."""
         return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
 
     @property
@@ -624,7 +619,6 @@ class PlainStep(JoinedStep, frozen=True):
 def plain_step(
     step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
 ) -> PlainStep | None:
-    """The step as a `PlainStep`, if it is one."""
     operators = tuple(step)
     names = [*(name for name, _ in columns), rank]
     above = passed(step, len(operators) - 1, names)

@@ -41,7 +41,6 @@ class Probed(Struct, frozen=True):
 
     @property
     def bound(self) -> frozenset[Class]:
-        """The classes of its columns."""
         return frozenset(class_ for class_, _ in self.classes)
 
     def column_of(self, class_: Class) -> AttributeId:
@@ -321,7 +320,6 @@ class Partial(Struct, frozen=True):
 
 
 def beginning(circle: Circle, index: int, rows: Batch) -> Partial:
-    """Rows of one input by themselves."""
     partial = Partial(circle, {index: (rows, None)}, len(rows))
     return _known(partial, partial.bound)
 
@@ -429,7 +427,6 @@ class Probe(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All joined rows, in lots."""
         rows = self._stores.whole(0)
         if len(rows):
             yield from joined(beginning(self.circle, 0, rows), View(self._stores))

@@ -350,7 +350,6 @@ class TreeChange(Struct, frozen=True):
     seen: Sequence[TouchedNode | None]
 
     def rows(self) -> list[Batch]:
-        """The joined rows deleted, and those inserted."""
         result = []
         for tuples, index, change in self._starts():
             for tree, sign in ((self.before, -1), (self.after, 1)):
@@ -512,7 +511,6 @@ class EnumeratedRows(JoinedRows):
         self._noted, self._before = [], self.snapshot_copy()
 
     def noted(self) -> Batch:
-        """The changes since `note`, row by row."""
         rows, self._noted = stacked_or_empty(self._noted or (), 0), None
         return self._computed(rows)
 

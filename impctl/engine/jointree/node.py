@@ -174,7 +174,6 @@ def _refuse_negative(node: TreeNodeState, state: Values) -> None:
 
 
 def write(node: TreeNodeState, touched: TouchedTuples) -> None:
-    """Store the tuples' new values."""
     if touched.entering is None:
         return
     differs = changed(node.own_parts, touched.new, touched.old)
@@ -362,7 +361,6 @@ class TreeNodeState:
         return self.is_root or bool(self.best)
 
     def keepers(self) -> Sequence[Keeper]:
-        """Everything that the way up writes."""
         keepers: list[Keeper] = []
         if not self.node.is_virtual:
             keepers.append(self.tuples.arrangement)

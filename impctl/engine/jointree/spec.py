@@ -98,7 +98,6 @@ class TreeNode(Struct, frozen=True):
 
     @property
     def is_key_all(self) -> bool:
-        """Whether the key determines the whole tuple."""
         return set(self.key) == set(self.kept_names)
 
 
@@ -127,7 +126,6 @@ class JoinTree(Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """The number of the operator's inputs."""
         return sum(not node.is_virtual for node in self.nodes)
 
     @property

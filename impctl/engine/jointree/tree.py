@@ -231,7 +231,6 @@ class Tree(Operator):
         return self.tree.mode is TreeMode.RING
 
     def output(self) -> Batch:
-        """The rows of all groups. Cost: the groups."""
         root = self._root
         _, keys, state = root.keys.whole(root.key_columns)
         if not state:

@@ -62,7 +62,6 @@ class Tuples(Struct, frozen=True):
 
 
 def stacked(lots: Sequence[Tuples]) -> Tuples:
-    """Several lots, one after the other; at least one."""
     if len(lots) == 1:
         return lots[0]
     columns = {name: concat([lot.columns[name] for lot in lots]) for name in lots[0].columns}
@@ -196,7 +195,6 @@ class OnceColumn(Struct, frozen=True):
     parts: tuple[Accumulator, ...]
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
-        """Write the groups' new values to `new`."""
         column, at = change.tuples.columns[self.kept], change.at
         weights = np.zeros(len(change.tuples), dtype=np.int64)
         if len(at):
@@ -299,7 +297,6 @@ def product(counts: Sequence[Ints]) -> Ints:
 
 
 def count_too_large() -> NotExactError:
-    """The error for more joined rows than can be counted."""
     return NotExactError(
         "A group of a join has more than 2^62 joined rows",
         hint="recapture with `impctl capture`, or set `join: index`",
@@ -308,7 +305,6 @@ def count_too_large() -> NotExactError:
 
 
 def sum_too_large() -> NotExactError:
-    """The error for a sum on the way up that does not fit 128 bits."""
     return NotExactError(
         "A sum over one table's rows with the same key does not fit in 38 digits",
         hint="recapture with `impctl capture`, or set `join: index`",
