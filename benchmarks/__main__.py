@@ -12,13 +12,15 @@ import typer
 
 from benchmarks.run import SuiteRequest, list_suites, run_suite
 from impctl.cli.boundary import run
-from impctl.cli.job import Job, display_of
-from impctl.cli.options import AsJson, Quiet, SparkProfile, Verbose
+from impctl.cli.job import Invocation, Job
+from impctl.cli.options import takes
 from impctl.errors import UsageError
 from impctl.service.settings import MeasureRequest
 
 
+@takes(..., "spark_profile")
 def measure(
+    command: Invocation,
     suite: Annotated[
         str | None, typer.Argument(help="Name of a suite, or the file of one (YAML).")
     ] = None,
@@ -45,26 +47,23 @@ def measure(
     out: Annotated[Path | None, typer.Option(help="Write the record to this file (JSON).")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the page to this file (HTML).")] = None,
     list_all: Annotated[bool, typer.Option("--list", help="List the suites.")] = False,
-    spark_profile: SparkProfile = None,
-    json: AsJson = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
 ) -> Job:
     """Measure a suite of figures. `benchmarks/README.md` describes the suites."""
-    display = display_of(json, quiet, verbose)
+    if list_all and command.display.json:
+        raise UsageError("`--list` prints text", hint="do not use `--json` with it")
     if list_all:
-        return Job("benchmarks", display, list_suites)
+        return Job("benchmarks", command.display, list_suites)
     if suite is None:
         raise UsageError("A suite is required", hint="`python -m benchmarks --list` lists them")
     figures = MeasureRequest(tuple(only or ()), repeat, out, report)
-    request = SuiteRequest(suite, scale, data, source, spark_profile, figures)
-    return Job("benchmarks", display, partial(run_suite, request), is_long=True)
+    request = SuiteRequest(suite, scale, data, source, command.settings.spark_profile, figures)
+    return Job("benchmarks", command.display, partial(run_suite, request), is_long=True)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure as the arguments say; the exit code."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(measure)
+    app.command()(measure.for_parser())
     return run(app, arguments)
 
 

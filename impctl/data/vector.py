@@ -106,6 +106,25 @@ class Vector(Struct, frozen=True):
         return pa.array(self.values, mask=mask)
 
 
+def typed_arrow(vector: Vector, wanted: pa.DataType) -> pa.Array:
+    """The values in the Arrow type of the vector's SQL type (errors are dropped)."""
+    array = vector.to_arrow()
+    if pa.types.is_decimal(wanted):
+        if not pa.types.is_decimal(array.type):
+            array = array.cast(pa.decimal128(19, 0))
+        wide = array.cast(pa.decimal128(38, 0))
+        return pa.Array.from_buffers(wanted, len(wide), wide.buffers(), offset=wide.offset)
+    if array.type == wanted:
+        return array
+    if pa.types.is_null(wanted):
+        return pa.nulls(len(array))
+    if pa.types.is_date(wanted):
+        return array.cast(pa.int32()).view(wanted)
+    if pa.types.is_timestamp(wanted):
+        return array.view(wanted)
+    return array.cast(wanted, safe=not pa.types.is_floating(wanted))
+
+
 def from_stored(array: pa.Array, kind: SqlType) -> Vector:
     if kind.kind is Kind.DECIMAL and pa.types.is_decimal(array.type):
         unscaled = from_arrow(array, SqlType(Kind.DECIMAL, 38, 0))

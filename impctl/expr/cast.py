@@ -1,4 +1,10 @@
-"""Casts between types under ANSI rules."""
+"""Casts between types under ANSI rules.
+
+Law: a value that does not fit the target is an error, as in Spark, never NULL and never wrapped;
+but a DOUBLE that is no number is NULL as a DECIMAL. Text is written as Spark writes it, and read
+only in its plain form (digits with a sign, yyyy-mm-dd); any other text is refused, because Spark
+accepts some other forms and fails on the rest.
+"""
 
 from __future__ import annotations
 
@@ -25,49 +31,44 @@ from impctl.expr.numeric import (
 )
 from impctl.expr.types import moved_by
 
-# Casts to and from text, under ANSI rules. Law: what is written is what Spark writes; text is
-# read only in its plain form (digits with a sign, yyyy-mm-dd), and any other is refused when it
-# is met, because Spark accepts some other forms and fails on the rest. Each is a loop over the
-# rows of the batch.
-
 _EPOCH = date(1970, 1, 1)
 _FIRST_DAY, _LAST_DAY = (date.min - _EPOCH).days, (date.max - _EPOCH).days
 _WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
-_TO_TEXT = INTEGRAL | {Kind.BOOLEAN, Kind.DECIMAL, Kind.DATE}  # Written as Spark writes them
-_FROM_TEXT = INTEGRAL | {Kind.DATE}  # Read from their plain form
+_TO_TEXT = INTEGRAL | {Kind.BOOLEAN, Kind.DECIMAL, Kind.DATE}
+_FROM_TEXT = INTEGRAL | {Kind.DATE}
 
 
-def written(vector: Vector) -> Vector:
-    """The column as text."""
-    kind = vector.type
+def _to_text(vector: Vector) -> Vector:
+    """The column as text, in a loop over the rows of the batch."""
     texts = [
-        _text(value, kind) if valid else None
+        _text(value, vector.type) if valid else None
         for value, valid in zip(vector.values.tolist(), vector.validity(), strict=True)
     ]
     return Vector(STRING, pa.array(texts, pa.large_string()), vector.valid)
 
 
-def _text(value: Any, kind: SqlType) -> str:
-    if kind.kind is Kind.BOOLEAN:
+def _text(value: Any, sql_type: SqlType) -> str:
+    if sql_type.kind is Kind.BOOLEAN:
         return "true" if value else "false"
-    if kind.kind is Kind.DATE:
+    if sql_type.kind is Kind.DATE:
         if not _FIRST_DAY <= value <= _LAST_DAY:
             raise _refused("a date outside the years 1 to 9999 to text")
         return (_EPOCH + timedelta(days=value)).isoformat()
-    if not kind.scale:
+    scale = sql_type.scale
+    if not scale:
         return str(value)
-    digits = str(abs(value)).rjust(kind.scale + 1, "0")
+    digits = str(abs(value)).rjust(scale + 1, "0")
     sign = "-" if value < 0 else ""
-    return f"{sign}{digits[: -kind.scale]}.{digits[-kind.scale :]}"
+    return f"{sign}{digits[:-scale]}.{digits[-scale:]}"
 
 
-def read(vector: Vector, target: SqlType) -> Vector:
-    """The values of text; EvaluationError if one does not fit."""
-    take = _day if target.kind is Kind.DATE else _number
+def _from_text(vector: Vector, target: SqlType) -> Vector:
+    """The values of text, in a loop over the rows of the batch."""
+    parse = _day if target.kind is Kind.DATE else _number
     pairs = zip(vector.values.to_pylist(), vector.validity(), strict=True)
-    numbers = np.array([take(text) if valid else 0 for text, valid in pairs], dtype=object)
+    numbers = np.array([parse(text) if valid else 0 for text, valid in pairs], dtype=object)
     if target.kind is Kind.DATE:
         return Vector(target, numbers.astype(np.int64), vector.valid)
     return Vector(target, fit_integers(narrow(numbers), target), vector.valid)
@@ -88,16 +89,12 @@ def _day(text: str) -> int:
     raise _refused("text that is not a plain date to a date")
 
 
-def _refused(what: str) -> NotExactError:
+def _refused(conversion: str) -> NotExactError:
     return NotExactError(
-        f"A cast in the query converts {what}, which only Spark can do",
+        f"A cast in the query converts {conversion}, which only Spark can do",
         hint="recapture with `impctl capture`, or cast another column",
     )
 
-
-# Casts between types under ANSI rules. Law: a value that does not fit the target is an error, as
-# in Spark, never NULL and never wrapped; but a DOUBLE that is no number is NULL as a DECIMAL.
-# Supported are the casts listed in `supports`; the rest is left to Spark.
 
 MICROS_PER_DAY = 86_400_000_000
 _MOST_DAYS = 106_751_990  # Days whose microseconds 64 bits hold
@@ -129,19 +126,22 @@ def supports(source: SqlType, target: SqlType) -> bool:
 
 
 def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
-    """The column in the target type; EvaluationError if a value does not fit. `offset` is that of
-    the session's time zone (`expr.types`)."""
+    """The column in the target type; EvaluationError if a value does not fit. `offset` is the
+    session's time zone (see `moved_by`)."""
     source = vector.type
     if source == target:
         return vector
     if source.kind is Kind.NULL:
         return all_null(target, len(vector))
     if target.kind is Kind.STRING:
-        return written(vector)
+        return _to_text(vector)
     if source.kind is Kind.STRING:
-        return read(vector, target)
+        return _from_text(vector, target)
     if source.kind in TEMPORAL:
-        return _moved(vector, target, offset)
+        # Between dates and timestamps by way of the session's local time.
+        local = moved_by(vector, offset) if source.kind is Kind.TIMESTAMP else vector
+        result = _local(local, target)
+        return moved_by(result, -offset) if target.kind is Kind.TIMESTAMP else result
     if target.kind is Kind.BOOLEAN:
         return Vector(target, np.asarray(vector.values != 0, dtype=np.bool_), vector.valid)
     if target.kind is Kind.FLOAT:
@@ -163,14 +163,6 @@ def cast(vector: Vector, target: SqlType, offset: int = 0) -> Vector:
     return _whole(vector, target)
 
 
-def _moved(vector: Vector, target: SqlType, offset: int) -> Vector:
-    """Between dates and timestamps, by way of the session's local time."""
-    if vector.type.kind is Kind.TIMESTAMP:
-        vector = moved_by(vector, offset)
-    result = _local(vector, target)
-    return moved_by(result, -offset) if target.kind is Kind.TIMESTAMP else result
-
-
 def _local(vector: Vector, target: SqlType) -> Vector:
     values = vector.filled()
     if target.kind is Kind.DATE:
@@ -178,57 +170,53 @@ def _local(vector: Vector, target: SqlType) -> Vector:
     if vector.type.kind is not Kind.DATE:
         return Vector(target, values, vector.valid)
     if len(values) and max(abs(int(values.max())), abs(int(values.min()))) > _MOST_DAYS:
-        raise EvaluationError(
-            "In a cast in the query, a date is outside the range of timestamps",
-            code="cast_overflow",
-            hint="filter out such rows before the cast; Spark also fails on this row",
-        )
+        raise _misfit("a date is outside the range of timestamps")
     return Vector(target, values * MICROS_PER_DAY, vector.valid)
 
 
 def _whole(vector: Vector, target: SqlType) -> Vector:
-    """Integers and decimals to an integral type, truncated. NotExactError if a decimal lies so
-    close below an integer that its DOUBLE is that one."""
+    """Integers and decimals to an integral type, truncated. NotExactError if a decimal is so close
+    below an integer that its DOUBLE is that integer."""
     values = vector.filled()
     if vector.type.scale:
         unit = 10**vector.type.scale
         wide = values.astype(object)
         values = np.where(wide < 0, -(abs(wide) // unit), abs(wide) // unit)
-        # To all but BIGINT Spark goes by way of a DOUBLE, or not: it depends on how the value came.
+        # Except to BIGINT, Spark may convert to DOUBLE first, depending on where the value is from.
         if vector.type.precision > _DIGITS_OF_DOUBLE and target.kind is not Kind.LONG:
-            _cut_alike(wide, unit, values)
+            for value, truncated in zip(wide.tolist(), values.tolist(), strict=True):
+                if int(value / unit) != truncated:
+                    raise NotExactError(
+                        "In a cast in the query, a DECIMAL is too close to a whole number to be "
+                        "truncated reliably",
+                        hint="cast to BIGINT in the query, or recapture with `impctl capture`",
+                    )
     return Vector(target, fit_integers(values, target), vector.valid)
 
 
-def _cut_alike(values: Any, unit: int, whole: Any) -> None:
-    """NotExactError where unscaled decimals truncated as DOUBLE differ from these."""
-    for value, cut in zip(values.tolist(), whole.tolist(), strict=True):
-        if int(value / unit) != cut:
-            raise NotExactError(
-                "In a cast in the query, a DECIMAL is too close to a whole number to be truncated "
-                "reliably",
-                hint="cast to BIGINT in the query, or recapture with `impctl capture`",
-            )
-
-
-def _single(given: Sequence[Vector], target: SqlType) -> Vector:
+def _single(arguments: Sequence[Vector], target: SqlType) -> Vector:
+    (vector,) = arguments
     with np.errstate(over="ignore"):
-        single = given[0].values.astype(np.float32).astype(np.float64)
-    return Vector(target, single, given[0].valid)
+        single = vector.values.astype(np.float32).astype(np.float64)
+    return Vector(target, single, vector.valid)
 
 
-def _truncated(given: Sequence[Vector], target: SqlType) -> Vector:
-    """Doubles to an integral type, towards zero; NaN and what is out of range raise."""
-    (vector,) = given
+def _truncated(arguments: Sequence[Vector], target: SqlType) -> Vector:
+    """Doubles to an integral type, toward zero; NaN and values out of range raise."""
+    (vector,) = arguments
     values = vector.filled()
     bound = 2.0 ** (INTEGRAL_BITS[target.kind] - 1)
-    whole = np.trunc(values)
+    truncated = np.trunc(values)
     with np.errstate(invalid="ignore"):
-        fits = (whole >= -bound) & (whole < bound)
+        fits = (truncated >= -bound) & (truncated < bound)
     if not bool(np.all(fits)):
-        raise EvaluationError(
-            f"In a cast in the query, a value does not fit the type `{target}`",
-            code="cast_overflow",
-            hint="filter out such rows before the cast; Spark also fails on this row",
-        )
-    return Vector(target, whole.astype(np.int64), vector.valid)
+        raise _misfit(f"a value does not fit the type `{target}`")
+    return Vector(target, truncated.astype(np.int64), vector.valid)
+
+
+def _misfit(reason: str) -> EvaluationError:
+    return EvaluationError(
+        f"In a cast in the query, {reason}",
+        code="cast_overflow",
+        hint="filter out such rows before the cast; Spark also fails on this row",
+    )

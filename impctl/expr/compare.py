@@ -1,4 +1,8 @@
-"""Comparisons of columns as Spark does them, and three-valued logic that can be unsure."""
+"""Comparisons of columns as Spark does them, and three-valued logic that can be unsure.
+
+Law: NaN equals NaN and is greater than all other values, -0.0 equals 0.0, a comparison with NULL is
+NULL except with `<=>`. Doubles closer than their error bounds compare as unsure.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,11 @@ from impctl.errors import NotExactError
 from impctl.expr.nodes import CompareOp
 from impctl.expr.numeric import both_valid, rescale, to_double
 
-# Three-valued logic that also knows when it is not sure. Law: for each row the flags name every
-# outcome Spark might reach; exactly one is set where the answer is certain. Connectives are
-# Kleene's, lifted to sets of outcomes, so that an unsure HAVING stays unsure and the caller can
-# keep the row (MAYBE keeps the group in the sketch).
-
 
 class Truth(Struct, frozen=True):
-    """Possible outcomes of a predicate per row; three masks of shape (n,)."""
+    """All outcomes of a predicate that Spark might reach, per row; three masks of shape (n,).
+    Exactly one is set where the outcome is certain. Connectives are Kleene's, lifted to sets of
+    outcomes, so that an unsure HAVING stays unsure and the caller can keep the group."""
 
     may_true: Bools
     may_false: Bools
@@ -87,29 +88,16 @@ def disjoin(parts: Sequence[Truth]) -> Truth:
     return negate(conjoin([negate(part) for part in parts]))
 
 
-# Comparisons of columns as Spark does them. Law: NaN equals NaN and is greater than all else,
-# -0.0 equals 0.0, NULL compares to NULL (unknown) except with `<=>`. Two doubles closer than
-# their error bounds compare as unsure.
-
 _WILDCARDS = {"%": ".*", "_": "."}
-_ARROW_NAMES = {
-    CompareOp.EQUAL: "equal",
-    CompareOp.NOT_EQUAL: "not_equal",
-    CompareOp.LESS: "less",
-    CompareOp.LESS_EQUAL: "less_equal",
-    CompareOp.GREATER: "greater",
-    CompareOp.GREATER_EQUAL: "greater_equal",
+_ORDER: dict[CompareOp, tuple[Callable[[Any, Any], Any], str]] = {
+    CompareOp.EQUAL: (operator.eq, "equal"),
+    CompareOp.NOT_EQUAL: (operator.ne, "not_equal"),
+    CompareOp.LESS: (operator.lt, "less"),
+    CompareOp.LESS_EQUAL: (operator.le, "less_equal"),
+    CompareOp.GREATER: (operator.gt, "greater"),
+    CompareOp.GREATER_EQUAL: (operator.ge, "greater_equal"),
 }
-
-
-_ORDER: dict[CompareOp, Callable[[Any, Any], Any]] = {
-    CompareOp.EQUAL: operator.eq,
-    CompareOp.NOT_EQUAL: operator.ne,
-    CompareOp.LESS: operator.lt,
-    CompareOp.LESS_EQUAL: operator.le,
-    CompareOp.GREATER: operator.gt,
-    CompareOp.GREATER_EQUAL: operator.ge,
-}
+"""Operators over NumPy arrays, and their names in Arrow."""
 
 
 def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
@@ -117,28 +105,28 @@ def compare(op: CompareOp, left: Vector, right: Vector) -> Truth:
     if op is CompareOp.NULL_SAFE_EQUAL:
         return _null_safe(left, right)
     valid = both_valid(left, right)
+    compare_arrays, arrow_name = _ORDER[op]
     if left.is_textual:
-        return certain(_texts(op, left.values, right.values), valid)
+        return certain(_mask(pc.call_function(arrow_name, [left.values, right.values])), valid)
     if left.type.is_fractional or right.type.is_fractional:
         return _doubles(op, to_double(left), to_double(right), valid)
     a, b = left.values, right.values
     if Kind.DECIMAL in (left.type.kind, right.type.kind):
         scale = max(left.type.scale, right.type.scale)
         a, b = rescale(a, left.type.scale, scale), rescale(b, right.type.scale, scale)
-    return certain(np.asarray(_ORDER[op](a, b), dtype=np.bool_), valid)
+    return certain(np.asarray(compare_arrays(a, b), dtype=np.bool_), valid)
 
 
 def _null_safe(left: Vector, right: Vector) -> Truth:
     truth = compare(CompareOp.EQUAL, left, right)
     one_null = left.validity() != right.validity()
     both_null = ~left.validity() & ~right.validity()
-    nothing = np.zeros(len(left), dtype=np.bool_)
-    return Truth(truth.may_true | both_null, truth.may_false | one_null, nothing)
+    never = np.zeros(len(left), dtype=np.bool_)
+    return Truth(truth.may_true | both_null, truth.may_false | one_null, never)
 
 
-def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
-    result = pc.call_function(_ARROW_NAMES[op], [left, right])
-    return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+def _mask(outcomes: Any) -> Bools:
+    return np.asarray(pc.fill_null(outcomes, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:
@@ -180,34 +168,33 @@ def _too_close(left: Vector, right: Vector) -> Bools:
 
 
 def like(vector: Vector, pattern: str, escape: str) -> Truth:
-    """`LIKE pattern ESCAPE escape`; there is no objection to the pattern."""
-    wanted = "".join(_as_regex(pattern, escape))
-    result = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
-    values = pc.fill_null(result, False).to_numpy(zero_copy_only=False)
-    return certain(np.asarray(values, dtype=np.bool_), vector.valid)
+    """`LIKE pattern ESCAPE escape`, for patterns without a `like_objection`."""
+    regex = f"(?s)^(?:{''.join(_as_regex(pattern, escape))})\\z"
+    return certain(_mask(pc.match_substring_regex(pa.array(vector.values), regex)), vector.valid)
 
 
 def like_objection(pattern: str, escape: str) -> str | None:
     """Why Spark may refuse the pattern; None if it does not."""
     if len(escape) != 1:
         return "the engine does not support LIKE with this escape"
-    place = 0
-    while place < len(pattern):
-        if pattern[place] == escape:
-            place += 1
-            if place == len(pattern) or pattern[place] not in ("%", "_", escape):
-                what = "with an escape before an ordinary character"
-                return f"the engine does not support LIKE {what}"
-        place += 1
+    position = 0
+    while position < len(pattern):
+        if pattern[position] == escape:
+            position += 1
+            if position == len(pattern) or pattern[position] not in ("%", "_", escape):
+                return (
+                    "the engine does not support LIKE with an escape before an ordinary character"
+                )
+        position += 1
     return None
 
 
 def _as_regex(pattern: str, escape: str) -> Iterator[str]:
     is_escaped = False
-    for sign in pattern:
-        if sign == escape and not is_escaped:
+    for character in pattern:
+        if character == escape and not is_escaped:
             is_escaped = True
             continue
-        is_wild = sign in _WILDCARDS and not is_escaped
-        yield _WILDCARDS[sign] if is_wild else f"\\x{{{ord(sign):x}}}"
+        is_wild = character in _WILDCARDS and not is_escaped
+        yield _WILDCARDS[character] if is_wild else f"\\x{{{ord(character):x}}}"
         is_escaped = False

@@ -1,8 +1,8 @@
 """Functions of doubles that are known within a bound.
 
 Law: the result's bound contains the function's result for every value within the argument's bound.
-A result that is no DOUBLE has no bound, so it must be equal for all of them, else NotExactError. A
-monotone function lies between its values at both ends.
+A result that is no DOUBLE has no bound: it must be the same for all these values, else
+NotExactError.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ Function = Callable[[Sequence[Vector], SqlType], Vector]
 MONOTONE = frozenset(
     {"cast", "floor", "ceil", "ceiling", "sqrt", "sign", "signum", "isnan", "greatest", "least"}
 )
-"""Functions that never fall when an argument grows, in the order where NaN is the greatest, except
-square roots of what is below zero, where one end is NaN."""
+"""Functions that never decrease when an argument grows, with NaN the greatest value. For square
+roots of negative numbers one end is NaN."""
 
 
-def unsure_value(what: str) -> NotExactError:
+def unsure_value(subject: str) -> NotExactError:
     """The error for a value that must be known exactly."""
     return NotExactError(
-        f"{what} depends on the order of a sum of doubles",
+        f"{subject} depends on the order of a sum of doubles",
         hint="recapture with `impctl capture`, or sum decimals in the query",
     )
 
 
 def is_open(vector: Vector) -> Bools:
-    """Where nothing at all is known of the value."""
+    """Where nothing is known about the value."""
     if vector.error is None:
         return np.zeros(len(vector), dtype=np.bool_)
     return ~np.isfinite(vector.error) & vector.validity()
 
 
 def is_known(vector: Vector) -> bool:
-    """Whether no value has a bound other than zero; what is NULL is known."""
+    """Whether every value that is not NULL has the bound zero."""
     if vector.error is None:
         return True
     return not bool(((vector.error != 0) & vector.validity()).any())
 
 
 def refuse_unsure(columns: Sequence[Vector]) -> None:
-    """Grouping or summing a value that is not exact could make a sketch too small."""
+    """Raise if values that are grouped or summed are not exact: a sketch could be too small."""
     if not all(is_known(column) for column in columns):
         raise unsure_value("A value used for grouping, a distinct count or a variance")
 
 
 def ends(vector: Vector) -> tuple[Vector, Vector]:
-    """The least and the greatest value within the bound; where it is open, the value itself."""
+    """The least and greatest values within the bounds; where a bound is open, the value itself."""
     if vector.error is None:
         return vector, vector
     error = np.where(np.isfinite(vector.error), vector.error, 0.0)
@@ -70,7 +70,7 @@ def ends(vector: Vector) -> tuple[Vector, Vector]:
 
 
 def between(low: Floats, high: Floats, valid: Bools | None) -> Vector:
-    """Doubles that lie anywhere between these; open if an end is no number and not the other."""
+    """Doubles anywhere between two; open if just one end is NaN."""
     with np.errstate(invalid="ignore", over="ignore"):
         alike = (low == high) | (np.isnan(low) & np.isnan(high))
         middle = low / 2 + high / 2
@@ -81,17 +81,20 @@ def between(low: Floats, high: Floats, valid: Bools | None) -> Vector:
     return Vector(DOUBLE, values, valid, error)
 
 
-def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: SqlType) -> Vector:
-    """A function of arguments of which some have bounds."""
-    if all(is_known(argument) for argument in given):
-        return compute([exactly(argument) for argument in given], result)
+def over_bounds(
+    name: str, compute: Function, arguments: Sequence[Vector], result: SqlType
+) -> Vector:
+    """A function of arguments with bounds; monotone functions lie between their values at the
+    ends."""
+    if all(is_known(argument) for argument in arguments):
+        return compute([exactly(argument) for argument in arguments], result)
     shown = name.upper()
-    is_lost = np.zeros(len(given[0]), dtype=np.bool_)
-    for argument in given:
+    is_lost = np.zeros(len(arguments[0]), dtype=np.bool_)
+    for argument in arguments:
         is_lost |= is_open(argument)
     if name not in MONOTONE or (result.kind is not Kind.DOUBLE and bool(is_lost.any())):
         raise unsure_value(shown)
-    sides = [ends(argument) for argument in given]
+    sides = [ends(argument) for argument in arguments]
     low, high = _at_both_ends(shown, compute, sides, result)
     if result.kind is Kind.DOUBLE:
         match = between(low.values, high.values, low.valid)
@@ -105,7 +108,7 @@ def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: S
 def _at_both_ends(
     shown: str, compute: Function, sides: Sequence[tuple[Vector, Vector]], result: SqlType
 ) -> tuple[Vector, Vector]:
-    """The function's values at the ends; unsure if it fails at one of them, as Spark may not."""
+    """The function's values at the ends; unsure if it fails at only one of them."""
     vectors: list[Vector] = []
     failed: list[EvaluationError] = []
     for end in (0, 1):
@@ -129,17 +132,17 @@ def _at_a_tie() -> NotExactError:
 
 
 def exactly(vector: Vector) -> Vector:
-    """The column without its bounds, which are all zero."""
+    """A column whose bounds are all zero, without them."""
     return Vector(vector.type, vector.values, vector.valid)
 
 
 def rounded_double(vector: Vector, digits: int, *, to_even: bool) -> Vector:
-    """ROUND and BROUND of doubles: known, within a bound if the argument has one."""
-    # From 2^53 on a double is a whole number, which its text reads as again.
+    """ROUND and BROUND of doubles, within a bound if the argument has one."""
+    # From 2^53 on doubles are integers.
     least = np.inf if digits < 0 else float(EXACT_DOUBLE)
     has_digits = np.isfinite(vector.values) & (np.abs(vector.values) < least)
-    whole, sure = rounded(np.where(has_digits, vector.values, 0.0), digits, to_even=to_even)
-    values = np.where(has_digits, _unscaled(whole, digits), vector.values)
+    integers, sure = rounded(np.where(has_digits, vector.values, 0.0), digits, to_even=to_even)
+    values = np.where(has_digits, _unscaled(integers, digits), vector.values)
     unknown = ~sure & has_digits & vector.validity()
     if vector.error is None:
         if bool(unknown.any()):
@@ -156,32 +159,33 @@ def rounded_double(vector: Vector, digits: int, *, to_even: bool) -> Vector:
     return Vector(DOUBLE, np.where(moves, span.values, values), vector.valid, error)
 
 
-def _unscaled(whole: Any, digits: int) -> Floats:
-    """Integers divided by ten to the `digits`, rounded once, as Java reads their text."""
-    if whole.dtype != np.float64 and magnitude(whole) >= EXACT_DOUBLE:
+def _unscaled(integers: Any, digits: int) -> Floats:
+    """Integers divided by 10 ** `digits`, rounded once, as Java reads their text."""
+    if integers.dtype != np.float64 and magnitude(integers) >= EXACT_DOUBLE:
         unit = 10 ** abs(digits)
-        exact = [int(number) for number in whole]
         # Python divides integers with one rounding.
-        result = [n / unit if digits >= 0 else float(n * unit) for n in exact]
-        return np.array(result, dtype=np.float64)
-    return np.asarray(scaled_by(whole.astype(np.float64), -digits), dtype=np.float64)
+        exact = [int(n) / unit if digits >= 0 else float(int(n) * unit) for n in integers]
+        return np.array(exact, dtype=np.float64)
+    return np.asarray(scaled_by(integers.astype(np.float64), -digits), dtype=np.float64)
 
 
 def as_decimal(vector: Vector, target: SqlType) -> Vector:
-    """A cast of doubles to decimals: by their texts, rounded half up; what is no number is NULL."""
+    """Doubles cast to decimals by their texts, rounded half up; NaN and infinities become NULL."""
     if bool(is_open(vector).any()):
         raise unsure_value(f"A cast to {target}")
     valid = vector.validity() & np.isfinite(vector.values)
     moves = np.zeros(len(valid), dtype=np.bool_) if vector.error is None else vector.error != 0
     moves &= valid
-    whole, sure = rounded(np.where(valid & ~moves, vector.values, 0.0), target.scale, to_even=False)
+    integers, sure = rounded(
+        np.where(valid & ~moves, vector.values, 0.0), target.scale, to_even=False
+    )
     if bool(moves.any()):
         low, high = ends(vector)
         first, last = outer(low.values, high.values, target.scale)
         # Where these agree they are small.
         agreed = moves & (first == last)
         sure = np.where(moves, agreed, sure)
-        whole = np.where(agreed, np.where(agreed, first, 0.0).astype(np.int64), whole)
+        integers = np.where(agreed, np.where(agreed, first, 0.0).astype(np.int64), integers)
     if not bool((sure | ~valid).all()):
         raise unsure_value(f"A cast to {target}") if bool(moves.any()) else _at_a_tie()
-    return Vector(target, fit_decimals(whole, target), None if bool(valid.all()) else valid)
+    return Vector(target, fit_decimals(integers, target), None if bool(valid.all()) else valid)

@@ -1,4 +1,12 @@
-"""Values of expressions with Spark's semantics (ANSI on), and which ones are supported."""
+"""Values of expressions with Spark's semantics (ANSI on), and which expressions are supported.
+
+Law: `find_blocker` refuses what the engine does not compute exactly as Spark does, before any row
+is read. `Evaluator` and `Condition` take only expressions without a blocker, so the code below them
+checks nothing. The result is Spark's, including NULL, NaN and overflow. Where Spark's result
+depends on the order of a floating-point sum, the value has an error bound and a predicate may be
+unsure. Rows that AND, CASE or COALESCE do not reach never raise. Cost: one pass of array operations
+per node.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +46,7 @@ from impctl.expr.nodes import (
     Negate,
     Not,
     Or,
+    columns_of,
     walk,
 )
 from impctl.expr.numeric import arithmetic, mean, negate
@@ -52,11 +61,6 @@ from impctl.expr.types import (
 )
 from impctl.types import AttributeId
 
-# Which expressions the evaluator computes exactly as Spark does, and why not where it does not.
-# Law: what is not listed here is refused before any row is looked at, with the part of the
-# expression that blocks it; nothing is approximated. Values with an error bound (sums of doubles)
-# may be used anywhere: what depends on the order of summing is found on the row where it does.
-
 _TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
 
 
@@ -68,7 +72,7 @@ class Blocker(Struct, frozen=True):
 
 
 def find_blocker(expr: Expr) -> Blocker | None:
-    """The first part the evaluator cannot compute exactly; None if it can compute it all."""
+    """The first part that the engine cannot compute exactly, or None."""
     for part in walk(expr):
         reason = _reason(part)
         if reason is not None:
@@ -77,7 +81,7 @@ def find_blocker(expr: Expr) -> Blocker | None:
 
 
 def find_condition_blocker(expr: Expr) -> Blocker | None:
-    """The same of a condition, which must be a truth value."""
+    """Like `find_blocker`, for a condition, which must be a truth value."""
     blocker = find_blocker(expr)
     if blocker is None and type_of(expr) not in _TRUTH_VALUES:
         return Blocker(expr, f"the engine does not support a condition of type `{type_of(expr)}`")
@@ -87,8 +91,8 @@ def find_condition_blocker(expr: Expr) -> Blocker | None:
 def _reason(expr: Expr) -> str | None:
     result = type_of(expr)
     if result is None or result.kind is Kind.OTHER:
-        what = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
-        return f"{what} has a type that the engine does not support"
+        subject = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
+        return f"{subject} has a type that the engine does not support"
     match expr:
         case Literal() | ColumnRef() | Mean() | IsNull():
             return None
@@ -142,9 +146,9 @@ def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
 
 def _comparison_reason(expr: Compare) -> str | None:
     left, right = type_of(expr.left), type_of(expr.right)
-    if left is None or right is None:
-        return "the engine does not support a comparison of unknown types"
-    return _comparable(narrowed(expr.left, left, right), narrowed(expr.right, right, left))
+    if left is not None and right is not None:
+        left, right = narrowed(expr.left, left, right), narrowed(expr.right, right, left)
+    return _comparable(left, right)
 
 
 def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
@@ -182,30 +186,21 @@ def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
     else:
         results = expr.operands
     for result in results:
-        own = type_of(result)
-        is_mixed = own is None or common_type(own, sql_type) != sql_type
-        if is_mixed or own is None or not supports_cast(own, sql_type):
-            return f"the engine does not support mixing `{own}` and `{sql_type}`"
+        source = type_of(result)
+        is_mixed = source is None or common_type(source, sql_type) != sql_type
+        if is_mixed or source is None or not supports_cast(source, sql_type):
+            return f"the engine does not support mixing `{source}` and `{sql_type}`"
     return None
 
 
-# Values of expressions over columns, with Spark's semantics (ANSI on). Only an `Evaluator` or a
-# `Condition` computes an expression, and neither takes one that has a blocker (`expr.evaluate`).
-# So everything below is written for supported expressions and checks nothing.
-#
-# The result is Spark's, including NULL, NaN and overflow. Where Spark's own result depends on the
-# order of a floating-point sum, the value has an error bound and a predicate may be unsure. Rows
-# that AND, CASE or COALESCE would not reach never raise. Cost: one pass of array operations per
-# node.
-
-Columns = Mapping[AttributeId, Vector]  # The input columns by identity, all of one length
+Columns = Mapping[AttributeId, Vector]  # All of one length
 
 _EXACT_DIGITS = 100  # More than any decimal value or its scaling needs
 
 
 class Evaluator:
-    """Computes the values of one expression over batches of columns. UnsupportedExpressionError for
-    an expression that the engine does not compute exactly as Spark does."""
+    """Computes the values of an expression over batches of columns; UnsupportedExpressionError for
+    an expression with a blocker."""
 
     __slots__ = ("_expr",)
 
@@ -219,7 +214,7 @@ class Evaluator:
 
 
 class Condition:
-    """Computes of which rows an expression is true; raises as an `Evaluator` does."""
+    """Computes for which rows an expression is true; raises as `Evaluator` does."""
 
     __slots__ = ("_expr",)
 
@@ -227,7 +222,7 @@ class Condition:
         self._expr = _supported(expr, find_condition_blocker(expr))
 
     def truth(self, columns: Columns, length: int) -> Truth:
-        """The possible outcomes for each row, shape (length,); errors as of `Evaluator.values`."""
+        """The possible outcomes for each row, shape (length,); raises as `Evaluator.values`."""
         return _truth(self._expr, columns, length)
 
 
@@ -259,7 +254,8 @@ def _value(expr: Expr, columns: Columns, length: int) -> Vector:
                 _value(expr.total, columns, length), _value(expr.count, columns, length), expr.type
             )
         case Call():
-            return _call(expr, columns, length)
+            arguments = [_value(part, columns, length) for part in expr.arguments]
+            return compute(expr, arguments, _known_type(expr))
         case _:
             return _truth(expr, columns, length).to_vector()
 
@@ -285,7 +281,7 @@ def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
 
 
 def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
-    """Spark brings the operand and all options to one type first, then compares."""
+    """Spark casts the operand and all options to one type before comparing."""
     parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
     wanted = reduce(wider_type, [part.type for part in parts])
     operand, *options = (cast(part, wanted) for part in parts)
@@ -293,47 +289,43 @@ def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
 
 
 def _literal(expr: Literal, length: int) -> Vector:
-    kind, value = expr.type, expr.value
+    sql_type, value = expr.type, expr.value
     if value is None:
-        return all_null(kind, length)
-    if kind.kind is Kind.STRING:
-        return Vector(kind, pa.repeat(pa.scalar(value, pa.large_string()), length))
-    if kind.kind is Kind.BINARY:
-        return Vector(kind, pa.repeat(pa.scalar(value, pa.large_binary()), length))
-    if kind.kind is Kind.BOOLEAN:
-        return Vector(kind, np.broadcast_to(bool(value), length))
-    if kind.is_fractional:
+        return all_null(sql_type, length)
+    if sql_type.kind is Kind.STRING:
+        return Vector(sql_type, pa.repeat(pa.scalar(value, pa.large_string()), length))
+    if sql_type.kind is Kind.BINARY:
+        return Vector(sql_type, pa.repeat(pa.scalar(value, pa.large_binary()), length))
+    if sql_type.kind is Kind.BOOLEAN:
+        return Vector(sql_type, np.broadcast_to(bool(value), length))
+    if sql_type.is_fractional:
         number = float(str(value))
-        # A FLOAT constant is the nearest single-precision value, as in Spark.
-        shown = float(np.float32(number)) if kind.kind is Kind.FLOAT else number
-        return Vector(kind, np.broadcast_to(shown, length))
-    whole = unscaled(value, kind)
-    dtype: Any = np.int64 if INT64_MIN <= whole <= INT64_MAX else object
-    return Vector(kind, np.broadcast_to(np.array(whole, dtype=dtype), length))
+        if sql_type.kind is Kind.FLOAT:
+            # The nearest single-precision value, as in Spark.
+            number = float(np.float32(number))
+        return Vector(sql_type, np.broadcast_to(number, length))
+    integer = unscaled(value, sql_type)
+    dtype: Any = np.int64 if INT64_MIN <= integer <= INT64_MAX else object
+    return Vector(sql_type, np.broadcast_to(np.array(integer, dtype=dtype), length))
 
 
-def unscaled(value: object, kind: SqlType) -> int:
-    """A literal's canonical integer: as it is, or times ten to the scale for decimals."""
+def unscaled(value: object, sql_type: SqlType) -> int:
+    """A literal's canonical integer: the value, times 10 ** scale for decimals."""
     # Python's default context would round to 28 digits.
     with localcontext(prec=_EXACT_DIGITS):
-        return int(Decimal(str(value)).scaleb(kind.scale).to_integral_value())
+        return int(Decimal(str(value)).scaleb(sql_type.scale).to_integral_value())
 
 
 def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
     left, right = _value(expr.left, columns, length), _value(expr.right, columns, length)
-    own_left = narrowed(expr.left, left.type, right.type)
-    own_right = narrowed(expr.right, right.type, left.type)
-    result = arithmetic_type(expr.op, own_left, own_right)
+    left_type = narrowed(expr.left, left.type, right.type)
+    right_type = narrowed(expr.right, right.type, left.type)
+    result = arithmetic_type(expr.op, left_type, right_type)
     if result is None:
         raise EvaluationError(f"`{expr.op}` is not defined on `{left.type}` and `{right.type}`")
     if left.type.kind is Kind.NULL or right.type.kind is Kind.NULL:
         return cast(Vector(SqlType(Kind.NULL), np.zeros(length, dtype=np.int64)), result)
     return arithmetic(expr.op, left, right, result)
-
-
-def _may_raise(expr: Expr) -> bool:
-    """Whether evaluating a row could fail, so that rows must be skipped if not reached."""
-    return any(isinstance(part, Arithmetic | Cast | Negate | Call) for part in walk(expr))
 
 
 def _connective(
@@ -344,7 +336,8 @@ def _connective(
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
         open_rows = (result.may_true if is_and else result.may_false) | result.may_null
-        if not _may_raise(operand) or bool(open_rows.all()):
+        may_raise = any(isinstance(p, Arithmetic | Cast | Negate | Call) for p in walk(operand))
+        if not may_raise or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue
         result = _joined_where(result, operand, columns, open_rows, is_and=is_and)
@@ -366,8 +359,7 @@ def _joined_where(
 
 
 def _subset(columns: Columns, expr: Expr, positions: Any) -> dict[AttributeId, Vector]:
-    wanted = {part.id for part in walk(expr) if isinstance(part, ColumnRef)}
-    return {name: columns[name].take(positions) for name in wanted}
+    return {name: columns[name].take(positions) for name in columns_of(expr)}
 
 
 def _case(expr: Case, columns: Columns, length: int) -> Vector:
@@ -400,8 +392,9 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 def _known_type(expr: Expr) -> SqlType:
     result = type_of(expr)
     if result is None:
-        text = "An expression in the query has a type that the engine does not support"
-        raise EvaluationError(text)
+        raise EvaluationError(
+            "An expression in the query has a type that the engine does not support"
+        )
     return result
 
 
@@ -411,7 +404,7 @@ def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tu
 
 
 def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
-    """One column from pieces that together hold every row once."""
+    """One column from pieces that together have every row once."""
     order = np.argsort(np.concatenate([positions for positions, _ in pieces]), kind="stable")
     valid = np.concatenate([piece.validity() for _, piece in pieces])[order]
     if pieces[0][1].is_textual:
@@ -423,8 +416,3 @@ def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
         known = [np.zeros(len(v)) if v.error is None else v.error for _, v in pieces]
         error = np.concatenate(known)[order]
     return Vector(wanted, joined, None if bool(valid.all()) else valid, error)
-
-
-def _call(expr: Call, columns: Columns, length: int) -> Vector:
-    arguments = [_value(part, columns, length) for part in expr.arguments]
-    return compute(expr, arguments, _known_type(expr))

@@ -1,4 +1,11 @@
-"""Scalar functions by name, with those of numbers, text and times."""
+"""Scalar functions by name: all that the engine computes without Spark.
+
+Law: each function gives Spark's result, or does not take the arguments; every entry is tested
+against Spark. What only Spark knows (time zones of regions, case tables, how Java writes a double)
+is refused. Days and microseconds count from 1970-01-01 in the proleptic Gregorian calendar. A
+TIMESTAMP argument is the local time of the session's zone, and a TIMESTAMP result becomes an
+instant.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +54,7 @@ from impctl.expr.signature import (
 )
 from impctl.expr.types import MAX_PRECISION, fixed_offset, moved_by, offset_of, type_of, wider_type
 
-# Functions of dates and timestamps. Law: days and microseconds count from 1970-01-01 in the
-# proleptic Gregorian calendar, as Spark's. TIMESTAMP comes as local time, and a TIMESTAMP that is
-# given back is one.
+# Dates and timestamps.
 
 _SECOND = 1_000_000
 _SMALLEST_DAY, _LARGEST_DAY = -(2**31), 2**31 - 1
@@ -59,7 +64,7 @@ _MONTHS = {
     "quarter": 3,
     **dict.fromkeys(("month", "mon", "mm"), 1),
 }
-"""Units by the months they hold."""
+"""Months per unit."""
 _TIMES = {
     "microsecond": 1,
     "millisecond": 1000,
@@ -68,7 +73,7 @@ _TIMES = {
     "hour": 3600 * _SECOND,
     **dict.fromkeys(("day", "dd"), MICROS_PER_DAY),
 }
-"""Units by their microseconds."""
+"""Microseconds per unit."""
 
 
 def _day_numbers(vector: Vector) -> Ints:
@@ -108,22 +113,26 @@ def _day_of_year(days: Ints) -> Ints:
 
 
 def _week(days: Ints) -> Ints:
-    """ISO weeks: that of a day's Thursday, counted from 1 in the Thursday's year."""
+    """ISO week of each day: that of its Thursday, counted from 1 in the Thursday's year."""
     return (_day_of_year(days - (days + 3) % 7 + 3) - 1) // 7 + 1
 
 
 def _fit_days(days: Any, valid: Any) -> None:
     shown = days if valid is None else days[valid]
-    if bool(((shown < _SMALLEST_DAY) | (shown > _LARGEST_DAY)).any()):
+    _refuse_outside((shown < _SMALLEST_DAY) | (shown > _LARGEST_DAY), "date")
+
+
+def _refuse_outside(is_outside: Any, kind: str) -> None:
+    if bool(is_outside.any()):
         raise EvaluationError(
-            "A date computed in the query is outside the range of dates",
+            f"A {kind} computed in the query is outside the range of {kind}s",
             code="arithmetic_overflow",
             hint="restrict the query's condition; Spark fails too",
         )
 
 
 def _wrapped(days: Ints) -> Ints:
-    """Day numbers as Spark has them, in 32 bits that wrap around."""
+    """Day numbers in 32 bits that wrap around, as in Spark."""
     span = _LARGEST_DAY - _SMALLEST_DAY + 1
     return (days - _SMALLEST_DAY) % span + _SMALLEST_DAY
 
@@ -137,14 +146,14 @@ def _moved_date(sign: int) -> Function:
 
 
 def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The same day of another month, or its last one if it is shorter."""
+    """The same day of another month, or its last day if the month is shorter."""
     valid = all_valid(arguments)
-    days, moved = arguments[0].filled(), arguments[1].filled()
-    months = _month_numbers(days) + moved
+    days = arguments[0].filled()
+    months = _month_numbers(days) + arguments[1].filled()
     last = _first_days(months + 1) - _first_days(months)
-    match = _first_days(months) + np.minimum(_day_of_month(days), last) - 1
-    _fit_days(match, valid)
-    return Vector(result, match, valid)
+    moved = _first_days(months) + np.minimum(_day_of_month(days), last) - 1
+    _fit_days(moved, valid)
+    return Vector(result, moved, valid)
 
 
 def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -183,16 +192,17 @@ def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
         return Vector(result, values)
     unit = str(value_of(arguments[0])).lower()
     if unit in _TIMES:
-        # Near the smallest timestamp the start of its unit may not be one any more.
-        _fit_micros(values - values % _TIMES[unit] > values)
+        # Near the smallest timestamp the start of its unit may be out of range.
+        _refuse_outside(values - values % _TIMES[unit] > values, "timestamp")
         return Vector(result, values - values % _TIMES[unit], valid)
     days = _truncated_days(values // MICROS_PER_DAY, unit)
-    _fit_micros((days > INT64_MAX // MICROS_PER_DAY) | (days <= INT64_MIN // MICROS_PER_DAY))
+    is_outside = (days > INT64_MAX // MICROS_PER_DAY) | (days <= INT64_MIN // MICROS_PER_DAY)
+    _refuse_outside(is_outside, "timestamp")
     return Vector(result, days * MICROS_PER_DAY, valid)
 
 
 def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """A timestamp some units of a fixed length later, in local time of a fixed offset."""
+    """A timestamp some units of constant length later."""
     amounts, values, valid = arguments[1].filled(), arguments[2].filled(), all_valid(arguments[1:])
     if not len(values):
         return Vector(result, values)
@@ -202,24 +212,15 @@ def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
     steps = np.where(is_outside, 0, amounts) * unit
     moved = values + steps
     is_outside |= (moved < values) != (steps < 0)
-    _fit_micros(is_outside if valid is None else is_outside & valid)
+    _refuse_outside(is_outside if valid is None else is_outside & valid, "timestamp")
     return Vector(result, moved, valid)
-
-
-def _fit_micros(is_outside: Any) -> None:
-    if bool(is_outside.any()):
-        raise EvaluationError(
-            "A timestamp computed in the query is outside the range of timestamps",
-            code="arithmetic_overflow",
-            hint="restrict the query's condition; Spark fails too",
-        )
 
 
 _LENGTHS = {
     "week": 7 * MICROS_PER_DAY,
     **{unit: _TIMES[unit] for unit in ("day", "hour", "minute", "second")},
 }
-"""Units of `timestampadd` of constant length, by their microseconds."""
+"""Microseconds per unit of constant length of `timestampadd`."""
 _TRUNC_UNITS = frozenset({*_WEEKS, *_MONTHS})
 _DATE_TRUNC_UNITS = frozenset({*_TRUNC_UNITS, *_TIMES})
 _DIFFERENCE = Function(kinds(DAY | MOMENT, DAY | MOMENT), _datediff)
@@ -257,9 +258,8 @@ DATE_FUNCTIONS: dict[str, Function] = {
 }
 
 
-# Functions of text. Law: text is a sequence of code points, compared and searched by bytes, as
-# Spark's UTF8_BINARY has it. Upper and lower case of letters outside ASCII depend on Java's
-# tables, so a column that holds such letters is refused when it is met.
+# Text: a sequence of code points, compared and searched by bytes, as with Spark's UTF8_BINARY.
+# Upper and lower case of letters outside ASCII depend on Java's tables, so they are refused.
 
 
 def _text(function: Callable[[pa.Array], pa.Array]) -> Function:
@@ -304,16 +304,16 @@ def _sliced(vector: Vector, start: int, end: int | None, result: SqlType) -> Vec
 
 
 def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """From a position counted from 1, or from the end if it is below 0."""
+    """From a position counted from 1, or from the end if negative."""
     values = arguments[0]
     if not len(values):
         return Vector(result, values.values)
-    place = int(value_of(arguments[1]))
+    position = int(value_of(arguments[1]))
     size = max(int(value_of(arguments[2])), 0) if len(arguments) == 3 else None
-    start = place - 1 if place > 0 else place
+    start = position - 1 if position > 0 else position
     if size is None:
         return _sliced(values, start, None, result)
-    # Before the start there are no characters, but the length counts from there.
+    # A negative position before the start of the text still counts for the length.
     end = start + size
     return _sliced(values, start, None if start < 0 <= end else end, result)
 
@@ -342,11 +342,11 @@ def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
 def _instr(arguments: Sequence[Vector], result: SqlType) -> Vector:
     """Position in code points, from 1; a loop over the rows of the batch."""
     text, wanted = (argument.values.to_pylist() for argument in arguments)
-    places = [
-        0 if one is None or other is None else one.find(other) + 1
-        for one, other in zip(text, wanted, strict=True)
+    positions = [
+        0 if string is None or part is None else string.find(part) + 1
+        for string, part in zip(text, wanted, strict=True)
     ]
-    return Vector(result, np.array(places, dtype=np.int64), all_valid(arguments))
+    return Vector(result, np.array(positions, dtype=np.int64), all_valid(arguments))
 
 
 def _locate(arguments: Sequence[Vector], result: SqlType) -> Vector:
@@ -364,19 +364,16 @@ def _matches(function: Callable[..., pa.Array]) -> Function:
     return Function(constants_after(TEXT, str), compute_match)
 
 
-def _trimmed(function: Callable[..., pa.Array], *, is_turned: bool = False) -> Function:
-    """Trim blanks, or the characters of a constant; `is_turned`: these come first."""
-
-    def turned(arguments: Sequence[Any]) -> Sequence[Any]:
-        return arguments[::-1] if is_turned else arguments
+def _trimmed(function: Callable[..., pa.Array], order: int = 1) -> Function:
+    """Trim blanks, or the characters of a constant, which is the first argument for order -1."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
-        return either(kinds(TEXT), constants_after(TEXT, str))(turned(arguments))
+        return either(kinds(TEXT), constants_after(TEXT, str))(arguments[::order])
 
     def compute_trim(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        text, *given = turned(arguments)
+        text, *rest = arguments[::order]
         values = text.values
-        characters = value_of(given[0]) if given and len(values) else " "
+        characters = value_of(rest[0]) if rest and len(values) else " "
         if characters:
             values = function(values, characters=characters)
         return Vector(result, values, text.valid)
@@ -396,8 +393,8 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "lcase": _text(_ascii(pc.ascii_lower)),
     "trim": _trimmed(pc.utf8_trim),
     "btrim": _trimmed(pc.utf8_trim),
-    "ltrim": _trimmed(pc.utf8_ltrim, is_turned=True),
-    "rtrim": _trimmed(pc.utf8_rtrim, is_turned=True),
+    "ltrim": _trimmed(pc.utf8_ltrim, order=-1),
+    "rtrim": _trimmed(pc.utf8_rtrim, order=-1),
     "length": _LENGTH,
     "len": _LENGTH,
     "char_length": _LENGTH,
@@ -421,18 +418,16 @@ TEXT_FUNCTIONS: dict[str, Function] = {
     "contains": _matches(pc.match_substring),
 }
 
-# Functions of numbers, and the greatest and least of several values. Law: integers and decimals
-# are exact and an overflow is an error. Logarithms, powers and angles, whose last digit differs
-# from machine to machine, are left to Spark.
+# Numbers: integers and decimals are exact, an overflow is an error. Logarithms, powers and angles,
+# whose last digit differs between machines, are left to Spark.
 
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 
 
 def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
-    """Spark's result type of those functions whose type follows from their arguments'."""
-    types = [type_of(argument) for argument in arguments]
-    known = [result for result in types if result is not None]
-    if not known or len(known) != len(types):
+    """Spark's result type of functions whose type depends on their arguments' types."""
+    known = _known_types(arguments)
+    if not known:
         return None
     if name in ("greatest", "least"):
         result = reduce(wider_type, known)
@@ -447,43 +442,49 @@ def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
     return None
 
 
+def _known_types(arguments: Sequence[Expr]) -> list[SqlType]:
+    """The arguments' types; empty if one is unknown."""
+    known = [result for part in arguments if (result := type_of(part)) is not None]
+    return known if len(known) == len(arguments) else []
+
+
 def _rounded_type(first: SqlType, rest: Sequence[Expr]) -> SqlType | None:
     digits = constant_of(rest[0]) if rest else 0
     if len(rest) > 1 or not isinstance(digits, int):
         return None
     if first.kind is not Kind.DECIMAL:
         return first
-    whole = first.precision - first.scale + 1
+    integer_digits = first.precision - first.scale + 1
     if digits < 0:
-        return decimal(min(max(whole, 1 - digits), MAX_PRECISION), 0)
+        return decimal(min(max(integer_digits, 1 - digits), MAX_PRECISION), 0)
     scale = min(first.scale, digits)
-    return decimal(min(whole + scale, MAX_PRECISION), scale)
+    return decimal(min(integer_digits + scale, MAX_PRECISION), scale)
 
 
 def _whole(direction: int) -> Function:
-    """FLOOR (-1) and CEIL (1); a double that no long holds is an error."""
+    """FLOOR (-1) and CEIL (1); a double beyond BIGINT is an error."""
 
     def compute_whole(arguments: Sequence[Vector], result: SqlType) -> Vector:
         (argument,) = arguments
         values = argument.filled()
         if argument.type.is_fractional:
-            whole = np.floor(values) if direction < 0 else np.ceil(values)
-            return cast(Vector(DOUBLE, whole, argument.valid), result)
+            rounded = np.floor(values) if direction < 0 else np.ceil(values)
+            return cast(Vector(DOUBLE, rounded, argument.valid), result)
         if not argument.type.scale:
             return Vector(result, values, argument.valid)
         unit = 10**argument.type.scale
         wide = values.astype(object)
-        match = wide // unit if direction < 0 else -(-wide // unit)
-        return Vector(result, fit_decimals(match, result), argument.valid)
+        rounded = wide // unit if direction < 0 else -(-wide // unit)
+        return Vector(result, fit_decimals(rounded, result), argument.valid)
 
     return Function(kinds(NUMBER), compute_whole)
 
 
 def _rounding(*, to_even: bool) -> Function:
     def compute_round(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        (argument, *given) = arguments
+        (argument, *rest) = arguments
         values = argument.filled()
-        digits = int(value_of(given[0])) if given and len(values) else 0
+        digits = int(value_of(rest[0])) if rest and len(values) else 0
         if argument.type.is_fractional:
             return rounded_double(argument, digits, to_even=to_even)
         scale = argument.type.scale
@@ -502,7 +503,7 @@ def _rounding(*, to_even: bool) -> Function:
 
 
 def _rounds_double(arguments: Sequence[Expr]) -> bool:
-    """A DOUBLE and, if any, a number of digits that doubles are rounded to."""
+    """Whether it is a DOUBLE, with a supported constant number of digits if any."""
     digits = constant_of(arguments[1]) if len(arguments) > 1 else 0
     is_double = len(arguments) in (1, 2) and type_of(arguments[0]) == DOUBLE
     return is_double and isinstance(digits, int) and abs(digits) <= MOST_DIGITS
@@ -535,9 +536,8 @@ def _isnan(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _best_takes(arguments: Sequence[Expr]) -> bool:
-    types = [type_of(argument) for argument in arguments]
-    known = [result for result in types if result is not None]
-    if len(known) < 2 or len(known) != len(types):
+    known = _known_types(arguments)
+    if len(known) < 2:
         return False
     wanted = reduce(wider_type, known)
     if wanted.kind in (Kind.OTHER, Kind.NULL, Kind.FLOAT):
@@ -553,27 +553,25 @@ def _best(op: CompareOp) -> Function:
         for argument in arguments[1:]:
             other = cast(argument, result)
             is_better = compare(op, other, best).may_true
-            taken = other.validity() & (is_better | ~best.validity())
-            best = _chosen(taken, other, best)
+            best = _chosen(other.validity() & (is_better | ~best.validity()), other, best)
         return best
 
     return Function(_best_takes, compute_best)
 
 
-def _chosen(mask: Any, one: Vector, other: Vector) -> Vector:
-    valid = np.where(mask, one.validity(), other.validity())
-    if one.is_textual:
-        both = pa.concat_arrays([one.values, other.values])
+def _chosen(mask: Any, left: Vector, right: Vector) -> Vector:
+    valid = np.where(mask, left.validity(), right.validity())
+    if left.is_textual:
+        both = pa.concat_arrays([left.values, right.values])
         rows = np.arange(len(mask))
         values: Any = both.take(pa.array(np.where(mask, rows, rows + len(mask))))
     else:
-        values = np.where(mask, one.values, other.values)
-    return Vector(one.type, values, None if bool(valid.all()) else valid)
+        values = np.where(mask, left.values, right.values)
+    return Vector(left.type, values, None if bool(valid.all()) else valid)
 
 
 CARRIES_BOUNDS = frozenset({"abs", "round", "bround"})
-"""Functions computed with the bounds of their argument."""
-
+"""Functions that compute the bounds of their result themselves."""
 NUMBER_FUNCTIONS: dict[str, Function] = {
     "abs": Function(kinds(NUMBER), lambda arguments, result: absolute(arguments[0])),
     "floor": _whole(-1),
@@ -589,11 +587,6 @@ NUMBER_FUNCTIONS: dict[str, Function] = {
     "least": _best(CompareOp.LESS),
 }
 
-# Scalar functions by name: the one list of what is computed without Spark. Law: each gives what
-# Spark gives, or does not take these arguments; every entry is tested against Spark. What Spark
-# alone knows (regions' time zones, case tables, how Java writes a double) is refused. A TIMESTAMP
-# goes in as the local time of the session's zone, and comes out as an instant.
-
 FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,
     **DATE_FUNCTIONS,
@@ -604,29 +597,28 @@ FUNCTIONS: dict[str, Function] = {
 
 def call_objection(call: Call) -> str | None:
     """Why the engine does not compute this call as Spark does; None if it does."""
-    result = FUNCTIONS.get(call.name)
-    if result is None:
+    function = FUNCTIONS.get(call.name)
+    if function is None:
         return f"the engine does not support function `{call.name}`"
     types = [type_of(argument) for argument in call.arguments]
-    has_zone = any(kind == TIMESTAMP for kind in (call.type, *types))
-    if has_zone and fixed_offset(call.zone) is None:
+    if TIMESTAMP in (call.type, *types) and fixed_offset(call.zone) is None:
         return (
             f"the engine does not support `{call.name}` of timestamps in the time zone {call.zone}"
         )
-    if result.takes(call.arguments):
+    if function.takes(call.arguments):
         return None
     listed = ", ".join("?" if kind is None else f"`{kind}`" for kind in types)
     return f"the engine does not support function `{call.name}` of {listed}"
 
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
-    """The call's value per row; call it only without an objection."""
+    """The call's value per row, for calls without a `call_objection`."""
     offset = offset_of(call.zone)
     local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
     function = FUNCTIONS[call.name].compute
     has_bounds = any(argument.error is not None for argument in local)
     if has_bounds and call.name not in CARRIES_BOUNDS:
-        match = over_bounds(call.name, function, local, result)
+        values = over_bounds(call.name, function, local, result)
     else:
-        match = function(local, result)
-    return moved_by(match, -offset) if result == TIMESTAMP else match
+        values = function(local, result)
+    return moved_by(values, -offset) if result == TIMESTAMP else values

@@ -1,8 +1,4 @@
-"""Frozen nodes of scalar expressions, each keeping its place in the SQL text.
-
-Law: two nodes are equal if they mean the same, wherever they are in the text (spans do not count).
-A node never holds a value of a row.
-"""
+"""Frozen nodes of scalar expressions."""
 
 from __future__ import annotations
 
@@ -78,10 +74,8 @@ LiteralValue = bool | int | float | str | Decimal | bytes | None
 
 
 class Node(Struct, frozen=True, eq=False, kw_only=True):
-    """A node of an expression or plan; `span` is its place in the SQL text.
-
-    Nodes are equal if they mean the same: the span does not count.
-    """
+    """A node of an expression or plan; `span` is its place in the SQL text, which does not count
+    when nodes are compared."""
 
     span: Span | None = None
 
@@ -89,7 +83,7 @@ class Node(Struct, frozen=True, eq=False, kw_only=True):
         return self.__class__ is other.__class__ and _meaning(self) == _meaning(other)
 
     def __ne__(self, other: object) -> bool:
-        # Struct has its own, which does not ask `__eq__`.
+        # Struct defines `__ne__` without `__eq__`.
         return not self == other
 
     def __hash__(self) -> int:
@@ -102,7 +96,7 @@ def _meaning(node: Node) -> tuple[object, ...]:
 
 
 class Literal(Node, frozen=True):
-    """A typed constant; NULL has value None. 0.0 and -0.0 are two, though they compare equal."""
+    """A typed constant; NULL has value None. 0.0 and -0.0 are different literals."""
 
     value: LiteralValue
     type: SqlType
@@ -116,8 +110,8 @@ class Literal(Node, frozen=True):
     @property
     def _meaning(self) -> tuple[LiteralValue, SqlType, bool]:
         value = self.value
-        is_below_zero = isinstance(value, float) and value == 0 and copysign(1, value) < 0
-        return value, self.type, is_below_zero
+        is_negative_zero = isinstance(value, float) and value == 0 and copysign(1, value) < 0
+        return value, self.type, is_negative_zero
 
 
 class ColumnRef(Node, frozen=True):
@@ -174,7 +168,7 @@ class Like(Node, frozen=True):
 
 
 class Case(Node, frozen=True):
-    """Searched CASE; `CASE x WHEN v` and IF are brought to this form. No ELSE is a NULL literal."""
+    """Searched CASE; `CASE x WHEN v` and IF have this form too. No ELSE is a NULL literal."""
 
     branches: tuple[tuple[Expr, Expr], ...]
     default: Expr
@@ -185,7 +179,7 @@ class Coalesce(Node, frozen=True):
 
 
 class Cast(Node, frozen=True):
-    """CAST under ANSI rules: a misfit is an error, not NULL. `zone` is the session's time zone."""
+    """CAST under ANSI rules: an unfit value is an error. `zone` is the session's time zone."""
 
     operand: Expr
     type: SqlType
@@ -231,7 +225,7 @@ Expr = (
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The direct parts of an expression, in reading order."""
+    """In reading order."""
     match expr:
         case Literal() | ColumnRef():
             return ()
@@ -252,7 +246,7 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 
 
 def with_children(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
-    """The same expression with other parts, given in the order of `children`."""
+    """The expression with other parts, in the order of `children`."""
     match expr:
         case Literal() | ColumnRef():
             return expr
@@ -281,12 +275,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def columns_of(expr: Expr) -> frozenset[AttributeId]:
-    """Identities of all columns the expression reads."""
     return frozenset(part.id for part in walk(expr) if isinstance(part, ColumnRef))
 
 
 def transform(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """The expression rebuilt from the leaves; `change` returns None to keep a node as it is."""
+    """The expression rebuilt from the leaves; `change` returns None to keep a node."""
     parts = children(expr)
     rebuilt = tuple(transform(part, change) for part in parts)
     if any(new is not old for new, old in zip(rebuilt, parts, strict=True)):
@@ -296,7 +289,7 @@ def transform(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def substitute(expr: Expr, replacements: dict[AttributeId, Expr]) -> Expr:
-    """The expression with columns replaced; columns not named stay."""
+    """The expression with columns replaced; others stay."""
 
     def swap(part: Expr) -> Expr | None:
         return replacements.get(part.id) if isinstance(part, ColumnRef) else None
@@ -316,8 +309,20 @@ def times(left: Expr, right: Expr) -> Expr:
     return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
 
 
+def equated_columns(predicate: Expr) -> list[tuple[ColumnRef, ColumnRef]]:
+    """Pairs of columns that a conjunct compares by `=` or `<=>`."""
+    return [
+        (part.left, part.right)
+        for part in conjuncts(predicate)
+        if isinstance(part, Compare)
+        and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+        and isinstance(part.left, ColumnRef)
+        and isinstance(part.right, ColumnRef)
+    ]
+
+
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
-    """The parts of a conjunction, nested ones flattened; a single predicate is its own part."""
+    """The parts of a conjunction, flattened; the predicate itself if it is no conjunction."""
     if isinstance(expr, And):
         return tuple(part for operand in expr.operands for part in conjuncts(operand))
     return (expr,)

@@ -10,7 +10,6 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from impctl.data.schema import DOUBLE, Kind, SqlType, decimal
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Floats, Ints, Vector
@@ -18,14 +17,12 @@ from impctl.errors import EvaluationError
 from impctl.expr.nodes import ArithmeticOp
 from impctl.expr.types import SHORT_AVERAGE
 
-# The single-precision number that a decimal text stands for. Law: rounded once, ties to even, as
-# Java reads a FLOAT; by way of a double it would be rounded twice.
-
 _SURELY_ZERO = 1e-50  # Far below half of the least single-precision number, 7e-46
 
 
 def nearest_float(text: str) -> float:
-    """The single-precision number nearest to a decimal, as a double; infinite beyond the last."""
+    """The single-precision number nearest to a decimal, as a double; infinite beyond the last.
+    Rounded once, ties to even, as Java reads a FLOAT; converting a double would round twice."""
     double = float(text)
     if math.isinf(double):
         return double
@@ -37,18 +34,18 @@ def nearest_float(text: str) -> float:
     if not np.isfinite(near):
         return float(near)
     exact = Fraction(Decimal(text))
-    finite = [one for one in around if np.isfinite(one)]
-    return float(min(finite, key=lambda one: (abs(Fraction(float(one)) - exact), _is_odd(one))))
+
+    def distance(candidate: np.float32) -> tuple[Fraction, bool]:
+        is_odd = bool(candidate.view(np.int32) & 1)
+        return abs(Fraction(float(candidate)) - exact), is_odd
+
+    return float(min((number for number in around if np.isfinite(number)), key=distance))
 
 
-def _is_odd(value: np.float32) -> bool:
-    return bool(value.view(np.int32) & 1)
-
-
-# Arithmetic on columns as Spark does it with ANSI on. Law: integers and decimals are exact, and a
-# result that does not fit its type is an error, never wrapped, but where Spark itself cuts off:
-# the sign of a long decimal is turned in 34 digits, and `div` of decimals keeps 64 bits. Doubles
-# carry a bound on how far they may lie from Spark's own result. A NULL slot never raises.
+# Arithmetic on columns. Law: integers and decimals are exact, and a result that does not fit its
+# type is an error, never wrapped, except where Spark truncates: long decimals are negated in 34
+# digits, and `div` of decimals keeps 64 bits. Doubles have a bound on how far they may be from
+# Spark's result. A NULL slot never raises.
 
 UNIT = 2.0**-53  # Half the spacing of doubles at 1: the largest relative error of one rounding
 
@@ -58,11 +55,11 @@ _EXACT_POWER = 22  # The largest power of ten that a double holds exactly
 _DIVISIONS = frozenset({ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER})
 _QUOTIENT_DIGITS = 39
 _WIDEST = decimal(38, 0)
-NEGATED_DIGITS = 34  # Digits that are left when Spark negates a decimal: those of Java's DECIMAL128
+NEGATED_DIGITS = 34  # Of Java's DECIMAL128, in which Spark negates decimals
 
 
 def both_valid(left: Vector, right: Vector) -> Bools | None:
-    """Rows where neither side is NULL; None if that is all of them."""
+    """Rows where neither side is NULL; None if all are."""
     if left.valid is None:
         return right.valid
     return left.valid if right.valid is None else left.valid & right.valid
@@ -72,15 +69,16 @@ def arithmetic(op: ArithmeticOp, left: Vector, right: Vector, result: SqlType) -
     """`left op right` in Spark's result type; shape (n,)."""
     valid = both_valid(left, right)
     if op in _DIVISIONS:
-        valid = _refuse_zero(right, valid)
+        _refuse_zero(right, valid)
     if result.is_fractional:
         return _of_doubles(op, to_double(left), to_double(right), valid)
     if left.type.is_integral and right.type.is_integral:
-        return _of_integers(op, left, right, result, valid)
+        values = narrow(_exact(op, *_filled(op, left, right, valid)))
+        return Vector(result, fit_integers(values, result), valid)
     return _of_decimals(op, left, right, result, valid)
 
 
-def _refuse_zero(divisor: Vector, valid: Bools | None) -> Bools | None:
+def _refuse_zero(divisor: Vector, valid: Bools | None) -> None:
     zero = divisor.values == 0
     if divisor.error is not None:
         zero = np.abs(divisor.values) <= divisor.error
@@ -90,20 +88,14 @@ def _refuse_zero(divisor: Vector, valid: Bools | None) -> Bools | None:
             code="division_by_zero",
             hint="guard it, for example with `x / nullif(y, 0)`; Spark also fails on this row",
         )
-    return valid
 
 
-def _filled(vector: Vector, valid: Bools | None, filler: int) -> Any:
-    """Values with harmless numbers in the slots that nobody reads."""
-    return vector.values if valid is None else np.where(valid, vector.values, filler)
-
-
-def _of_integers(
-    op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
-) -> Vector:
+def _filled(op: ArithmeticOp, left: Vector, right: Vector, valid: Bools | None) -> tuple[Any, Any]:
+    """Both sides' values, with harmless numbers in slots with NULL."""
+    if valid is None:
+        return left.values, right.values
     filler = 1 if op in _DIVISIONS else 0
-    a, b = _filled(left, valid, filler), _filled(right, valid, filler)
-    return Vector(result, fit_integers(narrow(_exact(op, a, b)), result), valid)
+    return np.where(valid, left.values, filler), np.where(valid, right.values, filler)
 
 
 def fit_integers(values: Any, result: SqlType) -> Any:
@@ -129,7 +121,7 @@ _OPERATORS: dict[ArithmeticOp, Callable[[Any, Any], Any]] = {
 
 
 def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
-    """Integer arithmetic that leaves int64 for Python integers where it must."""
+    """Integer arithmetic, in Python integers where int64 does not suffice."""
     if op is ArithmeticOp.INTEGER_DIVIDE:
         a, b = a.astype(object), b.astype(object)
         return np.where(a * b < 0, -(abs(a) // abs(b)), abs(a) // abs(b))
@@ -138,10 +130,8 @@ def _exact(op: ArithmeticOp, a: Any, b: Any) -> Any:
             a, b = a.astype(object), b.astype(object)
             return np.where(a < 0, -(abs(a) % abs(b)), abs(a) % abs(b))
         return np.fmod(a, np.where(b == -1, 1, b))
-    wide = (
-        magnitude(a) * magnitude(b) if op is ArithmeticOp.MULTIPLY else magnitude(a) + magnitude(b)
-    )
-    if wide > INT64_MAX:
+    most_a, most_b = magnitude(a), magnitude(b)
+    if (most_a * most_b if op is ArithmeticOp.MULTIPLY else most_a + most_b) > INT64_MAX:
         a, b = a.astype(object), b.astype(object)
     return _OPERATORS[op](a, b)
 
@@ -166,8 +156,7 @@ def _of_decimals(
     op: ArithmeticOp, left: Vector, right: Vector, result: SqlType, valid: Bools | None
 ) -> Vector:
     s1, s2 = left.type.scale, right.type.scale
-    filler = 1 if op in _DIVISIONS else 0
-    a, b = _filled(left, valid, filler), _filled(right, valid, filler)
+    a, b = _filled(op, left, right, valid)
     match op:
         case ArithmeticOp.MULTIPLY:
             values, scale = _exact(op, a, b), s1 + s2
@@ -209,12 +198,10 @@ def _refuse_long_quotients(a: Any, b: Any) -> None:
 
 
 def divide_decimals(a: Any, scale_a: int, b: Any, scale_b: int, scale: int) -> Any:
-    """Unscaled quotients at that scale, rounded half up once. Spark truncates behind the 39th
+    """Unscaled quotients at that scale, rounded half up once. Spark truncates after the 39th
     fractional digit before it rounds, which changes no rounding."""
     a, b = a.astype(object), b.astype(object)
-    a = a * 10 ** (scale + scale_b)
-    b = b * 10**scale_a
-    return round_half_up(a, b)
+    return round_half_up(a * 10 ** (scale + scale_b), b * 10**scale_a)
 
 
 def round_half_up(a: Any, b: Any) -> Any:
@@ -249,7 +236,7 @@ def fit_decimals(values: Any, result: SqlType) -> Any:
 
 
 def to_double(vector: Vector) -> Vector:
-    """The column as doubles, correctly rounded, as Java's BigDecimal and Spark do it."""
+    """The column as doubles, correctly rounded, as in Java's BigDecimal and Spark."""
     if vector.type.is_fractional:
         return vector
     if vector.type.kind is not Kind.DECIMAL:
@@ -302,40 +289,36 @@ def negate(vector: Vector) -> Vector:
         values = values.astype(object)
     if vector.type.is_integral:
         return Vector(vector.type, fit_integers(-values, vector.type), vector.valid)
-    return Vector(vector.type, _few_digits(-values, vector.type), vector.valid)
+    negated = -values
+    if vector.type.precision > NEGATED_DIGITS:
+        rounded = [_to_negated_digits(int(value)) for value in negated]
+        negated = fit_decimals(np.array(rounded, dtype=object), vector.type)
+    return Vector(vector.type, negated, vector.valid)
 
 
 def absolute(vector: Vector) -> Vector:
-    """`abs(x)`, which negates what is below 0 as `-x` does, and keeps the rest."""
+    """`abs(x)`, which negates values below 0 as `-x` does."""
     if vector.type.is_fractional:
         return Vector(vector.type, np.abs(vector.values), vector.valid, vector.error)
     values = vector.filled()
     below = np.asarray(values < 0, dtype=np.bool_)
     if not bool(below.any()):
         return vector
-    turned = negate(Vector(vector.type, values, below))
-    return Vector(vector.type, np.where(below, turned.values, values), vector.valid)
+    negated = negate(Vector(vector.type, values, below))
+    return Vector(vector.type, np.where(below, negated.values, values), vector.valid)
 
 
-def _few_digits(values: Any, result: SqlType) -> Any:
-    """Unscaled values in at most 34 digits, halves to even, which may no longer fit the type."""
-    if result.precision <= NEGATED_DIGITS:
-        return values
-    rounded = [_to_digits(int(value)) for value in values]
-    return fit_decimals(np.array(rounded, dtype=object), result)
-
-
-def _to_digits(value: int) -> int:
+def _to_negated_digits(value: int) -> int:
+    """An unscaled value in at most 34 digits, halves to even; it may no longer fit the type."""
     unit: int = 10 ** max(len(str(abs(value))) - NEGATED_DIGITS, 0)
     lower, rest = divmod(value, unit)
     return unit * (lower + (2 * rest > unit or (2 * rest == unit and lower % 2 == 1)))
 
 
-# Doubles rounded to decimal digits, as Spark does it: by the text that Java writes. Law: the
-# digits are Spark's, or it is said that they are not known. Away from a tie the text of a double
-# and its value round alike; at one the text decides, which is the shortest that reads as the
-# double again. Java before 19 wrote others now and then, so texts of more than 15 digits, of
-# small numbers and of whole ones from 2^53 on are not relied on there.
+# Doubles are rounded to decimal digits by the text that Java writes. Law: the digits are Spark's,
+# or they are reported as unknown. Away from a tie the text and the value round alike; at a tie the
+# text decides, the shortest that reads as the same double. Java before 19 sometimes wrote others,
+# so texts of more than 15 digits, of small numbers, and from 2^53 on do not decide a tie.
 
 MOST_DIGITS = 15  # Digits after (or before) the point that doubles are rounded to here
 _FEW_DIGITS = 15  # A text of so many digits identifies its double
@@ -345,31 +328,31 @@ _WIDE = Context(prec=400)
 
 
 def scaled_by(values: Floats, digits: int) -> Floats:
-    """The values times ten to the `digits`, rounded once."""
+    """The values times 10 ** `digits`, rounded once."""
     with np.errstate(over="ignore", invalid="ignore"):
         return values * 10.0**digits if digits >= 0 else values / 10.0**-digits
 
 
 def rounded(values: Floats, digits: int, *, to_even: bool) -> tuple[Any, Bools]:
-    """Finite values times ten to the `digits`, as integers, and which of them are sure."""
+    """Finite values times 10 ** `digits`, as integers, and which of them are sure."""
     scaled = scaled_by(values, digits)
     with np.errstate(invalid="ignore"):
         tie = np.abs(scaled - np.floor(scaled) - 0.5)
         is_plain = (np.abs(scaled) < _LARGE) & (tie > np.abs(scaled) * (8 * UNIT))
     nearest = np.where(is_plain, np.rint(np.where(is_plain, scaled, 0.0)), 0.0)
-    whole: Any = nearest.astype(np.int64)
+    integers: Any = nearest.astype(np.int64)
     sure = is_plain.copy()
-    for at in np.flatnonzero(~is_plain).tolist():
-        result = _of_text(float(values[at]), digits, to_even=to_even)
-        sure[at] = result is not None
+    for index in np.flatnonzero(~is_plain).tolist():
+        result = _of_text(float(values[index]), digits, to_even=to_even)
+        sure[index] = result is not None
         if result is not None and not INT64_MIN <= result <= INT64_MAX:
-            whole = whole.astype(object)
-        whole[at] = result or 0
-    return whole, sure
+            integers = integers.astype(object)
+        integers[index] = result or 0
+    return integers, sure
 
 
 def _of_text(value: float, digits: int, *, to_even: bool) -> int | None:
-    """By the shortest text; None if Java may have written another."""
+    """Rounded by the shortest text; None if Java may have written another."""
     text = Decimal(repr(value))
     mode = ROUND_HALF_EVEN if to_even else ROUND_HALF_UP
     is_long = len(text.normalize(_WIDE).as_tuple().digits) > _FEW_DIGITS
@@ -379,8 +362,8 @@ def _of_text(value: float, digits: int, *, to_even: bool) -> int | None:
 
 
 def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
-    """Bounds of all values between these two, scaled and rounded in any way. Integers, up to 2^50;
-    beyond, where rounding changes nothing that counts, both moved by 1."""
+    """Bounds of all values between these two, scaled and rounded in any way. Up to 2^50 they are
+    integers; beyond, where rounding is insignificant, both are moved by 1."""
     least, most = scaled_by(low, digits), scaled_by(high, digits)
     with np.errstate(invalid="ignore", over="ignore"):
         least = least - np.abs(least) * (8 * UNIT)
@@ -391,23 +374,20 @@ def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
     return first, last
 
 
-# AVG's last step: a sum divided by a count, as Spark does it. Law: the result is Spark's to the
-# last digit, or a bound on how far it may lie from it, or an error. Spark averages decimals of at
-# most eleven digits as doubles (its rule `DecimalAggregates`): the sum of the unscaled values by
-# the count, by the power of ten, then cast to the result's type. That is done here as long as
-# such a sum is exact whatever the order of its rows; beyond that the order decides in Spark
-# itself, and the average is refused. Longer decimals are divided exactly.
+# AVG's last step. Law: the result is Spark's to the last digit, or within a bound, or an error.
+# Spark averages decimals of at most eleven digits as doubles (its rule `DecimalAggregates`): the
+# sum of the unscaled values divided by the count, then by the power of ten, then cast to the
+# result's type. So does impctl while such a sum is exact in any order of rows; beyond that Spark's
+# result depends on the order, and the average is refused. Longer decimals are divided exactly.
 
-Integers = npt.NDArray[np.int64]
-
-_TIE = 1e-4  # How near to a half a scaled average may come before its text decides
+_TIE = 1e-4  # The text decides a scaled average that is closer to a half
 
 
 def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
     """`total / count` in AVG's result type, NULL for count 0; shape (n,)."""
-    some = count.values > 0
-    valid = some & total.validity()
-    divisor = np.where(some, count.values, 1)
+    has_rows = count.values > 0
+    valid = has_rows & total.validity()
+    divisor = np.where(has_rows, count.values, 1)
     shown = None if bool(valid.all()) else valid
     if result.kind is Kind.DECIMAL:
         dividend = np.where(valid, total.values, 0)
@@ -426,11 +406,11 @@ def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
 
 
 def most_rows(result: SqlType) -> int:
-    """Rows of short decimals that doubles sum exactly in any order; `result` is AVG's type."""
+    """How many short decimals doubles sum exactly in any order; `result` is AVG's type."""
     return EXACT_DOUBLE // int(10 ** (result.precision - 4))
 
 
-def _of_short_decimals(total: Integers, count: Integers, result: SqlType) -> Integers:
+def _of_short_decimals(total: Ints, count: Ints, result: SqlType) -> Ints:
     """Unscaled averages of decimals whose AVG is DECIMAL(p + 4, s + 4), p at most 11."""
     most = most_rows(result)
     if bool(np.any(count > most)):
@@ -443,24 +423,21 @@ def _of_short_decimals(total: Integers, count: Integers, result: SqlType) -> Int
         )
     averages = total.astype(np.float64) / count / 10.0 ** (result.scale - 4)
     scaled = np.abs(averages) * 10.0**result.scale
-    whole = np.floor(scaled)
-    rounded = np.where(scaled - whole >= 0.5, whole + 1, whole)
-    unscaled: Integers = np.where(averages < 0, -rounded, rounded).astype(np.int64)
-    for at in np.flatnonzero(_near_tie(scaled, whole)).tolist():
-        unscaled[at] = _rounded_text(float(averages[at]), result.scale)
+    floors = np.floor(scaled)
+    rounded = np.where(scaled - floors >= 0.5, floors + 1, floors)
+    unscaled: Ints = np.where(averages < 0, -rounded, rounded).astype(np.int64)
+    for index in np.flatnonzero(_near_tie(scaled, floors)).tolist():
+        # Spark casts a double to a decimal by its shortest text, rounded half up.
+        exact = Decimal(repr(float(averages[index]))).scaleb(result.scale)
+        unscaled[index] = int(exact.quantize(Decimal(1), rounding=ROUND_HALF_UP))
     return unscaled
 
 
-def _near_tie(scaled: Floats, whole: Floats) -> Bools:
-    """Where the text of the average may round otherwise than the scaled average does. Scaling errs
-    by a few units of the last place, which from 10^14 on is every average."""
+def _near_tie(scaled: Floats, floors: Floats) -> Bools:
+    """Where the text of the average may round differently from the scaled average. Scaling errs by
+    a few units of the last place: from 10^14 on that is every average."""
     room = np.maximum(_TIE, scaled * (8 * UNIT))
-    near: Bools = np.abs(scaled - whole - 0.5) <= room
-    # Next to a whole number the floor may be off by one.
-    near |= (scaled - whole <= room) | (scaled - whole >= 1 - room)
+    near: Bools = np.abs(scaled - floors - 0.5) <= room
+    # Next to an integer the floor may be off by one.
+    near |= (scaled - floors <= room) | (scaled - floors >= 1 - room)
     return near
-
-
-def _rounded_text(average: float, scale: int) -> int:
-    """Spark casts a double to a decimal by its shortest text, rounded half up."""
-    return int(Decimal(repr(average)).scaleb(scale).quantize(Decimal(1), rounding=ROUND_HALF_UP))

@@ -1,4 +1,9 @@
-"""What a function takes and how it is computed; pieces that all lists of functions share."""
+"""What a function takes and how it is computed.
+
+Law: `takes` reads expressions, never rows. For the expressions it accepts, `compute` gives Spark's
+result or refuses a row with Spark's error. A NULL argument gives NULL unless the function says
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,6 @@ from impctl.errors import EvaluationError
 from impctl.expr.nodes import Call, Expr, Literal, Span
 from impctl.expr.types import type_of
 
-# What a listed function takes and how it is computed, and pieces that all lists share. Law:
-# `takes` looks at expressions, never at rows; what it takes, `compute` gives as Spark does, or
-# refuses a row by its error. A NULL argument gives NULL unless the function says otherwise.
-
 Takes = Callable[[Sequence[Expr]], bool]
 Compute = Callable[[Sequence[Vector], SqlType], Vector]
 
@@ -29,8 +30,6 @@ NUMBER = EXACT | {Kind.FLOAT, Kind.DOUBLE}
 
 
 class Function(Struct, frozen=True):
-    """`takes` says whether these argument expressions are computed here; `compute` does it."""
-
     takes: Takes
     compute: Compute
 
@@ -39,10 +38,10 @@ def kinds(*wanted: frozenset[Kind]) -> Takes:
     """Exactly one argument of each of these kinds."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
-        result = [type_of(argument) for argument in arguments]
-        return len(result) == len(wanted) and all(
-            kind is not None and kind.kind in allowed
-            for kind, allowed in zip(result, wanted, strict=True)
+        types = [type_of(argument) for argument in arguments]
+        return len(types) == len(wanted) and all(
+            sql_type is not None and sql_type.kind in allowed
+            for sql_type, allowed in zip(types, wanted, strict=True)
         )
 
     return takes
@@ -67,13 +66,11 @@ def either(*options: Takes) -> Takes:
 
 
 def constant_of(expr: Expr) -> object:
-    """The value of a constant number or text; None for NULL and for all else."""
+    """The value of a constant number or text; None for NULL and everything else."""
     if not isinstance(expr, Literal) or isinstance(expr.value, bool):
         return None
-    if expr.type.kind in TEMPORAL:
-        # Its value is a number of days or microseconds, which Spark takes for no number.
-        return None
-    return expr.value
+    # The value of a date or timestamp is no number in Spark.
+    return None if expr.type.kind in TEMPORAL else expr.value
 
 
 def value_of(vector: Vector) -> str | int:
@@ -83,27 +80,23 @@ def value_of(vector: Vector) -> str | int:
 
 
 def all_valid(arguments: Sequence[Vector]) -> Bools | None:
-    """Rows where no argument is NULL; None if that is all of them."""
+    """Rows where no argument is NULL; None if all are."""
     masks = [argument.valid for argument in arguments if argument.valid is not None]
     return np.logical_and.reduce(masks) if masks else None
 
 
-# The condition that a subquery used as a value has one row at most. Law: true of no row and of
-# one, for any more the query fails; never false and never NULL, so it drops nothing. Its name is
-# none that a query could call.
-
 ONE_ROW = "one_row"  # No function of Spark has this name, and functions of users are not read
 SEVERAL_ROWS = "More than one row returned by a subquery used as an expression"
-"""In Spark's own words."""
+"""Spark's message."""
 
 
 def one_row(rows: Expr, span: Span | None) -> Call:
-    """The condition on a count of rows."""
+    """The condition that a subquery used as a value has at most one row, over the number of its
+    rows. It is true for 0 and 1; for more the query fails. So it drops nothing."""
     return Call(ONE_ROW, (rows,), BOOLEAN, span=span)
 
 
 def several_rows() -> EvaluationError:
-    """The error of a query whose subquery has more."""
     return EvaluationError(
         SEVERAL_ROWS,
         code="subquery_of_several_rows",
@@ -111,11 +104,11 @@ def several_rows() -> EvaluationError:
     )
 
 
-def _compute(arguments: Sequence[Vector], result: SqlType) -> Vector:
+def _one_row(arguments: Sequence[Vector], result: SqlType) -> Vector:
     counts = arguments[0].filled()
     if bool(np.any(counts > 1)):
         raise several_rows()
     return Vector(result, np.ones(len(counts), dtype=np.bool_))
 
 
-ONE_ROW_FUNCTION = Function(kinds(frozenset({Kind.LONG})), _compute)
+ONE_ROW_FUNCTION = Function(kinds(frozenset({Kind.LONG})), _one_row)

@@ -1,10 +1,5 @@
-"""Result types of expressions as Spark 4 with ANSI on infers them.
-
-Law: the result is Spark's own type, or None if impctl does not know it; never a guess.
-Source: Spark's DecimalPrecision and TypeCoercion rules, tried on Spark 4.3.
-Law: a time zone name is read exactly as Spark reads it, or not at all. Regions such as
-`Europe/Berlin` are not: their meaning depends on zone tables that change from release to release. A
-time that the offset moves out of the range of timestamps is left to Spark.
+"""Result types of expressions as Spark 4 with ANSI on infers them, or None where impctl does not
+know them; never a guess. Source: Spark's DecimalPrecision and TypeCoercion rules, tried on 4.3.
 """
 
 from __future__ import annotations
@@ -12,7 +7,7 @@ from __future__ import annotations
 import re
 from functools import reduce
 
-from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, NULL, Kind, SqlType, decimal
+from impctl.data.schema import BOOLEAN, DOUBLE, LONG, NULL, Kind, SqlType, decimal
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
 from impctl.errors import NotExactError
 from impctl.expr.nodes import (
@@ -38,19 +33,19 @@ from impctl.expr.nodes import (
 
 MAX_PRECISION = 38
 SHORT_AVERAGE = 15
-"""AVG over decimals whose result has at most so many digits is an average of doubles in Spark."""
+"""Spark averages decimals as doubles if the result of AVG has at most this many digits."""
 _MINIMUM_ADJUSTED_SCALE = 6
 _INTEGRAL_ORDER = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 _COUNTED_LITERALS = frozenset({Kind.SHORT, Kind.INTEGER, Kind.LONG})
 _INTEGRAL_DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10, Kind.LONG: 20}
 
 
-def groups_as_compared(one: SqlType | None, other: SqlType | None) -> bool:
-    """Whether values equal to one value of the other type are one group: `1` and `01` are two texts
-    and one number. True of one type, and of integers."""
-    if one is None or other is None:
+def groups_as_compared(left: SqlType | None, right: SqlType | None) -> bool:
+    """Whether values that equal the same value of the other type are one group. They are within a
+    type and among integers; the texts `1` and `01` equal one number."""
+    if left is None or right is None:
         return False
-    return one == other or (one.kind in INTEGRAL and other.kind in INTEGRAL)
+    return left == right or (left.is_integral and right.is_integral)
 
 
 def loses_values(source: SqlType, target: SqlType) -> bool:
@@ -59,22 +54,22 @@ def loses_values(source: SqlType, target: SqlType) -> bool:
 
 
 def type_of(expr: Expr) -> SqlType | None:
-    """The expression's Spark type, or None if unknown."""
     match expr:
         case Literal() | ColumnRef() | Cast() | Mean() | Call():
             return expr.type
         case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
             return BOOLEAN
         case Negate():
-            match = type_of(expr.operand)
+            operand = type_of(expr.operand)
             # Spark casts text to DOUBLE first.
-            return match if match is not None and match.is_numeric else None
+            return operand if operand is not None and operand.is_numeric else None
         case Arithmetic():
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
                 return None
-            own = narrowed(expr.left, left, right)
-            return arithmetic_type(expr.op, own, narrowed(expr.right, right, left))
+            return arithmetic_type(
+                expr.op, narrowed(expr.left, left, right), narrowed(expr.right, right, left)
+            )
         case Case():
             return _common((*(result for _, result in expr.branches), expr.default))
         case Coalesce():
@@ -88,13 +83,13 @@ def _common(parts: tuple[Expr, ...]) -> SqlType | None:
 
 
 def wider_type(left: SqlType, right: SqlType) -> SqlType:
-    """The common type, or an OTHER type that names the two without one."""
+    """The common type, or an OTHER type that names both if there is none."""
     result = common_type(left, right)
     return result if result is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
 
 
 def common_type(left: SqlType, right: SqlType) -> SqlType | None:
-    """The type both sides are widened to in CASE, COALESCE, IN and comparisons; None if none."""
+    """The type that CASE, COALESCE, IN and comparisons widen both sides to; None if none."""
     if left == right or right.kind is Kind.NULL:
         return left
     if left.kind is Kind.NULL:
@@ -107,21 +102,21 @@ def common_type(left: SqlType, right: SqlType) -> SqlType | None:
         return max(left, right, key=lambda t: _INTEGRAL_ORDER.index(t.kind))
     a, b = as_decimal(left), as_decimal(right)
     scale = max(a.scale, b.scale)
-    whole = max(a.precision - a.scale, b.precision - b.scale)
-    # Beyond 38 digits Spark gives up digits after the point, and rounds: not ours to guess at.
-    return decimal(whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+    precision = max(a.precision - a.scale, b.precision - b.scale) + scale
+    # Beyond 38 digits Spark rounds digits after the point.
+    return decimal(precision, scale) if precision <= MAX_PRECISION else None
 
 
 def rounded_type(left: SqlType, right: SqlType) -> SqlType | None:
-    """The decimal that Spark rounds both sides of a comparison or set operation to, or None. Digits
-    before the point are kept, those behind it as far as 38 in all allow
+    """The decimal that Spark rounds both sides of a comparison or set operation to, or None. It
+    keeps all digits before the point, and those after it up to 38 in total
     (`DecimalType.boundedPreferIntegralDigits`)."""
-    sides = [side for side in (left, right) if side.kind is Kind.DECIMAL or side.is_integral]
-    if len(sides) < 2 or common_type(left, right) is not None:
+    are_exact = all(side.kind is Kind.DECIMAL or side.is_integral for side in (left, right))
+    if not are_exact or common_type(left, right) is not None:
         return None
     a, b = as_decimal(left), as_decimal(right)
-    whole = max(a.precision - a.scale, b.precision - b.scale)
-    return decimal(MAX_PRECISION, MAX_PRECISION - whole)
+    integer_digits = max(a.precision - a.scale, b.precision - b.scale)
+    return decimal(MAX_PRECISION, MAX_PRECISION - integer_digits)
 
 
 def as_decimal(source: SqlType) -> SqlType:
@@ -131,29 +126,29 @@ def as_decimal(source: SqlType) -> SqlType:
     return decimal(_INTEGRAL_DIGITS[source.kind], 0)
 
 
-def narrowed(expr: Expr, own: SqlType, beside: SqlType) -> SqlType:
-    """An integer literal beside a decimal counts with just its digits, as in Spark. Not so a
-    TINYINT (`3Y` is a DECIMAL(3, 0)), which Spark's rule skips, nor a NULL."""
-    is_beside = own.kind in _COUNTED_LITERALS and beside.kind is Kind.DECIMAL
-    if is_beside and isinstance(expr, Literal) and expr.value is not None:
+def narrowed(expr: Expr, sql_type: SqlType, other: SqlType) -> SqlType:
+    """The type of an operand beside another: an integer literal beside a decimal is a decimal of
+    just its digits, as in Spark. NULL and TINYINT (`3Y` is a DECIMAL(3, 0)) are not."""
+    is_counted = sql_type.kind in _COUNTED_LITERALS and other.kind is Kind.DECIMAL
+    if is_counted and isinstance(expr, Literal) and expr.value is not None:
         return decimal(max(len(str(abs(int(str(expr.value))))), 1), 0)
-    return own
+    return sql_type
 
 
-def uncounted(expr: Expr, *beside: Expr) -> Expr:
-    """The expression as one whose digits `narrowed` does not count: Spark evaluates the first value
-    of BETWEEN and NULLIF before it types the comparison, so a literal there is no longer one."""
-    own = type_of(expr)
-    if own is None or not own.is_integral or not isinstance(expr, Literal):
+def uncounted(expr: Expr, *operands: Expr) -> Expr:
+    """The expression without the effect of `narrowed`: Spark evaluates the first value of BETWEEN
+    and NULLIF before it types the comparison, so a literal there is no longer one."""
+    sql_type = type_of(expr)
+    if sql_type is None or not sql_type.is_integral or not isinstance(expr, Literal):
         return expr
-    others = [type_of(part) for part in beside]
-    if all(other is not None and narrowed(expr, own, other) == own for other in others):
+    types = [type_of(part) for part in operands]
+    if all(other is not None and narrowed(expr, sql_type, other) == sql_type for other in types):
         return expr
-    return Cast(expr, own, span=expr.span)
+    return Cast(expr, sql_type, span=expr.span)
 
 
 def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
-    """Result type of a binary arithmetic operator over numbers; None for other operands."""
+    """None for operands that are not numbers."""
     if op is ArithmeticOp.DIVIDE and left.kind is Kind.NULL:
         return DOUBLE if right.is_numeric or right.kind is Kind.NULL else None
     if left.kind is Kind.NULL and right.kind is Kind.NULL:
@@ -211,13 +206,12 @@ def _adjusted(precision: int, scale: int) -> SqlType:
     """Spark's adjustPrecisionScale: beyond 38 digits the scale is reduced, down to 6."""
     if precision <= MAX_PRECISION:
         return decimal(precision, scale)
-    digits = precision - scale
-    kept = max(MAX_PRECISION - digits, min(scale, _MINIMUM_ADJUSTED_SCALE))
-    return decimal(MAX_PRECISION, kept)
+    room = MAX_PRECISION - (precision - scale)
+    return decimal(MAX_PRECISION, max(room, min(scale, _MINIMUM_ADJUSTED_SCALE)))
 
 
 def sum_type(argument: SqlType) -> SqlType | None:
-    """Result type of SUM; None for an argument SUM does not take."""
+    """None for an argument that SUM does not take."""
     if argument.is_integral:
         return LONG
     if argument.is_fractional:
@@ -228,7 +222,7 @@ def sum_type(argument: SqlType) -> SqlType | None:
 
 
 def average_type(argument: SqlType) -> SqlType | None:
-    """Result type of AVG; None for an argument AVG does not take."""
+    """None for an argument that AVG does not take."""
     if argument.is_integral or argument.is_fractional:
         return DOUBLE
     if argument.kind is Kind.DECIMAL:
@@ -248,9 +242,9 @@ def is_nullable(expr: Expr) -> bool:
         case Arithmetic() | Compare():
             return is_nullable(expr.left) or is_nullable(expr.right)
         case Cast() if expr.type.kind is Kind.DECIMAL:
-            # A double that is no number has no decimal.
-            own = type_of(expr.operand)
-            return own is None or own.is_fractional or is_nullable(expr.operand)
+            # NaN and infinities become NULL.
+            source = type_of(expr.operand)
+            return source is None or source.is_fractional or is_nullable(expr.operand)
         case Negate() | Not() | Cast() | Like():
             return is_nullable(expr.operand)
         case And() | Or():
@@ -276,7 +270,9 @@ WIDEST_OFFSET = 18 * 60 * _MINUTE
 
 
 def fixed_offset(zone: str) -> int | None:
-    """Microseconds that local time is ahead of UTC; None for a zone that is no fixed offset."""
+    """Microseconds that local time is ahead of UTC, exactly as Spark reads the zone's name; None
+    for a zone that is no fixed offset. The meaning of regions such as `Europe/Berlin` depends on
+    tables that change from release to release."""
     if zone in _NAMES:
         return 0
     match = _OFFSET.fullmatch(zone)
@@ -291,13 +287,12 @@ def fixed_offset(zone: str) -> int | None:
 
 
 def offset_of(zone: str) -> int:
-    """Its fixed offset, or 0 if there is none, for what a time zone has no part in."""
-    offset = fixed_offset(zone)
-    return 0 if offset is None else offset
+    """The fixed offset, or 0 if there is none, for values that do not depend on a time zone."""
+    return fixed_offset(zone) or 0
 
 
 def moved_by(times: Vector, offset: int) -> Vector:
-    """Timestamps so many microseconds later; NotExactError if one leaves their range."""
+    """Timestamps `offset` microseconds later; NotExactError if one leaves their range."""
     if offset == 0:
         return times
     values = times.filled()

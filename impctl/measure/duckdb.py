@@ -29,9 +29,8 @@ from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.spark.render import Renderer
 from impctl.sql.text import without_recursion_limits
-from impctl.tables.rows import why_not_plain
-from impctl.tables.schema import to_arrow_type
-from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.tables.files import why_not_plain
+from impctl.tables.snapshot import DataFile, Snapshot, to_arrow_type
 from impctl.tables.storage import local_path
 from impctl.types import AccessId, TableName
 

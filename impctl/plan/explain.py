@@ -1,4 +1,4 @@
-"""Plans and expressions as text for people."""
+"""Plans and expressions as text for people; never parsed or run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ from impctl.expr.nodes import (
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
-    Attribute,
     ComputedColumn,
     Distinct,
     Explode,
@@ -64,9 +63,6 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AttributeId
 
-# Expressions as short text for people: messages, `explain`, logs. Law: the text reads like the
-# SQL it came from; it is never parsed or run.
-
 Names = Mapping[AttributeId, str]
 
 
@@ -77,18 +73,11 @@ def shortened(text: str, longest: int) -> str:
 
 _OR, _AND, _NOT, _COMPARE, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _IDENTITY = re.compile(r"(?:split\.)?(?:.*?#\d+|[a-z]\d+)\.(.*)", re.DOTALL)
-_TIGHT = frozenset(
-    {
-        ArithmeticOp.MULTIPLY,
-        ArithmeticOp.DIVIDE,
-        ArithmeticOp.INTEGER_DIVIDE,
-        ArithmeticOp.REMAINDER,
-    }
-)
+_SUMS = (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)
 
 
 def expr_text(expr: Expr, names: Names | None = None) -> str:
-    """The expression in SQL-like words; `names` overrides column names."""
+    """The expression in SQL-like text; `names` overrides column names."""
     return _ExprWriter(names).text(expr)
 
 
@@ -107,15 +96,14 @@ def call_text(call: AggregateCall, names: Names | None = None) -> str:
 
 
 def order_text(order: tuple[SortKey, ...], names: Names | None = None) -> str:
-    """Sort keys in SQL-like words; the place of NULLs only where it is not the default."""
-    return ", ".join(_key_text(key, names) for key in order)
-
-
-def _key_text(key: SortKey, names: Names | None) -> str:
-    text = expr_text(key.expr, names) + (" DESC" if key.descending else "")
-    if key.nulls_first == key.descending:
-        text += " NULLS FIRST" if key.nulls_first else " NULLS LAST"
-    return text
+    """Sort keys in SQL-like text; the position of NULLs only if it is not the default."""
+    texts = []
+    for key in order:
+        text = expr_text(key.expr, names) + (" DESC" if key.descending else "")
+        if key.nulls_first == key.descending:
+            text += " NULLS FIRST" if key.nulls_first else " NULLS LAST"
+        texts.append(text)
+    return ", ".join(texts)
 
 
 class _ExprWriter:
@@ -123,24 +111,24 @@ class _ExprWriter:
         self._names = names or {}
 
     def text(self, expr: Expr) -> str:
-        return self._written(expr)[0]
+        return self._text_and_precedence(expr)[0]
 
     def _inside(self, expr: Expr, level: int) -> str:
         """An operand, in parentheses if it binds less tightly than `level`."""
-        text, own = self._written(expr)
-        return text if own >= level else f"({text})"
+        text, precedence = self._text_and_precedence(expr)
+        return text if precedence >= level else f"({text})"
 
     def _listed(self, parts: tuple[Expr, ...]) -> str:
-        return ", ".join(self.text(part) for part in parts)
+        return ", ".join(map(self.text, parts))
 
-    def _written(self, expr: Expr) -> tuple[str, int]:
+    def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
         match expr:
             case Literal():
                 return _literal(expr), _ATOM
             case ColumnRef():
                 return self._names.get(expr.id) or column_name(expr.id), _ATOM
             case Arithmetic():
-                level = _MULTIPLY if expr.op in _TIGHT else _ADD
+                level = _ADD if expr.op in _SUMS else _MULTIPLY
                 left, right = self._inside(expr.left, level), self._inside(expr.right, level + 1)
                 return f"{left} {expr.op.value} {right}", level
             case Negate():
@@ -159,17 +147,16 @@ class _ExprWriter:
 
     def _predicate(self, expr: Not | IsNull | InList | Like) -> tuple[str, int]:
         match expr:
-            case Not(operand=IsNull(operand=inner)):
-                return f"{self._inside(inner, _ADD)} IS NOT NULL", _COMPARE
-            case Not(operand=InList(operand=inner, options=options)):
-                return f"{self._inside(inner, _ADD)} NOT IN ({self._listed(options)})", _COMPARE
+            case Not(operand=IsNull(operand=operand)):
+                return f"{self._inside(operand, _ADD)} IS NOT NULL", _COMPARE
+            case Not(operand=InList(operand=operand, options=options)):
+                return f"{self._inside(operand, _ADD)} NOT IN ({self._listed(options)})", _COMPARE
             case Not():
                 return f"NOT {self._inside(expr.operand, _NOT)}", _NOT
             case IsNull():
                 return f"{self._inside(expr.operand, _ADD)} IS NULL", _COMPARE
-            case InList():
-                operand = self._inside(expr.operand, _ADD)
-                return f"{operand} IN ({self._listed(expr.options)})", _COMPARE
+            case InList(operand=operand, options=options):
+                return f"{self._inside(operand, _ADD)} IN ({self._listed(options)})", _COMPARE
             case Like():
                 pattern = expr.pattern.replace("'", "\\'")
                 return f"{self._inside(expr.operand, _ADD)} LIKE '{pattern}'", _COMPARE
@@ -205,8 +192,12 @@ def _literal(literal: Literal) -> str:
     if literal.type == DATE:
         return f"DATE '{date(1970, 1, 1) + timedelta(days=int(str(value)))}'"
     if literal.type in (TIMESTAMP, TIMESTAMP_NTZ) and isinstance(value, int):
+        try:
+            instant = str(datetime(1970, 1, 1) + timedelta(microseconds=value))
+        except OverflowError:
+            instant = f"{value} microseconds"
         zone = "Z" if literal.type == TIMESTAMP else ""
-        return f"{literal.type.kind.name} '{_instant_text(value)}{zone}'"
+        return f"{literal.type.kind.name} '{instant}{zone}'"
     if literal.type == STRING or isinstance(value, str):
         return "'" + str(value).replace("'", "\\'") + "'"
     if isinstance(value, bytes):
@@ -214,20 +205,8 @@ def _literal(literal: Literal) -> str:
     return str(value)
 
 
-def _instant_text(micros: int) -> str:
-    """Date and time without a zone; microseconds for years that Python lacks."""
-    try:
-        return str(datetime(1970, 1, 1) + timedelta(microseconds=micros))
-    except OverflowError:
-        return f"{micros} microseconds"
-
-
-# A plan as a tree of lines for people. Law: one line per operator, in plan order; no colour, no
-# input or output.
-
-
 class PlanLine(Struct, frozen=True):
-    """One operator: name, detail, place in the SQL text, and inputs."""
+    """One operator of a plan, with its inputs as `children`."""
 
     operator: str
     detail: str
@@ -279,8 +258,8 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             orders = " or ".join(order_text(order, names) for order in plan.orders)
             return "witness", f"first by {orders}" + (f" per {by}" if by else "")
         case Explode():
-            made = ", ".join(attribute.name for attribute in plan.made)
-            call = f"{plan.function}({expr_text(plan.array, names)}) AS {made}"
+            columns = ", ".join(attribute.name for attribute in plan.made)
+            call = f"{plan.function}({expr_text(plan.array, names)}) AS {columns}"
             return "lateral view", f"outer {call}" if plan.outer else call
         case Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
@@ -288,32 +267,28 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             assert_never(plan)
 
 
-def _listed(attributes: tuple[Attribute, ...]) -> str:
-    return ", ".join(attribute.name for attribute in attributes) or "no columns"
-
-
 def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
-    columns = _listed(plan.attributes)
+    columns = ", ".join(attribute.name for attribute in plan.attributes) or "no columns"
     if isinstance(plan, Scan):
         return "scan", f"{plan.table} as {plan.access}: {columns}"
     if isinstance(plan, OneRow):
         return "one row", "of no table"
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
-    kept = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
+    rows = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
     most = "" if plan.levels is None else f", at most {count_text(plan.levels, 'level')}"
-    return "fixpoint", f"{plan.id}, {kept}{most}: {columns}"
+    return "fixpoint", f"{plan.id}, {rows}{most}: {columns}"
 
 
 def _best(plan: Fixpoint) -> str:
-    """`least c by x, y`: the rows that stay."""
+    """For example `least c by x, y`."""
     assert plan.best is not None
     names = [attribute.name for attribute in plan.attributes]
     values = [
         f"{'greatest' if value.greatest else 'least'} {names[value.place]}"
         for value in plan.best.values
     ]
-    by = ", ".join(names[place] for place in plan.best.keys)
+    by = ", ".join(names[position] for position in plan.best.keys)
     return " or ".join(values) + (f" by {by}" if by else "")
 
 
@@ -323,7 +298,7 @@ def _output(output: ComputedColumn, names: Names) -> str:
 
 
 def _distinct_names(expr: Expr, names: Names) -> Names:
-    """Names of an expression's columns, ids where two share a name."""
+    """Names of an expression's columns; ids for columns that share a name."""
     read = columns_of(expr)
     shared = Counter(names[identity].lower() for identity in read)
     return {
@@ -340,11 +315,8 @@ def _join(plan: Join, names: Names) -> str:
 
 
 def _aggregate(plan: Aggregate, names: Names) -> str:
-    calls = []
-    for output in plan.aggregates:
-        text = call_text(output.call, names)
-        name = output.attribute.name
-        calls.append(text if text == name else f"{text} AS {name}")
+    texts = [(call_text(output.call, names), output.attribute.name) for output in plan.aggregates]
+    calls = [text if text == name else f"{text} AS {name}" for text, name in texts]
     keys = ", ".join(_output(output, names) for output in plan.keys)
     by = f"by {keys}" if keys else "all rows"
     if plan.grouping_sets is not None:
@@ -369,9 +341,8 @@ def _window(call: WindowCall, names: Names) -> str:
     inside = ", ".join(expr_text(argument, names) for argument in call.arguments)
     over = []
     if call.partition_by:
-        over.append(
-            "partition by " + ", ".join(expr_text(part, names) for part in call.partition_by)
-        )
+        keys = ", ".join(expr_text(part, names) for part in call.partition_by)
+        over.append(f"partition by {keys}")
     if call.order:
         over.append("order by " + order_text(call.order, names))
     if call.frame is not None:

@@ -1,11 +1,10 @@
 """A hash that identifies a plan.
 
-Law: equal for two texts that read as the same plan, whatever their whitespace, letter case of
-keywords, aliases, column names of the result, or places; different when tables, columns, types,
+Law: equal for texts that parse to the same plan, whatever their whitespace, letter case of
+keywords, aliases, column names of the result, or spans; different if tables, columns, types,
 constants or operators differ. Columns are numbered in the order the plan makes them. The hash of a
-template omits only the constants of conditions and the counts of LIMIT, so it is equal for the
-instances of one parametrised query, in whatever order their conditions stand. Equivalent plans that
-are built differently may have different hashes.
+template omits only constants of conditions and counts of LIMIT, so it is equal for all instances of
+a parametrized query, in any order of their conditions. Equivalent plans may have different hashes.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ class _CanonicalWriter:
         self._slots = slots
 
     def plan(self, plan: Plan) -> str:
-        # Inputs first, so that the columns an operator reads have their numbers.
+        # Inputs first, so that the columns that a node reads have numbers.
         inputs = [self.plan(child) for child in inputs_of(plan)]
         return _form(type(plan).__name__, *self._own(plan), *inputs)
 
@@ -149,7 +148,6 @@ class _CanonicalWriter:
     def _recursion(self, plan: Recursive | Fixpoint) -> list[str]:
         self._new(attribute.id for attribute in plan.attributes)
         identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
-        # In order of appearance, whatever the entry is called.
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
         kind = []
         if isinstance(plan, Fixpoint):
@@ -190,33 +188,33 @@ class _CanonicalWriter:
         return "none" if expr is None else self.expr(expr, slots=slots)
 
     def expr(self, expr: Expr, *, slots: bool = False) -> str:
-        """One expression; columns by number, constants omitted where `slots` says so."""
-        own: tuple[str, ...] = ()
+        """One expression with columns by number; with `slots`, without constants."""
+        details: tuple[str, ...] = ()
         match expr:
             case Literal() if slots:
                 return _SLOT
             case InList() if slots and all(isinstance(part, Literal) for part in expr.options):
-                # Lists of any length are one slot.
+                # A list of any length is one slot.
                 return _form("InList", self.expr(expr.operand, slots=True), _SLOT)
             case ColumnRef():
                 return f"${self._numbers.get(expr.id, expr.id)}"
             case Literal():
                 return _form("Literal", str(expr.type), repr(expr.value))
             case Arithmetic() | Compare():
-                own = (expr.op.value,)
+                details = (expr.op.value,)
             case Like():
-                own = (repr(expr.pattern), repr(expr.escape))
+                details = (repr(expr.pattern), repr(expr.escape))
             case Cast() | Mean():
-                own = (str(expr.type),)
+                details = (str(expr.type),)
             case Call():
-                own = (expr.name,)
+                details = (expr.name,)
         parts = [self.expr(part, slots=slots) for part in children(expr)]
         if slots and isinstance(expr, And | Or):
-            # Whether one implies another does not depend on the order of their parts.
+            # The order of parts does not matter for implication.
             parts.sort()
-        return _form(type(expr).__name__, *own, *parts)
+        return _form(type(expr).__name__, *details, *parts)
 
 
 def _form(name: str, *parts: str) -> str:
-    """An unambiguous bracketed form: every part carries its length."""
+    """An unambiguous bracketed form with the length of every part."""
     return f"({name} {' '.join(f'{len(part)}:{part}' for part in parts)})"

@@ -1,4 +1,8 @@
-"""Follows columns from a table up to the result of a plan."""
+"""Follows columns and rows from a table up to the result of a plan.
+
+Law: `trace` and `follow` change no rows and no other columns. The result is None where a row does
+not derive from exactly one value of the column.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts, substitute
+from impctl.expr.nodes import ColumnRef, Expr, conjuncts, equated_columns, substitute
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -40,22 +44,21 @@ from impctl.types import AccessId, AttributeId
 if TYPE_CHECKING:
     from impctl.data.schema import Column
 
-# Ways that rows of a leaf take through a plan: the columns they become, and what they must meet.
-# Law: every row of the plan comes from one way, and there from one row of the leaf (or none) and
-# rows of other parts. `columns` has the plan's columns as expressions over the leaf's columns and
-# those of other parts; a row comes if it meets all `conditions`. `matches` decide which rows of
-# an outer join meet; where none does, columns are NULL.
-
-_MOST_WAYS = 64
-"""Limit on ways through the UNIONs of a plan; beyond it none is followed."""
+_MOST_PATHS = 64
+"""Limit on paths through the UNIONs of a plan; beyond it none is followed."""
 
 
 class NotFollowedError(Exception):
     """The part of the plan that is not followed, in words."""
 
 
-class LeafWay(Struct, frozen=True):
-    """One way; `leaf` are the leaf's columns, None where it reads no row of the leaf."""
+class LeafPath(Struct, frozen=True):
+    """A path of rows from a leaf up through a plan. Every row of the plan comes by one path, from
+    one row of the leaf (none, if `leaf` is None) and rows of other parts.
+
+    `leaf` are the leaf's columns; `columns` the plan's columns as expressions over columns of the
+    leaf and other parts; rows must meet all `conditions`. `matches` are conditions of outer joins:
+    without a match, columns are NULL."""
 
     leaf: tuple[Attribute, ...] | None
     columns: Mapping[AttributeId, Expr]
@@ -66,97 +69,89 @@ class LeafWay(Struct, frozen=True):
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: Expr) -> Expr:
-        """An expression over the plan's columns, rewritten to the leaf's and the others'."""
+        """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
         return substitute(expr, dict(self.columns))
 
 
 IsLeaf = Callable[[Plan], bool]
 
 
-def ways_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
-    """All ways through the plan; NotFollowedError where one is unknown."""
+def paths_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
+    """All paths through the plan; NotFollowedError if one is unknown."""
     if is_leaf(plan):
-        return [LeafWay(attributes_of(plan), {})]
+        return [LeafPath(attributes_of(plan), {})]
     if not any(map(is_leaf, nodes_of(plan))):
-        return [LeafWay(None, {})]
+        return [LeafPath(None, {})]
     match plan:
         case Sort() | Distinct():
-            return ways_of(plan.child, is_leaf)
+            return paths_of(plan.child, is_leaf)
         case Select():
-            return [_met(way, plan.predicate) for way in ways_of(plan.child, is_leaf)]
+            return [_filtered(path, plan.predicate) for path in paths_of(plan.child, is_leaf)]
         case Project():
-            return [_computed(way, plan) for way in ways_of(plan.child, is_leaf)]
+            return [_projected(path, plan) for path in paths_of(plan.child, is_leaf)]
         case Join():
             return _joined(plan, is_leaf)
         case SetOperation(kind=SetKind.UNION):
-            return _either(plan, is_leaf)
+            return _united(plan, is_leaf)
     raise NotFollowedError(f"its rows pass through a {type(plan).__name__.lower()}")
 
 
-def _met(way: LeafWay, predicate: Expr) -> LeafWay:
-    return replace(way, conditions=(*way.conditions, *map(way.over, conjuncts(predicate))))
+def _filtered(path: LeafPath, predicate: Expr) -> LeafPath:
+    return replace(path, conditions=(*path.conditions, *map(path.over, conjuncts(predicate))))
 
 
-def _computed(way: LeafWay, plan: Project) -> LeafWay:
-    columns = {output.attribute.id: way.over(output.expr) for output in plan.outputs}
-    return replace(way, columns={**way.columns, **columns})
+def _projected(path: LeafPath, plan: Project) -> LeafPath:
+    columns = {output.attribute.id: path.over(output.expr) for output in plan.outputs}
+    return replace(path, columns={**path.columns, **columns})
 
 
-def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafWay]:
+def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafPath]:
     if plan.kind is JoinKind.ANTI or plan.null_aware:
         raise NotFollowedError(f"its rows pass through a {plan.kind} join")
-    left, right = (ways_of(side, is_leaf) for side in (plan.left, plan.right))
+    left, right = (paths_of(side, is_leaf) for side in (plan.left, plan.right))
     result = []
-    for one in left:
-        for other in right:
-            if one.leaf is not None and other.leaf is not None:
+    for first in left:
+        for second in right:
+            if first.leaf is not None and second.leaf is not None:
                 raise NotFollowedError("it is read twice")
-            leaf = one.leaf if one.leaf is not None else other.leaf
-            both = LeafWay(
+            leaf = first.leaf if first.leaf is not None else second.leaf
+            both = LeafPath(
                 leaf,
-                {**one.columns, **other.columns},
-                (*one.conditions, *other.conditions),
-                (*one.matches, *other.matches),
+                {**first.columns, **second.columns},
+                (*first.conditions, *second.conditions),
+                (*first.matches, *second.matches),
             )
-            if plan.condition is not None:
-                both = _matched(both, plan)
+            if plan.condition is not None and plan.kind in (JoinKind.INNER, JoinKind.SEMI):
+                both = _filtered(both, plan.condition)
+            elif plan.condition is not None:
+                both = replace(both, matches=(*both.matches, both.over(plan.condition)))
             result.append(both)
     return _few(result)
 
 
-def _matched(way: LeafWay, plan: Join) -> LeafWay:
-    assert plan.condition is not None
-    if plan.kind in (JoinKind.INNER, JoinKind.SEMI):
-        return _met(way, plan.condition)
-    return replace(way, matches=(*way.matches, way.over(plan.condition)))
-
-
-def _either(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafWay]:
+def _united(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafPath]:
     result = []
     for side in (plan.left, plan.right):
         pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
-        for way in ways_of(side, is_leaf):
-            columns = {output.id: way.expr(source) for output, source in pairs}
-            result.append(replace(way, columns={**way.columns, **columns}))
+        for path in paths_of(side, is_leaf):
+            columns = {output.id: path.expr(source) for output, source in pairs}
+            result.append(replace(path, columns={**path.columns, **columns}))
     return _few(result)
 
 
-def _few(ways: list[LeafWay]) -> list[LeafWay]:
-    if len(ways) > _MOST_WAYS:
+def _few(paths: list[LeafPath]) -> list[LeafPath]:
+    if len(paths) > _MOST_PATHS:
         raise NotFollowedError("its UNIONs give too many combinations")
-    return ways
+    return paths
 
-
-# Columns followed from where they arise up to a plan's result. Law: `trace` and `follow` change
-# no rows and no other column. Where a row of the result no longer stems from one value of the
-# column, the answer is None, never a guess.
 
 _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
 _RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)
 
 
 class Traced(Struct, frozen=True):
-    """A plan with columns that all equal the partition attribute in the rows a row stems from."""
+    """A plan, and columns that all equal the partition attribute of the rows that a row derives
+    from."""
 
     plan: Plan
     keys: frozenset[AttributeId]
@@ -167,12 +162,11 @@ class Traced(Struct, frozen=True):
 
 
 def reads(plan: Plan, access: AccessId) -> bool:
-    """Whether the access is below this node."""
     return any(scan.access == access for scan in scans_of(plan))
 
 
 def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
-    """Add the partition attribute of the access to the plan's columns. None where a row may stem
+    """Add the partition attribute of the access to the plan's columns. None if a row may derive
     from rows with several values of it, or from none."""
     match plan:
         case Scan():
@@ -186,8 +180,8 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
         return None
     match plan:
         case Select():
-            kept = replace(plan, child=child.plan)
-            return Traced(kept, _equated(child.keys, plan.predicate))
+            keys = _equated(child.keys, plan.predicate)
+            return Traced(replace(plan, child=child.plan), keys)
         case Sort():
             return child
         case TopK() | Witness() | Explode():
@@ -197,8 +191,8 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
         case Aggregate():
             return _trace_aggregate(plan, child)
         case Distinct():
-            own = {attribute.id for attribute in attributes_of(plan.child)}
-            below, keys = _only(child.plan, own), child.keys & own
+            columns = {attribute.id for attribute in attributes_of(plan.child)}
+            below, keys = _only(child.plan, columns), child.keys & columns
             return Traced(replace(plan, child=below), keys) if keys else None
         case Window():
             if not all(_is_among(call.partition_by, child.keys) for call in plan.calls):
@@ -217,9 +211,9 @@ def _trace_scan(plan: Scan, access: AccessId, column: Column) -> Traced | None:
 
 
 def _trace_project(plan: Project, child: Traced) -> Traced:
-    kept = frozenset(o.attribute.id for o in plan.outputs if _is_among((o.expr,), child.keys))
-    if kept:
-        return Traced(replace(plan, child=child.plan), kept)
+    keys = frozenset(o.attribute.id for o in plan.outputs if _is_among((o.expr,), child.keys))
+    if keys:
+        return Traced(replace(plan, child=child.plan), keys)
     added = ComputedColumn(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
     outputs = (*plan.outputs, added)
     return Traced(replace(plan, child=child.plan, outputs=outputs), frozenset({added.attribute.id}))
@@ -239,7 +233,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
         if plan.kind is JoinKind.RIGHT:
             return Traced(joined, side.keys)
         if plan.kind is JoinKind.SEMI:
-            # Matching rows are visible only through what equals them on the left.
+            # Columns of matches are visible only through columns of the left side that equal them.
             left = frozenset(attribute.id for attribute in attributes_of(plan.left))
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
@@ -249,16 +243,11 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
 
 
 def _trace_aggregate(plan: Aggregate, child: Traced) -> Traced | None:
-    """Each group has one value: the attribute is a key in every grouping set."""
-    everywhere = set(range(len(plan.keys)))
-    for chosen in plan.grouping_sets or ():
-        everywhere &= set(chosen)
-    kept = frozenset(
-        key.attribute.id
-        for index, key in enumerate(plan.keys)
-        if index in everywhere and _is_among((key.expr,), child.keys)
+    """A group has one value if the attribute is a key in every grouping set."""
+    keys = frozenset(
+        key.attribute.id for key in plan.common_keys if _is_among((key.expr,), child.keys)
     )
-    return Traced(replace(plan, child=child.plan), kept) if kept else None
+    return Traced(replace(plan, child=child.plan), keys) if keys else None
 
 
 def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
@@ -275,15 +264,8 @@ def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
     """The keys and all columns of the same type that a conjunct equates with one of them."""
-    pairs = [
-        (part.left.id, part.right.id)
-        for part in (() if predicate is None else conjuncts(predicate))
-        if isinstance(part, Compare)
-        and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
-        and isinstance(part.left, ColumnRef)
-        and isinstance(part.right, ColumnRef)
-        and part.left.type == part.right.type
-    ]
+    equated = [] if predicate is None else equated_columns(predicate)
+    pairs = [(left.id, right.id) for left, right in equated if left.type == right.type]
     result = set(keys)
     for _ in pairs:
         for left, right in pairs:
@@ -293,8 +275,8 @@ def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[
 
 
 def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
-    """A plan of just these columns of the node `origin`, for the rows of `origin` in the result.
-    Rows may repeat. None where a row of the result does not stem from one row of `origin`."""
+    """A plan of these columns of the node `origin`, for the rows of `origin` in the result, which
+    may repeat. None if a row of the result does not derive from one row of `origin`."""
     result = _follow(plan, origin, ids, is_counted=False)
     if result is None:
         return None
@@ -337,8 +319,8 @@ def _follow(
 def _follow_project(plan: Project, child: _Followed) -> _Followed:
     by_id = {attribute.id: attribute for attribute in attributes_of(child[0])}
     added = tuple(
-        ComputedColumn(replace(by_id[id], id=f"{id}^{place}"), by_id[id].ref())
-        for place, id in enumerate(child[1])
+        ComputedColumn(replace(by_id[id], id=f"{id}^{position}"), by_id[id].ref())
+        for position, id in enumerate(child[1])
     )
     outputs = (*plan.outputs, *added)
     return replace(plan, child=child[0], outputs=outputs), tuple(o.attribute.id for o in added)
@@ -358,14 +340,12 @@ def _follow_join(
     return replace(plan, right=right[0]), right[1]
 
 
-# Where the answer's lineage alone is asked for, the plan by which that is judged and kept. Law:
-# the plan yields the query's rows on every database. A fixpoint that is a set is marked as one
-# that is sketched for the answer: of the derivations of its rows those count that lead to a row
-# that the answer stems from, and the rules judge what stands above as over a table that is there
-# in part (docs/soundness.md, "The lineage of the answer alone"). Of UNION ALL all derivations of
-# a row count, and of best rows all that others are beaten by: these stay barriers.
+# The lineage of the answer alone (docs/soundness.md). A fixpoint that is a set is sketched by those
+# derivations that lead to a row that the answer derives from; the safety rules treat it as a table
+# of which only a part may be present. With UNION ALL all derivations of a row count, and with best
+# rows also those of rows that beat others: these fixpoints stay barriers.
 
-_HELD = "its sketch holds only the rows that the result is derived from"
+_ANSWER_ONLY = "its sketch holds only the rows that the result is derived from"
 _WHOLE = "its sketch holds the whole lineage: "
 
 
@@ -380,13 +360,12 @@ def for_answer(plan: Plan) -> Plan:
 
 
 def is_sketched_for_answer(node: Fixpoint) -> bool:
-    """Whether the fixpoint is no barrier; a rule may have decided since that only the best rows
-    count."""
+    """Whether the fixpoint is no barrier; a rule may have set `best` after `answers`."""
     return node.answers and not _why_whole(node)
 
 
 def for_all(plan: Plan) -> Plan:
-    """The plan with barriers for all its fixpoints."""
+    """The plan with all its fixpoints as barriers."""
     if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
         return plan
     result = map_inputs(plan, for_all)
@@ -399,14 +378,14 @@ def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint) and position in positions:
             why = _why_whole(node)
-            notes[position] = f"{_WHOLE}{why}" if why else _HELD
+            notes[position] = f"{_WHOLE}{why}" if why else _ANSWER_ONLY
     return notes
 
 
 def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
-    """Why sketches equal those of full lineage; empty where they may be smaller. Positions of
-    `nodes_of(root)`: nodes with a sketched access below, keyed ones and others, which are barriers
-    unless sketched for the answer alone."""
+    """Why sketches equal those of full lineage; empty if they may be smaller. `barriers` and
+    `keyed`: positions in `nodes_of(root)` of nodes with a sketched access below; `barriers` include
+    fixpoints sketched for the answer alone."""
     fixpoints = [
         (position, node)
         for position, node in enumerate(nodes_of(root))
@@ -414,18 +393,18 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     ]
     if not fixpoints:
         return "its plan has no WITH RECURSIVE"
-    whole = [_why_whole(node) for position, node in fixpoints if position in barriers]
-    if "" in whole:
+    reasons = [_why_whole(node) for position, node in fixpoints if position in barriers]
+    if "" in reasons:
         return ""
-    if whole:
-        return whole[0]
+    if reasons:
+        return reasons[0]
     if any(position in keyed for position, _ in fixpoints):
         return "the recursion is keyed, so its sketch already holds only the keys in the result"
     return "WITH RECURSIVE reads no table that has a sketch"
 
 
 def _why_whole(node: Fixpoint) -> str:
-    """Why all derivations of all rows count; empty where they need not."""
+    """Why all derivations of all rows count; empty if they need not."""
     if not node.is_set:
         return "UNION ALL counts all derivations of a row"
     return "" if node.best is None else "the best rows have all their derivations"

@@ -1,10 +1,8 @@
-"""Compares two plans of one query whose constants moved.
+"""Compares two plans of one query with different constants.
 
-Law: where they differ only in conditions right above scans, the moved rows of these accesses are
-those that meet one condition and not the other; everything above sees them as inserted or deleted.
-Where constants of other conditions, columns and orders differ too, the plans have the same nodes,
-and state of a node of one is state of that node of the other. Where anything else differs, the
-result is None.
+Law: if the plans differ only in conditions right above scans, the rows of these accesses that meet
+one condition and not the other are inserted or deleted for everything above. If constants elsewhere
+differ too, the plans have the same nodes, and the state of a node is state of the other plan's.
 """
 
 from __future__ import annotations
@@ -57,16 +55,16 @@ class MovedConditions(Struct, frozen=True):
 def moved_conditions(
     before: Plan, after: Plan, *, is_open_above: bool = False
 ) -> Mapping[AccessId, MovedConditions] | None:
-    """The accesses whose conditions differ; None where more differs. With `is_open_above` constants
+    """The accesses whose conditions differ; None if more differs. With `is_open_above` constants
     elsewhere may differ too, and whole conditions of selections."""
-    change = _open_above if is_open_above else _as_it_stands
+    change = _without_constants if is_open_above else _unchanged
     if _neutral(before, change) != _neutral(after, change):
         return None
     old, new = _stacks(before), _stacks(after)
     return {
-        access: MovedConditions(own, new[access])
-        for access, own in old.items()
-        if own != new[access]
+        access: MovedConditions(predicates, new[access])
+        for access, predicates in old.items()
+        if predicates != new[access]
     }
 
 
@@ -77,21 +75,21 @@ def _is_on_scan(plan: Plan) -> bool:
 
 
 def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan without the conditions right above its scans, other nodes changed by `change`."""
+    """The plan without the conditions right above its scans; `change` applies to other nodes."""
     # The state of a fixpoint depends on constants inside it.
-    below = _as_it_stands if isinstance(plan, Fixpoint) else change
+    below = _unchanged if isinstance(plan, Fixpoint) else change
     result = map_inputs(plan, lambda child: _neutral(child, below))
     if isinstance(result, Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
 
 
-def _as_it_stands(node: Plan) -> Plan:
+def _unchanged(node: Plan) -> Plan:
     return node
 
 
-def _open_above(node: Plan) -> Plan:
-    """The node without constants that decide on rows, not on state."""
+def _without_constants(node: Plan) -> Plan:
+    """The node without constants that affect its rows but not the form of its state."""
     match node:
         case Select():
             return replace(node, predicate=_TRUE)
@@ -149,7 +147,7 @@ def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
             predicates.append(below.predicate)
             below = below.child
         if isinstance(below, Scan):
-            # From above: the first of several selections on a scan has the others below it.
+            # The topmost of several selections on a scan has the others below it.
             result.setdefault(below.access, tuple(reversed(predicates)))
     return result
 
@@ -165,8 +163,8 @@ def _leaving(before: tuple[Expr, ...], after: tuple[Expr, ...]) -> tuple[tuple[E
 
 
 def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Condition of rows that meet `before` and for which `part` is false or NULL. It is known to be
-    false only where `before` excludes NULL."""
+    """A condition of rows that meet `before` and for which `part` is not true; none if `part` may
+    be NULL."""
     if not isinstance(part, Compare):
         return ()
     if not isinstance(part.right, Literal) or part.right.value is None:

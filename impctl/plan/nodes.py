@@ -1,4 +1,9 @@
-"""Frozen plan nodes."""
+"""Frozen plan nodes.
+
+Law: every column has one identity (`Attribute.id`), unique in the whole plan, so that an expression
+means the same wherever it is moved; names are for people and for the result. HAVING is a Select
+above an Aggregate.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +18,24 @@ from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Node, Span
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 
-# Which rows of a fixpoint stay where only the best of each group count. Law: rows with equal
-# `keys` are a group. A row stays if one of its `values` is the least of its group's (or
-# greatest), NULL left out; rows that tie stay together, and where a group has no value but NULL,
-# its rows with NULL do. So a fixpoint that goes on for ever, as costs along a circle do, may have
-# an end: T is then what the rounds come to when rows that another one beats derive nothing.
-# Columns are told by their places.
-
 
 class BestValue(Struct, frozen=True):
-    """A column whose least value is the best, or its greatest."""
+    """A column, by position, whose least (or greatest) value is the best."""
 
     place: int
     greatest: bool = False
 
     @property
     def function(self) -> str:
-        """The aggregate of the best value."""
         return "max" if self.greatest else "min"
 
 
 class BestOnly(Struct, frozen=True):
-    """Group columns, ascending, and the values that decide. With `keeps_null` rows whose value is
-    NULL stay beside the best ones: rows derived from them may be better."""
+    """The rows that a fixpoint keeps if only the best of each group count. `keys` are the positions
+    of the group columns, ascending. A row stays if one of its `values` is the best of its group,
+    ignoring NULL; ties stay together, and in groups with only NULL all rows do. With `keeps_null`
+    rows with NULL always stay, because rows derived from them may be better. Rows that others beat
+    derive nothing, so a recursion without an end, such as costs along a cycle, may get one."""
 
     keys: tuple[int, ...]
     values: tuple[BestValue, ...]
@@ -44,17 +44,14 @@ class BestOnly(Struct, frozen=True):
     def __str__(self) -> str:
         """For fingerprints."""
         values = (f"{value.function} {value.place}" for value in self.values)
-        kept = " null" if self.keeps_null else ""
-        return f"best {', '.join(values)} by {', '.join(map(str, self.keys))}{kept}"
-
-
-# What an expiry asks of the rows of a table: that their time is later than an instant. Law: to
-# rules, safety and engine it is an ordinary selection right above each scan of the table, so
-# nothing else need know of it. NULL is not later than anything, and equal is not later.
+        suffix = " null" if self.keeps_null else ""
+        return f"best {', '.join(values)} by {', '.join(map(str, self.keys))}{suffix}"
 
 
 class LiveRows(Struct, frozen=True):
-    """Rows are live whose `column`, a TIMESTAMP or DATE, is later than a constant of its type."""
+    """Rows of a table with an expiry are live if `column`, a TIMESTAMP or DATE, is later than a
+    constant of its type. In a plan it is an ordinary selection right above each scan of the
+    table."""
 
     column: ColumnName
     later_than: Literal
@@ -64,27 +61,19 @@ class LiveRows(Struct, frozen=True):
         return Compare(CompareOp.GREATER, column, self.later_than)
 
 
-# The relation behind a SELECT without FROM. Law: it has one row, always, and no columns; no table
-# has part in it, so nothing of it is sketched.
-
-
 class OneRow(Struct, frozen=True):
+    """The relation of a SELECT without FROM: one row without columns."""
+
     attributes: tuple[()] = ()
     span: None = None
-    """It has no place in the text."""
 
-
-# Frozen plan nodes for the whole intended algebra. Law: every column has one identity
-# (`Attribute.id`) that is unique in the whole plan, so that an expression means the same wherever
-# it is moved; names are only for people and for the result. Every node keeps its place in the SQL
-# text. HAVING is a Select above an Aggregate.
 
 Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name."""
 
 
 class Attribute(Struct, frozen=True):
-    """An output column of a node. `type` is None where impctl does not know it."""
+    """An output column of a node. `type` is None if impctl does not know it."""
 
     id: AttributeId
     name: ColumnName
@@ -92,12 +81,12 @@ class Attribute(Struct, frozen=True):
     nullable: bool = True
 
     def ref(self, span: Span | None = None) -> ColumnRef:
-        """A reference to this column (an unknown type reads as OTHER)."""
+        """An unknown type becomes OTHER."""
         return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
 class ComputedColumn(Struct, frozen=True):
-    """A computed output column: `expr AS attribute`."""
+    """`expr AS attribute`."""
 
     attribute: Attribute
     expr: Expr
@@ -158,9 +147,8 @@ class Project(Node, frozen=True):
 
 
 class Join(Node, frozen=True):
-    """Join; `condition` None is a cross join. SEMI and ANTI output the left columns only.
-    `null_aware` marks NOT IN, whose anti join yields nothing for a left row once any comparison is
-    NULL."""
+    """Without a `condition` a cross join. SEMI and ANTI output the left columns only. `null_aware`
+    marks the ANTI join of NOT IN, which drops a left row if any comparison is NULL."""
 
     kind: JoinKind
     left: Plan
@@ -170,13 +158,21 @@ class Join(Node, frozen=True):
 
 
 class Aggregate(Node, frozen=True):
-    """GROUP BY `keys`; no keys is one global group, which exists on empty input too.
-    `grouping_sets` lists index tuples into `keys`; None is plain GROUP BY."""
+    """GROUP BY `keys`; without keys one global group, also of empty input. `grouping_sets` are
+    tuples of indices into `keys`; None is plain GROUP BY."""
 
     child: Plan
     keys: tuple[ComputedColumn, ...]
     aggregates: tuple[AggregateOutput, ...]
     grouping_sets: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def common_keys(self) -> tuple[ComputedColumn, ...]:
+        """The keys that are in every grouping set."""
+        sets = self.grouping_sets or ()
+        return tuple(
+            key for index, key in enumerate(self.keys) if all(index in chosen for chosen in sets)
+        )
 
 
 class Distinct(Node, frozen=True):
@@ -195,7 +191,7 @@ class SetOperation(Node, frozen=True):
 
 
 class SortKey(Struct, frozen=True):
-    """One ORDER BY term with explicit direction and place of NULLs."""
+    """One ORDER BY term with explicit direction and position of NULLs."""
 
     expr: Expr
     descending: bool
@@ -203,7 +199,7 @@ class SortKey(Struct, frozen=True):
 
 
 class Sort(Node, frozen=True):
-    """ORDER BY without LIMIT: no effect on which rows there are."""
+    """ORDER BY without LIMIT, which has no effect on the set of rows."""
 
     child: Plan
     order: tuple[SortKey, ...]
@@ -257,8 +253,8 @@ class Explode(Node, frozen=True):
 
 
 class Witness(Node, frozen=True):
-    """Rows that are first by one of the `orders` among rows with equal `partition_by`. Ties are all
-    first; a row first by two orders comes twice. Only `rules.witnesses` makes it."""
+    """Rows that are first by one of the `orders` among rows with equal `partition_by`, with ties; a
+    row that is first by two orders occurs twice. Only `rules.witnesses` makes it."""
 
     child: Plan
     partition_by: tuple[Expr, ...]
@@ -273,10 +269,10 @@ class Recursive(Node, frozen=True):
 
 
 class Fixpoint(Node, frozen=True):
-    """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
-    Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
-    every derivation counts (UNION ALL), in at most `levels` levels (None: 100). Sketched by one
-    derivation of each row if it `chooses`, by all derivations of the answer if it `answers`."""
+    """The least T with T = base UNION step, where `Recursive` leaves of the step read T. Columns
+    match by position. `is_set`: each row once (NULL equals NULL), or only the `best` rows; else
+    every derivation counts (UNION ALL), in at most `levels` levels (None: 100). If it `chooses`, it
+    is sketched by one derivation of each row; if it `answers`, by all derivations of the answer."""
 
     id: FixpointId
     base: Plan
@@ -309,10 +305,10 @@ Plan = (
 
 
 class Query(Struct, frozen=True):
-    """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
-    `nondeterministic`: constructs, with spans, whose result may differ between runs; `mentions`:
-    tables that the text names and where, read or not; `live`: conditions on rows of those with an
-    expiry; `unused`: fixpoints of WITH entries that no plan has. `cut`: LIMIT of the rows."""
+    """A parsed query. `nondeterministic`: constructs whose result may differ between runs;
+    `mentions`: tables that the text names, read or not, in order; `cut`: LIMIT of the rows; `live`:
+    conditions on rows of tables with an expiry; `unused`: fixpoints of WITH entries that the plan
+    does not have."""
 
     sql: str
     root: Plan
@@ -324,11 +320,10 @@ class Query(Struct, frozen=True):
 
     @property
     def tables(self) -> tuple[TableName, ...]:
-        """Tables that the text names, each once."""
         return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
-        return hash(self.sql)  # nearly unique; a plan is large, its nodes keep no hash
+        return hash(self.sql)  # nearly unique; a plan is large and does not cache its hash
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
@@ -369,7 +364,7 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
 
 
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    """Direct inputs of a node, left to right."""
+    """Left to right."""
     match plan:
         case Scan() | Recursive() | OneRow():
             return ()
@@ -394,7 +389,7 @@ def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
 
 
 def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The node over its changed inputs; the same object where none changes."""
+    """The node over its changed inputs; the same object if none changes."""
     inputs = inputs_of(plan)
     changed = tuple(map(change, inputs))
     return plan if all(map(is_, changed, inputs)) else with_inputs(plan, changed)
@@ -402,10 +397,10 @@ def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:
     """The node and everything below it, outermost first."""
-    left = [plan]
-    while left:
-        yield (node := left.pop())
-        left.extend(reversed(inputs_of(node)))
+    pending = [plan]
+    while pending:
+        yield (node := pending.pop())
+        pending.extend(reversed(inputs_of(node)))
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
@@ -413,12 +408,8 @@ def scans_of(plan: Plan) -> tuple[Scan, ...]:
     return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))
 
 
-# The scalar expressions that stand in a plan node. Law: all of the node itself, none of what is
-# below it.
-
-
 def expressions_of(node: Plan) -> tuple[Expr, ...]:
-    """All scalar expressions of the node itself."""
+    """All scalar expressions of the node, without those of nodes below."""
     match node:
         case Select():
             return (node.predicate,)

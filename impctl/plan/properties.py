@@ -53,21 +53,19 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AccessId, AttributeId
 
-# Whether evaluating an expression can fail on some row, under Spark's ANSI rules. Law: False only
-# where no value of the columns' types can make it fail; True when unsure. A rule never evaluates
-# what can fail on rows that did not reach it before: a query that works must not start to fail.
-
 _TOTAL = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY})
 _WIDTH = {Kind.BYTE: 1, Kind.SHORT: 2, Kind.INTEGER: 4, Kind.LONG: 8}
 
 
 def can_fail(expr: Expr) -> bool:
-    """Whether some row could make the expression fail."""
+    """Whether some row could make the expression fail under Spark's ANSI rules; True when unsure.
+    Rules never evaluate an expression that can fail on rows that did not reach it before, so that a
+    query that works does not start to fail."""
     return any(part_can_fail(part) for part in walk(expr))
 
 
 def part_can_fail(part: Expr) -> bool:
-    """Whether the outermost step of the expression can fail, given its operands' values."""
+    """Whether the outermost operation of the expression can fail."""
     match part:
         case Literal() | ColumnRef() | And() | Or() | Not() | IsNull():
             return False
@@ -114,19 +112,17 @@ def _is_widening(source: SqlType | None, target: SqlType) -> bool:
     return False
 
 
-# What becomes of values that depend on the order of rows: shown, or deciding. Law: such a value
-# (COLLECT_SET, MODE, FIRST ...) is any of several right ones, whenever Spark runs. Where it is
-# only shown, it decides neither which rows there are nor another value that must be fixed, so a
-# sketch that holds whole groups leaves it as free as it was. Where it decides, no two runs need
-# agree on the rows.
+# The result of an order-dependent function (COLLECT_SET, MODE, FIRST ...) is any of several correct
+# values. If the query only outputs it, a sketch of whole groups changes nothing: the value is still
+# any of these. If it decides on rows or on other values, two runs need not agree.
 
 OrderDependentColumns = dict[AttributeId, tuple[str, Span | None]]
-"""Columns with such values, and the function of each with its place."""
+"""Columns with such values, and the function of each with its span."""
 _LOOSE = ORDER_DEPENDENT - TIE_DEPENDENT
 
 
 def deciding_functions(root: Plan) -> tuple[tuple[str, Span | None], ...]:
-    """Order-dependent functions that affect something in the plan, with places."""
+    """Order-dependent functions that decide on rows or other values, with spans."""
     result: list[tuple[str, Span | None]] = []
     _follow(root, result)
     return tuple(dict.fromkeys(result))
@@ -141,18 +137,19 @@ def order_dependent_columns(root: Plan) -> frozenset[int]:
 
 
 def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> OrderDependentColumns:
-    """The loose columns of a node's output; adds those that decide in it or below to `deciding`."""
+    """The order-dependent columns of a node's output; appends functions that decide to
+    `deciding`."""
     loose: OrderDependentColumns = {}
     for below in inputs_of(node):
         loose |= _follow(below, deciding)
     if isinstance(node, Aggregate):
-        own = {
+        calls = {
             output.attribute.id: (output.call.function, output.call.span)
             for output in node.aggregates
             if output.call.function in _LOOSE
         }
         deciding += _read_by(_read(node), loose)
-        return own
+        return calls
     if isinstance(node, Project):
         read = (
             (output.attribute.id, columns_of(output.expr) & loose.keys()) for output in node.outputs
@@ -184,27 +181,20 @@ def _read(node: Plan) -> Sequence[Expr]:
     return expressions_of(node)
 
 
-# Window calls that see their whole partition, so that all its rows have one value. Law:
-# `is_whole` only where the frame of every row is all rows of its partition, whatever the order.
-
 _WHOLE = frozenset(
     f"{unit} between unbounded preceding and unbounded following" for unit in ("rows", "range")
 )
 
 
 def is_whole(call: WindowCall) -> bool:
-    """Whether the call's frame is the whole partition; without ORDER BY and frame it is."""
+    """Whether the call's frame is the whole partition for every row, so that all have one value."""
     if call.frame is None:
         return not call.order
     return " ".join(call.frame.lower().split()) in _WHOLE
 
 
-# The conditions that stand right above the scans of a plan. Law: a row of the access that meets
-# not all of its conditions is dropped there, whatever the plan makes of the others above.
-
-
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
-    """Conditions on the rows of each access that has any."""
+    """The conditions right above each scan that has any: other rows of the access are dropped."""
     result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in nodes_of(root):
         conditions: tuple[Expr, ...] = ()
@@ -213,18 +203,13 @@ def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
             conditions += conjuncts(below.predicate)
             below = below.child
         if isinstance(below, Scan) and conditions:
-            # From above: the first of several filters on a scan has the others below it.
+            # The topmost of several filters on a scan has the others below it.
             result.setdefault(below.access, conditions)
     return result
 
 
-# Which accesses a plan yields nothing without. Law: where one of them has no row, the plan has
-# none. What an outer join pads, what NOT EXISTS and EXCEPT leave, and the other branch of a union
-# need no rows of theirs; a grouping without keys has a row over nothing.
-
-
 def indispensable(plan: Plan) -> frozenset[AccessId]:
-    """Accesses without whose rows the plan has none."""
+    """Accesses without whose rows the plan has no rows."""
     if isinstance(plan, Scan):
         return frozenset({plan.access})
     below = [indispensable(child) for child in inputs_of(plan)]
@@ -238,6 +223,7 @@ def indispensable(plan: Plan) -> frozenset[AccessId]:
         case Join() | SetOperation():
             return below[0] & below[1]
         case Aggregate() if not plan.keys or plan.grouping_sets is not None:
+            # A group without keys has a row over no rows.
             return frozenset()
         case _:
             return below[0] if len(below) == 1 else frozenset()

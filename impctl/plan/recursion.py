@@ -19,10 +19,10 @@ from impctl.expr.nodes import (
     CompareOp,
     Expr,
     columns_of,
-    conjuncts,
+    equated_columns,
 )
 from impctl.expr.types import type_of
-from impctl.plan.lineage import IsLeaf, LeafWay, NotFollowedError, ways_of
+from impctl.plan.lineage import IsLeaf, LeafPath, NotFollowedError, paths_of
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -48,23 +48,15 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AccessId, AttributeId, FixpointId
 
-# What the plan of a fixpoint says of its rows: how steps read them, which columns stay. Law: a
-# column is stable if every row that a step derives has in it the very value of the rows it is
-# derived from; so all rows of a derivation have it. A step is linear if no row of it is derived
-# from two. Where it cannot be told, a column is not stable and a step not linear.
-
-_MOST_WAYS = 64
-"""Limit on ways through the UNIONs of a step; beyond it nothing is known."""
-
-_ONE_OF_THEM = frozenset({"min", "max"})
-"""Functions whose value is that of one row."""
-
+_MOST_PATHS = 64
+"""Limit on paths through the UNIONs of a step; beyond it nothing is known."""
 _Origin = tuple[AttributeId, int]
 """A leaf, by its first column, and the position of one of its columns."""
 
 
-class _StepWay(Struct, frozen=True):
-    """One way through the UNIONs of a step: the leaves read, and what equals their columns."""
+class _StepPath(Struct, frozen=True):
+    """A path through the UNIONs of a step: the leaves it reads, and per column the columns of
+    leaves that equal it."""
 
     leaves: tuple[AttributeId, ...]
     origins: Mapping[AttributeId, frozenset[_Origin]]
@@ -72,29 +64,30 @@ class _StepWay(Struct, frozen=True):
 
 def is_linear(fixpoint: Fixpoint) -> bool:
     """Whether every row of the step is derived from at most one row of the fixpoint."""
-    ways = _ways(fixpoint.step, fixpoint.id)
-    return ways is not None and all(len(way.leaves) <= 1 for way in ways)
+    paths = _paths(fixpoint.step, fixpoint.id)
+    return paths is not None and all(len(path.leaves) <= 1 for path in paths)
 
 
 def is_derived_from_one_row(fixpoint: Fixpoint) -> bool:
     """Whether every row of the step is derived from exactly one row of the fixpoint."""
-    ways = _ways(fixpoint.step, fixpoint.id)
-    return bool(ways) and all(len(way.leaves) == 1 for way in ways or ())
+    paths = _paths(fixpoint.step, fixpoint.id)
+    return bool(paths) and all(len(path.leaves) == 1 for path in paths or ())
 
 
 def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
-    """Ids of the fixpoint's columns that no step changes. A step with rows not derived from the
-    fixpoint's own has no stable columns."""
-    ways = _ways(fixpoint.step, fixpoint.id)
-    if not ways or not all(way.leaves for way in ways):
+    """Ids of the fixpoint's columns that no step changes: every derived row has the value of the
+    rows that it is derived from. None for a step with rows that derive from no row of the
+    fixpoint."""
+    paths = _paths(fixpoint.step, fixpoint.id)
+    if not paths or not all(path.leaves for path in paths):
         return frozenset()
     heads = attributes_of(fixpoint.step)
     return frozenset(
         attribute.id
-        for place, (attribute, head) in enumerate(zip(fixpoint.attributes, heads, strict=True))
+        for position, (attribute, head) in enumerate(zip(fixpoint.attributes, heads, strict=True))
         if all(
-            {(leaf, place) for leaf in way.leaves} <= way.origins.get(head.id, frozenset())
-            for way in ways
+            {(leaf, position) for leaf in path.leaves} <= path.origins.get(head.id, frozenset())
+            for path in paths
         )
     )
 
@@ -115,31 +108,33 @@ def keyed_rows(
 
 def leaves_in(plan: Plan, fixpoint: FixpointId) -> tuple[Recursive, ...]:
     """Leaves of the plan that read the fixpoint with this id, left to right."""
-    leaves = (node for node in nodes_of(plan) if isinstance(node, Recursive))
-    return tuple(leaf for leaf in leaves if leaf.fixpoint == fixpoint)
+    nodes = nodes_of(plan)
+    return tuple(n for n in nodes if isinstance(n, Recursive) and n.fixpoint == fixpoint)
 
 
 def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
     return bool(leaves_in(plan, fixpoint))
 
 
-def _ways(plan: Plan, fixpoint: FixpointId) -> list[_StepWay] | None:
-    """All ways through the plan; None where there are too many, or one is not followed."""
+def _paths(plan: Plan, fixpoint: FixpointId) -> list[_StepPath] | None:
+    """All paths through the plan; None if there are too many or one cannot be followed."""
     if not reads_fixpoint(plan, fixpoint):
-        return [_StepWay((), {})]
+        return [_StepPath((), {})]
     match plan:
         case Recursive():
             leaf = plan.attributes[0].id
             columns = enumerate(plan.attributes)
-            return [_StepWay((leaf,), {a.id: frozenset({(leaf, at)}) for at, a in columns})]
+            return [
+                _StepPath((leaf,), {a.id: frozenset({(leaf, position)}) for position, a in columns})
+            ]
         case Sort() | Distinct():
-            return _ways(plan.child, fixpoint)
+            return _paths(plan.child, fixpoint)
         case Select():
-            below = _ways(plan.child, fixpoint)
-            return below and [_equated(way, plan.predicate) for way in below]
+            below = _paths(plan.child, fixpoint)
+            return below and [_equated(path, plan.predicate) for path in below]
         case Project():
-            below = _ways(plan.child, fixpoint)
-            return below and [_projected(way, plan) for way in below]
+            below = _paths(plan.child, fixpoint)
+            return below and [_projected(path, plan) for path in below]
         case Join():
             return _joined(plan, fixpoint)
         case SetOperation(kind=SetKind.UNION):
@@ -147,70 +142,62 @@ def _ways(plan: Plan, fixpoint: FixpointId) -> list[_StepWay] | None:
     return None
 
 
-def _projected(way: _StepWay, plan: Project) -> _StepWay:
+def _projected(path: _StepPath, plan: Project) -> _StepPath:
     return replace(
-        way,
+        path,
         origins={
-            output.attribute.id: way.origins[output.expr.id]
+            output.attribute.id: path.origins[output.expr.id]
             for output in plan.outputs
-            if isinstance(output.expr, ColumnRef) and output.expr.id in way.origins
+            if isinstance(output.expr, ColumnRef) and output.expr.id in path.origins
         },
     )
 
 
-def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepWay] | None:
-    left, right = (_ways(side, fixpoint) for side in (plan.left, plan.right))
-    if left is None or right is None or len(left) * len(right) > _MOST_WAYS:
+def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepPath] | None:
+    left, right = (_paths(side, fixpoint) for side in (plan.left, plan.right))
+    if left is None or right is None or len(left) * len(right) > _MOST_PATHS:
         return None
     result = [
-        _StepWay((*first.leaves, *second.leaves), {**first.origins, **second.origins})
+        _StepPath((*first.leaves, *second.leaves), {**first.origins, **second.origins})
         for first in left
         for second in right
     ]
     if plan.kind is not JoinKind.INNER or plan.condition is None:
         return result
-    return [_equated(way, plan.condition) for way in result]
+    return [_equated(path, plan.condition) for path in result]
 
 
-def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepWay] | None:
-    result: list[_StepWay] = []
+def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
+    result: list[_StepPath] = []
     for side in inputs_of(plan):
-        ways = _ways(side, fixpoint)
-        if ways is None or len(result) + len(ways) > _MOST_WAYS:
+        paths = _paths(side, fixpoint)
+        if paths is None or len(result) + len(paths) > _MOST_PATHS:
             return None
         pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
-        for way in ways:
+        for path in paths:
             origins = {
-                output.id: way.origins[source.id]
+                output.id: path.origins[source.id]
                 for output, source in pairs
-                if source.id in way.origins and source.type == output.type
+                if source.id in path.origins and source.type == output.type
             }
-            result.append(_StepWay(way.leaves, origins))
+            result.append(_StepPath(path.leaves, origins))
     return result
 
 
-def _equated(way: _StepWay, predicate: Expr) -> _StepWay:
-    """The way with the condition's equalities; skips values that are equal but not identical."""
-    pairs = [pair for part in conjuncts(predicate) for pair in _equal_columns(part)]
-    origins = dict(way.origins)
+def _equated(path: _StepPath, predicate: Expr) -> _StepPath:
+    """The path with the condition's equalities, except of types with values such as 0.0 and -0.0,
+    which are equal but not identical."""
+    pairs = [
+        (left.id, right.id)
+        for left, right in equated_columns(predicate)
+        if left.type == right.type and not (left.type.is_fractional or left.type.kind is Kind.OTHER)
+    ]
+    origins = dict(path.origins)
     for _ in pairs:
-        for one, other in pairs:
-            both = origins.get(one, frozenset()) | origins.get(other, frozenset())
-            origins[one] = origins[other] = both
-    return replace(way, origins=origins)
-
-
-def _equal_columns(part: Expr) -> Iterator[tuple[AttributeId, AttributeId]]:
-    match part:
-        case Compare(
-            CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL, ColumnRef() as one, ColumnRef() as other
-        ) if one.type == other.type and _has_identical_equals(one):
-            yield one.id, other.id
-
-
-def _has_identical_equals(ref: ColumnRef) -> bool:
-    """Whether equal values of its type are identical, unlike 0.0 and -0.0."""
-    return not ref.type.is_fractional and ref.type.kind is not Kind.OTHER
+        for left, right in pairs:
+            both = origins.get(left, frozenset()) | origins.get(right, frozenset())
+            origins[left] = origins[right] = both
+    return replace(path, origins=origins)
 
 
 def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
@@ -218,8 +205,8 @@ def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
     below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in inputs_of(plan)))
     match plan:
         case Project():
-            made = ((out.attribute.id, columns_of(out.expr)) for out in plan.outputs)
-            return frozenset(name for name, read in made if read & below)
+            outputs = ((out.attribute.id, columns_of(out.expr)) for out in plan.outputs)
+            return frozenset(name for name, read in outputs if read & below)
         case Aggregate():
             keys = (out.attribute.id for out in plan.keys if columns_of(out.expr) & below)
             calls = ((out.attribute, out.call.function, out.call.arguments)
@@ -244,20 +231,19 @@ def _summed(
     for attribute, function, arguments in calls:
         is_summed = attribute.type is None or attribute.type.is_fractional
         is_read = any(columns_of(argument) & below for argument in arguments)
-        if is_read or (is_summed and function not in _ONE_OF_THEM):
+        if is_read or (is_summed and function not in ("min", "max")):
             yield attribute.id
 
 
-# Fixpoints taken for tables: plans that read the rows derived as any other rows. Law: over a
-# table that holds the rows of a fixpoint, the plan with that table in the fixpoint's place yields
-# what it did. The step over the same table yields a row for every derivation whose rows are in
-# the fixpoint; so what of the tables base and step use, over it, is all that derives its rows.
-# Where the best rows alone are kept, what derives other ones is left out (`deriving`). Columns of
-# such a table are called by their places, since those of a WITH entry may share a name.
+# Fixpoints as tables. Law: over a table with the rows of a fixpoint, the plan that reads the table
+# instead of the fixpoint yields the same rows. The step over the table yields a row for every
+# derivation from rows of the fixpoint; so the lineage of base and step over the table is all that
+# derives its rows. If only the best rows are kept, `base_and_step` omits derivations of others.
+# Columns of the table are named by position, since those of a WITH entry may share a name.
 
 
 def table_of(node: Fixpoint | Recursive) -> Scan:
-    """An access of a table with the rows, under the node's attributes."""
+    """An access of a table with the fixpoint's rows, with the node's attributes."""
     name = node.id if isinstance(node, Fixpoint) else node.fixpoint
     columns = tuple(
         replace(attribute, name=column)
@@ -267,12 +253,11 @@ def table_of(node: Fixpoint | Recursive) -> Scan:
 
 
 def column_names(node: Fixpoint | Recursive) -> list[str]:
-    """Column names of such a table."""
-    return [f"column{place}" for place in range(len(node.attributes))]
+    return [f"column{position}" for position in range(len(node.attributes))]
 
 
 def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
-    """The fixpoints of a plan that are in no other one."""
+    """The fixpoints of a plan that are not inside another."""
     if isinstance(plan, Fixpoint):
         yield plan
         return
@@ -292,19 +277,18 @@ def with_fixpoint_tables(plan: Plan) -> Plan:
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
-    """Leaves of the step that read the fixpoint."""
     return leaves_in(fixpoint.step, fixpoint.id)
 
 
 def step_over_table(fixpoint: Fixpoint) -> Plan:
-    """The step with tables instead of its own rows."""
-    return _over_table(fixpoint.step, fixpoint)
+    """The step with tables instead of leaves that read the fixpoint."""
 
+    def over_table(plan: Plan) -> Plan:
+        if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
+            return table_of(plan)
+        return map_inputs(plan, over_table)
 
-def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
-    if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
-        return table_of(plan)
-    return map_inputs(plan, lambda child: _over_table(child, fixpoint))
+    return over_table(fixpoint.step)
 
 
 def base_and_step(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
@@ -319,29 +303,32 @@ def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
     """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(attributes_of(plan), table.attributes, strict=True)
-    same = tuple(
+    equalities = tuple(
         Compare(CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
     )
-    return Join(JoinKind.SEMI, plan, table, same[0] if len(same) == 1 else And(same))
+    return Join(
+        JoinKind.SEMI, plan, table, equalities[0] if len(equalities) == 1 else And(equalities)
+    )
 
 
-# When a fixpoint may keep the best rows of each group alone, and the answer stays as it is. Law:
-# it may where (1) its rows are read through MIN and MAX of some of its columns, the *values*, or
-# joined back to these by equality; (2) a step makes of a value v only v + e, or, where the least
-# counts, the greater of v and e (where the greatest counts, the lesser), and no other column of
-# it; (3) no condition reads a value, unless there is only one and it is bounded on the side of
-# the worse ones; (4) groups are told by all columns that anything of this reads, e included. Then
-# what a worse row derives a better one of its group derives, no worse, with the same rows of
-# tables: so where the rows without the rule have an end, the best of each group are the same, and
-# where they go on and on, as costs along a circle do, the best are those that all rounds come to.
-# Whether e is above zero decides on nothing but the end: along a circle below zero there is none,
-# nor are there bounds to paths of one cost along a circle of cost zero. The lesser of v and e,
-# where the least counts, would be better than v: along a circle the row that v came from would be
-# beaten by what came of it, and nothing be left for it to stand on. What ties: v + e is as much
-# better as v is, so all rows that are best stay, whatever else is in them (a path); the greater
-# of v and e is not, so there nothing else may be in them. Numbers that are rounded may do either,
-# so doubles are not added. NULL is no value: greatest(NULL, e) is e, so there rows with NULL
-# stay, too.
+# When a fixpoint may keep only the best rows of each group without changing the answer. Law:
+# (1) Its rows are read only through MIN and MAX of some of its columns, the *values*, or are joined
+#     back to these by equality.
+# (2) A step computes from a value v only v + e or, if the least is best, greatest(v, e) (if the
+#     greatest is best, least(v, e)), and no other column.
+# (3) No condition reads a value, except that a single value may be bounded on its worse side.
+# (4) The groups are by all columns that anything here reads, including e.
+# Then whatever a worse row derives, a better row of its group derives no worse with the same rows
+# of tables. So if the recursion ends without the rule, the best rows of each group are the same; if
+# it does not, as with costs along a cycle, they are those that all rounds converge to. The sign of
+# e only decides whether the recursion ends: it does not along a cycle of negative cost, or if rows
+# contain paths along a cycle of cost zero.
+# If the least is best, least(v, e) could be better than v: along a cycle a derived row would
+# replace the row that it was derived from.
+# Ties: v + e is better by as much as v is, so all best rows stay, whatever else they contain (such
+# as a path). greatest(v, e) may tie for different v, so there rows contain nothing else. Rounded
+# numbers can do either, so doubles are not added.
+# NULL is no value, but greatest(NULL, e) is e, so there rows with NULL stay too.
 
 _FUNCTIONS = {"min": False, "max": True}
 _NARROW_DIGITS = 18
@@ -354,8 +341,8 @@ class NotBestOnlyError(Exception):
 
 
 class RequiredRows(Struct, frozen=True):
-    """Rows required of a fixpoint: the best of these values, in groups by at least these columns.
-    `has_bounds` where conditions above bound the value."""
+    """Rows required of a fixpoint: the best by these values, in groups by at least these columns.
+    `has_bounds`: conditions above bound the value."""
 
     keys: frozenset[int]
     values: tuple[BestValue, ...]
@@ -363,78 +350,75 @@ class RequiredRows(Struct, frozen=True):
 
 
 def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
-    """Rows of a fixpoint that this grouping needs; NotBestOnlyError where it needs all."""
+    """Rows of a fixpoint that this grouping needs; NotBestOnlyError if it needs all."""
     if plan.grouping_sets is not None:
         raise NotBestOnlyError("the query groups them by several sets of columns")
-    ways = _followed(plan.child, lambda node: node is fixpoint)
+    paths = _followed(plan.child, lambda node: node is fixpoint)
     keys: set[int] = set()
     values: dict[BestValue, None] = {}
     for output in plan.aggregates:
         call = output.call
         if call.function not in _FUNCTIONS or call.condition is not None:
-            what = "FILTER" if call.condition is not None else call.function.upper()
-            raise NotBestOnlyError(f"{what} needs all of them")
-        for way in (way for way in ways if way.leaf is not None):
-            result = _value_read(way, way.over(call.arguments[0]))
+            name = "FILTER" if call.condition is not None else call.function.upper()
+            raise NotBestOnlyError(f"{name} needs all of them")
+        for path in paths:
+            result = _value_read(path, path.over(call.arguments[0]))
             if result is not None:
                 value, read = result
                 values[BestValue(value, _FUNCTIONS[call.function])] = None
                 keys |= read
     wanted = tuple(values)
     has_bounds = False
-    for way in (way for way in ways if way.leaf is not None):
-        keys |= _places(way, (way.over(key.expr) for key in plan.keys))
-        read, is_bounding = _read_by_conditions(way, wanted)
+    for path in paths:
+        keys |= _positions(path, (path.over(key.expr) for key in plan.keys))
+        read, is_bounding = _read_by_conditions(path, wanted)
         keys, has_bounds = keys | read, has_bounds or is_bounding
     return best_only(fixpoint, RequiredRows(frozenset(keys), wanted, has_bounds))
 
 
-def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
-    """Position of the value that MIN or MAX reads, and of what else it reads."""
-    read = sorted(_places(way, (expr,)))
+def _value_read(path: LeafPath, expr: Expr) -> tuple[int, set[int]] | None:
+    """Position of the value that MIN or MAX reads, and positions of what else it reads."""
+    read = sorted(_positions(path, (expr,)))
     if not read:
         return None
-    assert way.leaf is not None
-    for place in read:
-        grown = _grown(expr, way.leaf[place].id)
+    assert path.leaf is not None
+    for position in read:
+        grown = _grown(expr, path.leaf[position].id)
         if grown is None:
             continue
         if grown.compared:
-            # NULL is no best value, yet greatest(NULL, e) is e.
             raise NotBestOnlyError("GREATEST and LEAST turn NULL into a value")
-        return place, _places(way, grown.others)
+        return position, _positions(path, grown.others)
     raise NotBestOnlyError("MIN or MAX reads a value computed from them")
 
 
 def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
-    """Rows that must stay, as far as the fixpoint decides; NotBestOnlyError where all must."""
+    """The rows that the fixpoint must keep; NotBestOnlyError if all."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
-    followed = _followed(
-        fixpoint.step,
-        lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id,
+    paths = _followed(
+        fixpoint.step, lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id
     )
-    ways = [way for way in followed if way.leaf is not None]
     heads = attributes_of(fixpoint.step)
     growths: list[_ValueGrowth] = []
     keys = set(wanted.keys)
     for value in wanted.values:
-        own = fixpoint.attributes[value.place]
+        column = fixpoint.attributes[value.place]
         for side in (attributes_of(fixpoint.base), heads):
-            if side[value.place].type != own.type:
-                raise NotBestOnlyError(f"`{own.name}` is cast")
-        for way in ways:
-            grown = _growth(way, value, own, way.expr(heads[value.place]))
+            if side[value.place].type != column.type:
+                raise NotBestOnlyError(f"`{column.name}` is cast")
+        for path in paths:
+            grown = _growth(path, value, column, path.expr(heads[value.place]))
             growths.append(grown)
-            keys |= _places(way, grown.others)
+            keys |= _positions(path, grown.others)
     has_bounds = wanted.has_bounds
-    for way in ways:
-        read, is_bounding = _read_by_conditions(way, wanted.values)
+    for path in paths:
+        read, is_bounding = _read_by_conditions(path, wanted.values)
         keys, has_bounds = keys | read, has_bounds or is_bounding
-    keys = _closed(keys, ways, heads)
-    _refuse(fixpoint, wanted, keys, ways, has_bounds=has_bounds)
+    keys = _closed(keys, paths, heads)
+    _refuse(fixpoint, wanted, keys, paths, has_bounds=has_bounds)
     is_weak = any(grown.compared for grown in growths)
     if is_weak and any(grown.is_added for grown in growths):
         raise NotBestOnlyError(
@@ -445,10 +429,10 @@ def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
     return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
 
 
-def _closed(keys: set[int], ways: Sequence[LeafWay], heads: Sequence[Attribute]) -> set[int]:
+def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[Attribute]) -> set[int]:
     """These columns and, transitively, those that steps compute them from."""
     while True:
-        read = [_places(way, (way.expr(heads[key]) for key in keys)) for way in ways]
+        read = [_positions(path, (path.expr(heads[key]) for key in keys)) for path in paths]
         more = keys.union(*read)
         if more == keys:
             return keys
@@ -459,119 +443,123 @@ def _refuse(
     fixpoint: Fixpoint,
     wanted: RequiredRows,
     keys: set[int],
-    ways: Sequence[LeafWay],
+    paths: Sequence[LeafPath],
     *,
     has_bounds: bool,
 ) -> None:
-    """NotBestOnlyError where a value decides on more than itself."""
+    """NotBestOnlyError if something other than the value itself depends on it."""
     values = {value.place for value in wanted.values}
     if keys & values:
-        names = ", ".join(f"`{fixpoint.attributes[place].name}`" for place in sorted(keys & values))
+        names = ", ".join(
+            f"`{fixpoint.attributes[position].name}`" for position in sorted(keys & values)
+        )
         raise NotBestOnlyError(f"conditions or other columns read {names}")
     if has_bounds and len(wanted.values) > 1:
         raise NotBestOnlyError("a condition on one value also affects the other")
     heads = attributes_of(fixpoint.step)
-    for place, head in enumerate(heads):
-        if place in values or place in keys:
+    for position, head in enumerate(heads):
+        if position in values or position in keys:
             continue
-        for way in ways:
-            if _places(way, (way.expr(head),)) & values:
-                name = fixpoint.attributes[place].name
+        for path in paths:
+            if _positions(path, (path.expr(head),)) & values:
+                name = fixpoint.attributes[position].name
                 raise NotBestOnlyError(f"`{name}` is computed from a value that MIN or MAX reads")
 
 
-def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
+def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
+    """The paths that read rows of the leaf."""
     try:
-        return ways_of(plan, is_leaf)
+        return [path for path in paths_of(plan, is_leaf) if path.leaf is not None]
     except NotFollowedError as error:
         raise NotBestOnlyError(str(error)) from None
 
 
-def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
+def _positions(path: LeafPath, exprs: Iterable[Expr]) -> set[int]:
     """Positions of the leaf's columns that these expressions read."""
-    if way.leaf is None:
+    if path.leaf is None:
         return set()
-    place = {attribute.id: index for index, attribute in enumerate(way.leaf)}
-    return {place[name] for expr in exprs for name in columns_of(expr) if name in place}
+    positions = {attribute.id: index for index, attribute in enumerate(path.leaf)}
+    return {positions[name] for expr in exprs for name in columns_of(expr) if name in positions}
 
 
 class _ValueGrowth(Struct, frozen=True):
-    """A value with what is added to it, or compared with it by a function."""
+    """How an expression grows with a value: the other operands, the functions that compare it with
+    them, and whether any is added."""
 
     others: tuple[Expr, ...] = ()
     compared: frozenset[str] = frozenset()
     is_added: bool = False
 
 
-def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _ValueGrowth:
-    assert way.leaf is not None
-    if own.type is None or not _has_order(own.type):
-        raise NotBestOnlyError(f"`{own.name}` is of type {own.type or 'unknown'}")
-    grown = _grown(expr, way.leaf[value.place].id)
+def _growth(path: LeafPath, value: BestValue, column: Attribute, expr: Expr) -> _ValueGrowth:
+    assert path.leaf is not None
+    if column.type is None or not _has_order(column.type):
+        raise NotBestOnlyError(f"`{column.name}` is of type {column.type or 'unknown'}")
+    grown = _grown(expr, path.leaf[value.place].id)
     if grown is None:
-        raise NotBestOnlyError(f"a step computes `{own.name}` by more than adding to it")
-    if grown.is_added and own.type.is_fractional:
-        raise NotBestOnlyError(f"`{own.name}` has type {own.type}, and its sums are rounded")
+        raise NotBestOnlyError(f"a step computes `{column.name}` by more than adding to it")
+    if grown.is_added and column.type.is_fractional:
+        raise NotBestOnlyError(f"`{column.name}` has type {column.type}, and its sums are rounded")
     if not grown.compared <= {"least" if value.greatest else "greatest"}:
         raise NotBestOnlyError(
-            f"in a cycle, a derived row could replace the `{own.name}` it was derived from"
+            f"in a cycle, a derived row could replace the `{column.name}` it was derived from"
         )
     return grown
 
 
 def _has_order(kind: SqlType) -> bool:
-    """Whether the engine holds its values in 64 bits (`engine.extremes`)."""
+    """Whether the engine represents its values in 64 bits (`engine.extremes`)."""
     if kind.kind is Kind.DECIMAL:
         return kind.precision <= _NARROW_DIGITS
     return kind.is_numeric or kind.kind in TEMPORAL or kind.kind is Kind.BOOLEAN
 
 
-def _grown(expr: Expr, own: AttributeId) -> _ValueGrowth | None:
-    """How the expression grows with that column; None where unknown."""
+def _grown(expr: Expr, column: AttributeId) -> _ValueGrowth | None:
+    """How the expression grows with the column; None if unknown."""
     match expr:
         case ColumnRef(id=name):
-            return _ValueGrowth() if name == own else None
+            return _ValueGrowth() if name == column else None
         case Cast(operand=below, type=kind) if _is_exact(below, kind):
-            return _grown(below, own)
+            return _grown(below, column)
         case Arithmetic() if _is_rounded(expr):
             return None
         case Arithmetic(op=ArithmeticOp.ADD, left=left, right=right):
-            if own not in columns_of(left):
+            if column not in columns_of(left):
                 left, right = right, left
-            return _with(_grown(left, own), (right,), own, is_added=True)
+            return _with(_grown(left, column), (right,), column, is_added=True)
         case Arithmetic(op=ArithmeticOp.SUBTRACT, left=left, right=right):
-            return _with(_grown(left, own), (right,), own, is_added=True)
+            return _with(_grown(left, column), (right,), column, is_added=True)
         case Call(name=("greatest" | "least") as name, arguments=parts):
-            of_own = [part for part in parts if own in columns_of(part)]
-            if len(of_own) != 1:
+            matches = [part for part in parts if column in columns_of(part)]
+            if len(matches) != 1:
                 return None
-            others = tuple(part for part in parts if part is not of_own[0])
-            return _with(_grown(of_own[0], own), others, own, compared=name)
+            others = tuple(part for part in parts if part is not matches[0])
+            return _with(_grown(matches[0], column), others, column, compared=name)
     return None
 
 
 def _with(
     grown: _ValueGrowth | None,
-    others: tuple[Expr, ...],
-    own: AttributeId,
+    operands: tuple[Expr, ...],
+    column: AttributeId,
     *,
     is_added: bool = False,
     compared: str = "",
 ) -> _ValueGrowth | None:
-    if grown is None or any(own in columns_of(other) for other in others):
+    if grown is None or any(column in columns_of(other) for other in operands):
         return None
     functions = grown.compared | {compared} if compared else grown.compared
-    return _ValueGrowth((*grown.others, *others), functions, grown.is_added or is_added)
+    return _ValueGrowth((*grown.others, *operands), functions, grown.is_added or is_added)
 
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:
     """Whether the cast keeps the value, unless it fails."""
-    result = type_of(below)
-    if result is None:
+    source = type_of(below)
+    if source is None:
         return False
     if kind.kind is Kind.DECIMAL:
-        return result.is_integral or (result.kind is Kind.DECIMAL and result.scale <= kind.scale)
-    return result.is_integral and kind.is_integral
+        return source.is_integral or (source.kind is Kind.DECIMAL and source.scale <= kind.scale)
+    return source.is_integral and kind.is_integral
 
 
 def _is_rounded(expr: Arithmetic) -> bool:
@@ -582,24 +570,23 @@ def _is_rounded(expr: Arithmetic) -> bool:
     return result.scale < max(part.scale for part in parts if part is not None)
 
 
-def _read_by_conditions(way: LeafWay, values: Sequence[BestValue]) -> tuple[set[int], bool]:
+def _read_by_conditions(path: LeafPath, values: Sequence[BestValue]) -> tuple[set[int], bool]:
     """Positions that conditions read besides bounds of the values, and whether there are bounds."""
-    read, has_bounds = _places(way, way.matches), False
-    for condition in way.conditions:
-        rest = _bound(way, condition, values)
+    read, has_bounds = _positions(path, path.matches), False
+    for condition in path.conditions:
+        rest = _bound(path, condition, values)
         has_bounds |= rest is not None
-        read |= _places(way, (condition,)) if rest is None else rest
+        read |= _positions(path, (condition,)) if rest is None else rest
     return read, has_bounds
 
 
-def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:
-    """What else a condition reads that bounds a value on its worse side; None for another
-    condition."""
-    if not isinstance(condition, Compare) or way.leaf is None:
+def _bound(path: LeafPath, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:
+    """What else a condition reads if it bounds a value on its worse side; None if it does not."""
+    if not isinstance(condition, Compare) or path.leaf is None:
         return None
     for value in values:
-        own = way.leaf[value.place]
-        if own.type is not None and own.type.is_fractional:
+        column = path.leaf[value.place]
+        if column.type is not None and column.type.is_fractional:
             continue
         worse, mirrored = (_ABOVE, _BELOW) if value.greatest else (_BELOW, _ABOVE)
         sides = (
@@ -607,34 +594,32 @@ def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[in
             (condition.right, condition.left, mirrored),
         )
         for side, other, allowed in sides:
-            grown = _grown(side, own.id)
+            grown = _grown(side, column.id)
             if grown is None or grown.compared or condition.op not in allowed:
                 continue
-            if own.id not in columns_of(other):
-                return _places(way, (*grown.others, other))
+            if column.id not in columns_of(other):
+                return _positions(path, (*grown.others, other))
     return None
 
 
-# What there is to say of the fixpoints of a plan: what stays, what could be narrowed, and how.
-# Law: remarks decide nothing; each is true of the plan as it stands after the rules.
+# Remarks on the fixpoints of a plan after the rules, for `explain`.
 
 _PAYS = (
     "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "
     "up to about 33% of the rows read"
 )
-"""Measured with one source. A million random links: deleting 10 % took 152 ms, recomputing 187;
-inserting 20 % 59 and 170, 40 % 203 and 140. A power law of 44,004 links: deleting 20 % took 6 ms,
-recomputing 7; inserting 40 % 5 and 7."""
+"""Measured from one source, updating and recomputing in ms. A million random links: deleting 10%
+152 and 187; inserting 20% 59 and 170, 40% 203 and 140. A power law of 44,004 links: deleting 20% 6
+and 7; inserting 40% 5 and 7."""
 
 
 def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
-    """Remarks by position in `nodes_of(root)`. `keyed` are the columns that fixpoints are keyed
-    on."""
-    result, all_kept = {}, _all_kept(root)
+    """Remarks by position in `nodes_of(root)`. `keyed`: columns that fixpoints are keyed on."""
+    result, all_kept = {}, _why_all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
-            own = _of_fixpoint(node, frozenset(keyed))
-            result[position] = "; ".join((*own, *all_kept.get(position, ())))
+            notes = _of_fixpoint(node, frozenset(keyed))
+            result[position] = "; ".join((*notes, *all_kept.get(position, ())))
         elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
             result[position] = _of_filter(node, node.child)
     return {position: note for position, note in result.items() if note}
@@ -649,7 +634,7 @@ def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]
         )
     stable = stable_columns(node)
     if node.best is not None:
-        stable &= {node.attributes[place].id for place in node.best.keys}
+        stable &= {node.attributes[position].id for position in node.best.keys}
     if stable:
         yield (
             f"conditions on {_named(node, stable)} apply to its first part, because no step "
@@ -667,10 +652,10 @@ def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]
         yield _PAYS
 
 
-def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
+def _why_all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     """Why fixpoints below MIN or MAX keep all of their rows, by position."""
     nodes = list(nodes_of(root))
-    place = {id(node): position for position, node in enumerate(nodes)}
+    positions = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
         calls = [output.call for output in node.aggregates] if isinstance(node, Aggregate) else []
@@ -681,16 +666,16 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
                 if fixpoint.best is None:
                     best_of_groups(node, fixpoint)
             except NotBestOnlyError as error:
-                result[place[id(fixpoint)]] = (
+                result[positions[id(fixpoint)]] = (
                     f"keeps rows that MIN or MAX does not need: {error}",
                 )
     return result
 
 
 def _of_filter(node: Select, child: Fixpoint) -> str:
-    """Why the condition is not applied inside, where another step would allow it."""
-    own = frozenset(attribute.id for attribute in child.attributes)
-    changing = columns_of(node.predicate) & (own - stable_columns(child))
+    """Why the condition is not applied inside the fixpoint."""
+    columns = frozenset(attribute.id for attribute in child.attributes)
+    changing = columns_of(node.predicate) & (columns - stable_columns(child))
     if not changing:
         return ""
     names = _named(child, changing)
@@ -705,7 +690,7 @@ def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:
 
 
 def _whole_table(base: Plan) -> str | None:
-    """The table whose rows are exactly the base."""
+    """The table whose rows are exactly those of the base."""
     while isinstance(base, Project | Sort | Distinct):
         base = base.child
     return base.table if isinstance(base, Scan) else None

@@ -1,4 +1,11 @@
-"""Whether one condition implies another, for corresponding rows of two queries."""
+"""Whether one condition implies another, for corresponding rows of two queries.
+
+Law: if `find_gap` returns None, then for every pair of rows related as the columns say, "the
+premise is true of the first row" implies "the conclusion is true of the second". Comparisons of one
+expression with constants are compared as intervals and sets; other parts must have the same text
+and be preserved (`safety.direction`). NULL is not true, so three-valued logic needs no special
+case.
+"""
 
 from __future__ import annotations
 
@@ -40,24 +47,21 @@ from impctl.safety.direction import (
     direction,
     find_objection,
 )
-from impctl.safety.facts import normalised
+from impctl.safety.facts import normalized
 from impctl.types import AttributeId
-
-# Constants of conditions, compared as the condition would compare them. Law: `surely_at_least`
-# and `surely_above` hold only if, in the type in which Spark compares either constant with the
-# operand, the one value is at least (or above) the other whatever the session's time zone; unsure
-# is False. NaN is the greatest value and equal to itself, -0.0 equals 0.0.
 
 _LOCAL_TIME = re.compile(r"\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}:\d{2}(\.\d{1,6})?)?")
 _EPOCH = datetime(1970, 1, 1)
 _DAY = 86_400 * 1_000_000
 
 Rank = tuple[bool, bool | int | float | Decimal | bytes]
-"""Sorts as Spark sorts: NaN last."""
+"""Sorts as Spark does: NaN last, -0.0 equal to 0.0."""
 
 
 class Point(Struct, frozen=True):
-    """A constant somewhere from `low` to `high`; two of the same `text` are the same value."""
+    """A constant between `low` and `high`; two with the same `text` are the same value. Comparisons
+    are true only if they are true in any time zone of the session, in the type in which Spark
+    compares the constants with the operand; unsure is False."""
 
     low: Rank
     high: Rank
@@ -77,13 +81,12 @@ class Point(Struct, frozen=True):
 
 
 def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | None:
-    """The constants in one order, that of their comparison with `operand`; None if there is none.
-    Spark casts operand and constant to a common type first. The constants share an order only where
-    that cast keeps different ones apart, whichever of them the operand is compared with."""
+    """The constants as comparisons with `operand` order them; None if they share no order. Spark
+    casts operand and constant to a common type first. The constants share an order only if that
+    cast keeps different ones different, whichever of them the operand is compared with."""
     kind = type_of(operand)
-    result = [type_of(constant) for constant in constants]
-    types = [item for item in result if item is not None]
-    if kind is None or len(types) < len(result) or not _share_an_order(kind, types):
+    types = [result for constant in constants if (result := type_of(constant)) is not None]
+    if kind is None or len(types) < len(constants) or not _share_an_order(kind, types):
         return None
     points = [_point(constant, kind) for constant in constants]
     known = tuple(point for point in points if point is not None)
@@ -91,7 +94,7 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
 
 
 def is_constant(expr: Expr) -> bool:
-    """Whether it is a literal but not NULL, or a local time to be read in the session's zone."""
+    """Whether it is a literal other than NULL, or a local time in the session's zone."""
     return _point(expr, None) is not None
 
 
@@ -103,22 +106,17 @@ def _share_an_order(operand: SqlType, constants: Sequence[SqlType]) -> bool:
         if alike and constants[0].is_fractional:
             return True
         if operand.is_fractional or any(constant.is_fractional for constant in constants):
-            # Compared with a float, whole numbers are rounded to floats.
+            # Compared with a float, integers are rounded to floats.
             return False
-        return _exact_type(operand, constants) is not None
+        exact: SqlType | None = operand  # a type with all values unrounded
+        for constant in constants:
+            exact = None if exact is None else common_type(exact, constant)
+        return exact is not None
     if operand in (STRING, BOOLEAN, DATE):
         return all(constant == operand for constant in constants)
     if operand in (TIMESTAMP, TIMESTAMP_NTZ):
         return all(constant in (operand, DATE) for constant in constants)
     return False
-
-
-def _exact_type(operand: SqlType, constants: Sequence[SqlType]) -> SqlType | None:
-    """A type that holds the operand and all constants without rounding."""
-    result: SqlType | None = operand
-    for constant in constants:
-        result = None if result is None else common_type(result, constant)
-    return result
 
 
 def _point(expr: Expr, operand: SqlType | None) -> Point | None:
@@ -129,7 +127,7 @@ def _point(expr: Expr, operand: SqlType | None) -> Point | None:
     value = expr.value
     text = expr_text(expr)
     if isinstance(value, str):
-        # UTF8 binary order is that of the bytes.
+        # UTF8 binary order is the order of bytes.
         value = value.encode("utf-8", "surrogatepass")
     if isinstance(value, bytes):
         return Point((False, value), (False, value), text)
@@ -145,7 +143,7 @@ def _point(expr: Expr, operand: SqlType | None) -> Point | None:
 
 
 def _local_time(expr: Cast) -> Point | None:
-    """`TIMESTAMP '...'` without a zone, whose meaning depends on the session's time zone."""
+    """`TIMESTAMP '...'` without a zone, which depends on the session's time zone."""
     literal = expr.operand
     if expr.type != TIMESTAMP or not isinstance(literal, Literal):
         return None
@@ -159,22 +157,19 @@ def _local_time(expr: Cast) -> Point | None:
 
 
 def _around(micros: int, text: str) -> Point:
-    """A local time as an instant: known up to the offset, so that order may be lost nearby."""
+    """A local time as an instant, known up to the widest offset."""
     return Point((False, micros - WIDEST_OFFSET), (False, micros + WIDEST_OFFSET), text)
 
 
-# Which columns tell apart the rows that only one of two conditions lets through. Law: two rows
-# that a grouping on these columns takes for equal pass a changed part of the condition both or
-# neither. To a grouping 0.0 and -0.0 are one value, to a cast they are not.
-
 Difference = frozenset[AttributeId] | None
-"""Columns that alone identify what only the captured plan has; None where more differs."""
+"""Columns that alone identify what only the captured plan has; None if more differs."""
 
 
 def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference:
-    """Columns of the parts of two conjunctions that only one of them has. None where these parts
-    may distinguish 0.0 from -0.0: to a grouping that is one value; and where one reads no column
-    (`1 > 0`): it lets all rows through or none, which no column distinguishes."""
+    """Columns of the parts of two conjunctions that only one of them has: rows that are equal to a
+    grouping on these columns pass such a part both or neither. None if a part may distinguish 0.0
+    from -0.0, which are one value to a grouping, or reads no column (`1 > 0`): it passes all rows
+    or none, which no column distinguishes."""
     left, right = (
         {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
         for expr in (requested, captured)
@@ -188,20 +183,14 @@ def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference
 
 
 def _may_see_the_sign_of_zero(expr: Expr) -> bool:
-    """Whether more than comparisons, which treat 0.0 and -0.0 as equal, reads a floating column."""
+    """Whether anything but comparisons, which treat 0.0 and -0.0 as equal, reads a floating-point
+    column."""
     is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
     if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
         return any(map(_may_see_the_sign_of_zero, children(expr)))
     columns = [part for part in walk(expr) if isinstance(part, ColumnRef) and part is not expr]
     return any(part.type is None or part.type.is_fractional for part in columns)
 
-
-# Whether one condition implies another, for rows of two queries that belong together. Law: if
-# `find_gap` finds none, then for every pair of rows related as the columns say, "the premise is
-# true of the first row" implies "the conclusion is true of the second". Comparisons of one
-# expression with constants are reckoned as intervals and sets; all else must be the same text and
-# be preserved (`safety.direction`). A condition that is NULL is not true, so three-valued logic
-# needs no case of its own: only what makes a condition true counts.
 
 _STRICT = (CompareOp.GREATER, CompareOp.LESS)
 
@@ -215,14 +204,14 @@ class Restriction(Struct, frozen=True):
 
 
 def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
-    """The first part of the conclusion that the premise does not imply; None where it implies all.
-    `columns` relate a row of the premise's query to the row of the conclusion's query: AT_MOST
-    means the premise's value is NULL, or both are known and it is at most the other."""
-    return _ImplicationSearch(columns).gap(normalised(premise), normalised(conclusion))
+    """The first part of the conclusion that the premise does not imply, or None. `columns` relate a
+    row of the premise's query to the row of the conclusion's query: AT_MOST means the premise's
+    value is NULL, or both are known and it is at most the other."""
+    return _ImplicationSearch(columns).gap(normalized(premise), normalized(conclusion))
 
 
 class _ImplicationSearch(Struct):
-    """One search; pairs are judged once, so that nesting costs their number and no more."""
+    """One search; each pair is judged once, so that the cost is the number of pairs."""
 
     columns: Columns
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
@@ -255,23 +244,23 @@ class _ImplicationSearch(Struct):
     def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
         if is_same(premise, conclusion):
             return find_objection(conclusion, self.columns) is None
-        given = restriction_of(premise)
-        if given is None:
+        assumed = restriction_of(premise)
+        if assumed is None:
             return False
         if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
-            # A comparison that is true had a value to compare.
+            # A comparison of NULL is not true.
             operand = conclusion.operand.operand
-            known = direction(given.operand, self.columns) is not Relation.UNKNOWN
-            return known and is_same(given.operand, operand)
+            known = direction(assumed.operand, self.columns) is not Relation.UNKNOWN
+            return known and is_same(assumed.operand, operand)
         wanted = restriction_of(conclusion)
-        if wanted is None or not is_same(given.operand, wanted.operand):
+        if wanted is None or not is_same(assumed.operand, wanted.operand):
             return False
-        points = points_of(wanted.operand, (*given.constants, *wanted.constants))
+        points = points_of(wanted.operand, (*assumed.constants, *wanted.constants))
         if points is None:
             return False
-        count = len(given.constants)
+        count = len(assumed.constants)
         relation = direction(wanted.operand, self.columns)
-        return _follows(given.op, points[:count], wanted.op, points[count:], relation)
+        return _follows(assumed.op, points[:count], wanted.op, points[count:], relation)
 
 
 def restriction_of(atom: Expr) -> Restriction | None:
@@ -288,7 +277,7 @@ def restriction_of(atom: Expr) -> Restriction | None:
                 left, right, op = right, left, op.mirrored
             if not is_constant(right):
                 return None
-            # With a constant that is not NULL, `<=>` is true exactly where `=` is.
+            # With a constant other than NULL, `<=>` is true exactly where `=` is.
             op = CompareOp.EQUAL if op is CompareOp.NULL_SAFE_EQUAL else op
             return Restriction(left, op, (right,))
     return None
@@ -296,7 +285,7 @@ def restriction_of(atom: Expr) -> Restriction | None:
 
 def _follows(
     op: CompareOp,
-    given: tuple[Point, ...],
+    assumed: tuple[Point, ...],
     wanted_op: CompareOp,
     wanted: tuple[Point, ...],
     relation: Relation,
@@ -307,14 +296,14 @@ def _follows(
         if relation not in (RISING if upward else FALLING):
             return False
         strict = wanted_op in _STRICT
-        return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in given)
+        return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in assumed)
     if relation is not Relation.EQUAL:
         return False
     if wanted_op is CompareOp.EQUAL:
         return op is CompareOp.EQUAL and all(
-            any(point.surely_equals(other) for other in wanted) for point in given
+            any(point.surely_equals(other) for other in wanted) for point in assumed
         )
-    return all(_excludes(op, given, other) for other in wanted)
+    return all(_excludes(op, assumed, other) for other in wanted)
 
 
 def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
@@ -326,10 +315,10 @@ def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: 
     return point.surely_at_least(limit) if upward else limit.surely_at_least(point)
 
 
-def _excludes(op: CompareOp, given: tuple[Point, ...], other: Point) -> bool:
+def _excludes(op: CompareOp, assumed: tuple[Point, ...], other: Point) -> bool:
     """Whether `x op given` excludes x = `other`."""
     if op is CompareOp.NOT_EQUAL:
-        return any(point.surely_equals(other) for point in given)
+        return any(point.surely_equals(other) for point in assumed)
     if op is CompareOp.EQUAL:
-        return all(point.surely_differs(other) for point in given)
-    return all(_bounds(op, point, other, upward=op in UPWARD, strict=True) for point in given)
+        return all(point.surely_differs(other) for point in assumed)
+    return all(_bounds(op, point, other, upward=op in UPWARD, strict=True) for point in assumed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from msgspec import Struct, field
@@ -47,7 +46,7 @@ from impctl.plan.nodes import (
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
 from impctl.safety.direction import Columns, Relation, SafetyState, Status, direction
-from impctl.safety.judge import PlanJudge, Verdict, check_safety, verdict_of_core
+from impctl.safety.judge import PlanJudge, check_safety, verdict_of_core
 from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId
@@ -56,16 +55,16 @@ if TYPE_CHECKING:
     from impctl.safety.facts import Fact, KnownSigns
 
 
-# Two plans of one shape brought to the same column identities, so that nodes can be compared.
-# Law: `aligned` keeps the plan's meaning and changes identities only; it answers None where the
-# plans differ in operators, tables, or the number of columns anywhere, hence are no instances of
-# one template.
+_OTHER = "the queries differ in more than the constants in their conditions"
+_OTHER_RECURSION = "the constants inside WITH RECURSIVE differ, which changes what it derives"
 
 Names = Mapping[AttributeId, AttributeId]
 
 
 def aligned(plan: Plan, model: Plan) -> Plan | None:
-    """The plan with the column and access ids of `model`; None where shapes differ."""
+    """The plan with the column and access ids of `model`, so that nodes can be compared. None if
+    the plans differ in operators, tables, or numbers of columns, so that they are no instances of
+    one template."""
     names: dict[AttributeId, AttributeId] = {}
     nodes, models = list(nodes_of(plan)), list(nodes_of(model))
     if len(nodes) != len(models):
@@ -73,10 +72,10 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
     for node, other in zip(nodes, models, strict=True):
         if not _is_alike(node, other):
             return None
-        own, theirs = list(_made(node)), list(_made(other))
-        if len(own) != len(theirs):
+        columns, model_columns = list(_new_columns(node)), list(_new_columns(other))
+        if len(columns) != len(model_columns):
             return None
-        for left, right in zip(own, theirs, strict=True):
+        for left, right in zip(columns, model_columns, strict=True):
             names[left.id] = right.id
     fixpoints = _fixpoints_between(nodes, models)
     if fixpoints is None:
@@ -85,7 +84,7 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
 
 
 def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
-    """For plans of one shape: the access of `model` for each access of `plan`."""
+    """For aligned plans, the access of `model` for each access of `plan`."""
     pairs = zip(scans_of(plan), scans_of(model), strict=True)
     return {scan.access: other.access for scan, other in pairs}
 
@@ -93,18 +92,17 @@ def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
 def _fixpoints_between(
     nodes: Sequence[Plan], models: Sequence[Plan]
 ) -> dict[FixpointId, FixpointId] | None:
-    """The model's fixpoint for each, by nodes of one kind; None where they do not match one to
-    one."""
+    """The model's fixpoint for each fixpoint; None if they do not match one to one."""
     pairs: dict[FixpointId, FixpointId] = {}
     for node, other in zip(nodes, models, strict=True):
         match node, other:
             case Recursive(), Recursive():
-                own, theirs = node.fixpoint, other.fixpoint
+                fixpoint, model_fixpoint = node.fixpoint, other.fixpoint
             case Fixpoint(), Fixpoint():
-                own, theirs = node.id, other.id
+                fixpoint, model_fixpoint = node.id, other.id
             case _:
                 continue
-        if pairs.setdefault(own, theirs) != theirs:
+        if pairs.setdefault(fixpoint, model_fixpoint) != model_fixpoint:
             return None
     return pairs if len(set(pairs.values())) == len(pairs) else None
 
@@ -120,8 +118,8 @@ def _is_alike(node: Plan, other: Plan) -> bool:
     return True
 
 
-def _made(node: Plan) -> Iterable[Attribute]:
-    """The columns that a node makes, in order."""
+def _new_columns(node: Plan) -> Iterable[Attribute]:
+    """The columns that a node adds, in order."""
     match node:
         case Scan() | SetOperation() | Recursive() | Fixpoint():
             return node.attributes
@@ -141,30 +139,24 @@ def _made(node: Plan) -> Iterable[Attribute]:
             assert_never(node)
 
 
-_Made = TypeVar("_Made", ComputedColumn, AggregateOutput, WindowCall)
+_Output = TypeVar("_Output", ComputedColumn, AggregateOutput, WindowCall)
 
 
-class _Renaming:
-    def __init__(
-        self,
-        names: Names,
-        accesses: Mapping[AccessId, AccessId],
-        fixpoints: Mapping[FixpointId, FixpointId],
-    ) -> None:
-        self._names = names
-        self._accesses = accesses
-        self._fixpoints = fixpoints
+class _Renaming(Struct, frozen=True):
+    names: Names
+    accesses: Mapping[AccessId, AccessId]
+    fixpoints: Mapping[FixpointId, FixpointId]
 
     def plan(self, node: Plan) -> Plan:
         inputs = tuple(self.plan(child) for child in inputs_of(node))
-        return self._own(with_inputs(node, inputs))
+        return self._renamed_node(with_inputs(node, inputs))
 
-    def _own(self, node: Plan) -> Plan:
+    def _renamed_node(self, node: Plan) -> Plan:
         match node:
             case Scan():
                 return replace(
                     node,
-                    access=self._accesses[node.access],
+                    access=self.accesses[node.access],
                     attributes=tuple(self._attribute(a) for a in node.attributes),
                 )
             case Select():
@@ -197,8 +189,8 @@ class _Renaming:
                 orders = tuple(self._order(order) for order in node.orders)
                 return replace(node, partition_by=parts, orders=orders)
             case Explode():
-                made = tuple(self._attribute(attribute) for attribute in node.made)
-                return replace(node, array=self._expr(node.array), made=made)
+                attributes = tuple(self._attribute(attribute) for attribute in node.made)
+                return replace(node, array=self._expr(node.array), attributes=attributes)
             case Recursive() | Fixpoint():
                 return self._recursion(node)
             case Distinct() | OneRow():
@@ -207,16 +199,16 @@ class _Renaming:
                 assert_never(node)
 
     def _recursion(self, node: Recursive | Fixpoint) -> Plan:
-        made = tuple(self._attribute(attribute) for attribute in node.attributes)
+        attributes = tuple(self._attribute(attribute) for attribute in node.attributes)
         if isinstance(node, Recursive):
-            return replace(node, fixpoint=self._fixpoints[node.fixpoint], attributes=made)
-        return replace(node, id=self._fixpoints[node.id], attributes=made)
+            return replace(node, fixpoint=self.fixpoints[node.fixpoint], attributes=attributes)
+        return replace(node, id=self.fixpoints[node.id], attributes=attributes)
 
     def _attribute(self, attribute: Attribute) -> Attribute:
-        return replace(attribute, id=self._names[attribute.id])
+        return replace(attribute, id=self.names[attribute.id])
 
-    def _labelled(self, made: _Made) -> _Made:
-        return replace(made, attribute=self._attribute(made.attribute))
+    def _labelled(self, output: _Output) -> _Output:
+        return replace(output, attribute=self._attribute(output.attribute))
 
     def _call(self, call: AggregateCall) -> AggregateCall:
         arguments = tuple(self._expr(argument) for argument in call.arguments)
@@ -240,98 +232,84 @@ class _Renaming:
         def swap(part: Expr) -> Expr | None:
             if not isinstance(part, ColumnRef):
                 return None
-            return replace(part, id=self._names.get(part.id, part.id))
+            return replace(part, id=self.names.get(part.id, part.id))
 
         return transform(expr, swap)
 
 
-# Why a captured sketch need not hold what another query asks for, and where it shows. Law: a
-# reason names the first place found, in the texts of both.
-
-
 class Mismatch(Struct, frozen=True):
-    """Why the captured rows need not contain the requested ones; spans are places in either
-    text."""
+    """Why the captured rows need not contain the requested ones, with the spans in both texts."""
 
     reason: str
-    asked: Span | None = None
+    requested: Span | None = None
     captured: Span | None = None
 
     def text(self, requested_sql: str, captured_sql: str) -> str:
-        """The reason, with both texts where they are known."""
-        there = Wording(captured_sql, {}).slice(self.captured)
-        here = Wording(requested_sql, {}).slice(self.asked)
-        if not there:
+        """The reason, with both texts if they are known."""
+        captured = Wording(captured_sql, {}).slice(self.captured)
+        requested = Wording(requested_sql, {}).slice(self.requested)
+        if not captured:
             return self.reason
-        now = f", but the query says `{here}`" if here else ""
-        return f"{self.reason} `{there}`{now}"
+        now = f", but the query says `{requested}`" if requested else ""
+        return f"{self.reason} `{captured}`{now}"
 
 
-# Fixpoints that two plans have in common, whatever stands above them. Law: where a fixpoint is a
-# barrier of the plan that was captured, its sketches hold derivations of all its rows. So
-# wherever else there is an equal fixpoint (same base and step, constants in them and columns), it
-# has the same rows over these sketches as over the tables, and so has any query that reads no
-# other rows by a sketch. A fixpoint that is keyed is no barrier: some of its rows are there.
+# Shared fixpoints. Law: if a fixpoint is a barrier of the captured plan, its sketches contain
+# derivations of all its rows. So an equal fixpoint (same base, step, constants and columns) has the
+# same rows over these sketches as over the tables, and so has any query that reads no other rows by
+# a sketch. A KEYED fixpoint is no barrier: only some of its rows are there.
 
 
 def has_similar_recursion(requested: Plan, captured: Plan) -> bool:
     """Whether some fixpoints of both differ at most in constants of conditions."""
-    own = {template(node) for _, node in _fixpoints(requested)}
-    return bool(own) and any(template(node) in own for _, node in _fixpoints(captured))
+    templates = {template(node) for _, node in _fixpoints(requested)}
+    return bool(templates) and any(template(node) in templates for _, node in _fixpoints(captured))
 
 
 def shared_fixpoint_accesses(
     requested: Plan, captured: Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
-    """By access of the requested plan below a fixpoint that is also one of the captured plan's
-    `barriers` (by position in `nodes_of`): the access of the captured plan in its place."""
-    held: dict[str, Fixpoint] = {}
-    for at, node in _fixpoints(captured):
-        if at in barriers:
-            held.setdefault(fingerprint(node), node)
+    """Per access of the requested plan below a fixpoint that equals one of the captured plan's
+    `barriers` (positions in `nodes_of`), the corresponding access of the captured plan."""
+    shared: dict[str, Fixpoint] = {}
+    for position, node in _fixpoints(captured):
+        if position in barriers:
+            shared.setdefault(fingerprint(node), node)
     result: dict[AccessId, AccessId] = {}
-    for node, other in _equal_ones(requested, held):
-        # An outer one comes before those in it, and has all that they have.
+    for node, other in _equal_fixpoints(requested, shared):
+        # Outer fixpoints come first, and have all accesses of inner ones.
         for scan, model in zip(scans_of(node), scans_of(other), strict=True):
             result.setdefault(scan.access, model.access)
-    return _without_others(requested, result, held)
+    return _without_others(requested, result, shared)
 
 
-def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixpoint, Fixpoint]]:
+def _equal_fixpoints(
+    plan: Plan, shared: Mapping[str, Fixpoint]
+) -> Iterator[tuple[Fixpoint, Fixpoint]]:
     for _, node in _fixpoints(plan):
-        other = held.get(fingerprint(node))
+        other = shared.get(fingerprint(node))
         if other is not None:
             yield node, other
 
 
 def _without_others(
-    plan: Plan, result: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
+    plan: Plan, result: Mapping[AccessId, AccessId], shared: Mapping[str, Fixpoint]
 ) -> dict[AccessId, AccessId]:
-    """Without accesses that the plan also has outside of these fixpoints."""
-    inside = set(
-        chain.from_iterable(map(id, scans_of(node)) for node, _ in _equal_ones(plan, held))
-    )
+    """The result without accesses that the plan also has outside of these fixpoints."""
+    inside = {id(scan) for node, _ in _equal_fixpoints(plan, shared) for scan in scans_of(node)}
     outside = {scan.access for scan in scans_of(plan) if id(scan) not in inside}
-    return {own: other for own, other in result.items() if own not in outside}
+    return {access: other for access, other in result.items() if access not in outside}
 
 
 def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
-    """The fixpoints with their positions; none whose base or step reads rows of one around it."""
-    for at, node in enumerate(nodes_of(plan)):
-        if isinstance(node, Fixpoint) and _is_closed(node):
-            yield at, node
+    """The fixpoints with their positions, except those that read rows of an outer fixpoint."""
+    for position, node in enumerate(nodes_of(plan)):
+        if isinstance(node, Fixpoint):
+            inside = {part.id for part in nodes_of(node) if isinstance(part, Fixpoint)}
+            read = {part.fixpoint for part in nodes_of(node) if isinstance(part, Recursive)}
+            if read <= inside:
+                yield position, node
 
-
-def _is_closed(fixpoint: Fixpoint) -> bool:
-    own = {node.id for node in nodes_of(fixpoint) if isinstance(node, Fixpoint)}
-    return all(node.fixpoint in own for node in nodes_of(fixpoint) if isinstance(node, Recursive))
-
-
-# Two plans that differ in constants, compared node by node from the inputs up. Law, for each pair
-# of nodes over any one database: every row of the asked plan has a row of its own in the captured
-# plan whose lineage contains its lineage, with columns related as `columns` says. Where
-# `difference` is not None, the rows common to both are the same rows, and those that only the
-# captured plan has are told apart by these columns alone; the empty set means equal results.
 
 _WORDLESS = Wording("", {})
 
@@ -347,15 +325,19 @@ class _Mismatched(Exception):
 
 
 class _Pair(Struct, frozen=True):
-    """What is known of a pair of nodes."""
+    """What is known about a pair of nodes that differ in constants, over any one database: the rows
+    of the requested plan map one to one to rows of the captured plan whose lineage contains theirs,
+    with columns related as `columns` says. If `difference` is not None, common rows are identical,
+    and these columns alone identify rows that only the captured plan has; the empty set means equal
+    results."""
 
     difference: Difference
     columns: Columns
 
 
 def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
-    """The first reason why the captured provenance need not contain the requested one. Both plans
-    have the same shape and ids (`reuse.verdict.aligned`)."""
+    """The first reason why the captured provenance need not contain the requested one; the plans
+    are `aligned`."""
     walker = _Walker(
         PlanJudge(requested, _WORDLESS).of({}, facts).states,
         PlanJudge(captured, _WORDLESS).of({}, facts).states,
@@ -367,16 +349,15 @@ def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> M
     return None
 
 
-class _Walker:
-    """Walks both plans side by side; positions are those of `nodes_of`, for the facts."""
+class _Walker(Struct):
+    """Walks both plans side by side, counting positions in `nodes_of`, where the states are."""
 
-    def __init__(self, requested: Sequence[SafetyState], captured: Sequence[SafetyState]) -> None:
-        self._requested = requested
-        self._captured = captured
-        self._position = 0
+    _requested: Sequence[SafetyState]
+    _captured: Sequence[SafetyState]
+    _position: int = 0
 
     def visit(self, requested: Plan, captured: Plan, *, is_last: bool) -> _Pair:
-        """The pair of these nodes; `is_last` while nothing above drops or combines rows."""
+        """`is_last`: nothing above drops or combines rows."""
         position = self._position
         self._position += 1
         below = is_last and isinstance(requested, Project | Sort)
@@ -393,17 +374,20 @@ class _Walker:
         return _Pair(difference, Columns(relations, self._signs(position)))
 
     def _signs(self, position: int) -> KnownSigns:
-        """Facts that hold of the rows of either plan."""
-        here, there = (s[position].columns.signs for s in (self._requested, self._captured))
-        return {key: signs.meet(there[key]) for key, signs in here.items() if key in there}
+        """Facts that are true of the rows of both plans."""
+        requested, captured = (s[position].columns.signs for s in (self._requested, self._captured))
+        return {
+            key: signs.meet(captured[key]) for key, signs in requested.items() if key in captured
+        }
 
 
 def _judged(requested: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
-    """The rule of the node; `is_loose` says that a choice among ties decides on its rows."""
+    """Apply the rule of the node; `is_loose`: its rows depend on a choice among ties."""
     match requested, captured:
         case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
             return _EQUAL_RESULTS, _all_equal(captured)
-        case Fixpoint(), Fixpoint() if _is_one_kind(requested, captured):
+        case Fixpoint(), Fixpoint():
+            _require_same((requested.is_set, requested.best), (captured.is_set, captured.best))
             return _fixpoint(captured, inputs)
         case Select(), Select():
             return _select(requested, captured, inputs[0])
@@ -426,18 +410,17 @@ def _judged(requested: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool
             return _top(requested, captured, inputs[0])
         case Window(), Window():
             return _window(requested, captured, inputs[0], is_loose)
-    raise _Mismatched("the queries differ in more than the constants in their conditions")
+    raise _Mismatched(_OTHER)
 
 
-def _is_one_kind(requested: Fixpoint, captured: Fixpoint) -> bool:
-    return requested.is_set == captured.is_set and requested.best == captured.best
+def _require_same(requested: object, captured: object) -> None:
+    if requested != captured:
+        raise _Mismatched(_OTHER)
 
 
 def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
     if any(pair.difference != _EQUAL_RESULTS for pair in inputs):
-        raise _Mismatched(
-            "the constants inside WITH RECURSIVE differ, which changes what it derives"
-        )
+        raise _Mismatched(_OTHER_RECURSION)
     return _EQUAL_RESULTS, _all_equal(captured)
 
 
@@ -474,25 +457,23 @@ def _project(requested: Project, captured: Project, child: _Pair) -> _Judged:
     _require_alike(
         [output.expr for output in requested.outputs], [output.expr for output in captured.outputs]
     )
-    renamed = _renamed(captured.outputs)
     relations = {
         output.attribute.id: direction(output.expr, child.columns) for output in captured.outputs
     }
-    return _mapped(child.difference, renamed), relations
+    return _mapped(child.difference, _renamed(captured.outputs)), relations
 
 
 def _explode(requested: Explode, captured: Explode, child: _Pair) -> _Judged:
     _require_alike([requested.array], [captured.array])
-    if (requested.function, requested.outer) != (captured.function, captured.outer):
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    _require_same((requested.function, requested.outer), (captured.function, captured.outer))
     if direction(requested.array, child.columns) is not Relation.EQUAL:
         raise _Mismatched("LATERAL VIEW may expand other values")
-    made = {attribute.id: Relation.EQUAL for attribute in captured.made}
-    return child.difference, {**child.columns.relations, **made}
+    added = {attribute.id: Relation.EQUAL for attribute in captured.made}
+    return child.difference, {**child.columns.relations, **added}
 
 
 def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
-    """Input columns that are output unchanged, with their new ids."""
+    """Input columns that are output unchanged, and their new ids."""
     return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
 
 
@@ -503,14 +484,13 @@ def _mapped(difference: Difference, renamed: dict[AttributeId, AttributeId]) -> 
 
 
 def _require_alike(requested: Sequence[Expr | None], captured: Sequence[Expr | None]) -> None:
-    if len(requested) != len(captured):
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
-    for here, there in zip(requested, captured, strict=True):
-        if not is_same(here, there):
+    _require_same(len(requested), len(captured))
+    for left, right in zip(requested, captured, strict=True):
+        if not is_same(left, right):
             raise _Mismatched(
                 "outside of conditions, nothing may differ:",
-                None if here is None else here.span,
-                None if there is None else there.span,
+                None if left is None else left.span,
+                None if right is None else right.span,
             )
 
 
@@ -520,8 +500,7 @@ def _require_equal(child: _Pair, name: str) -> None:
 
 
 def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
-    if (requested.kind, requested.null_aware) != (captured.kind, captured.null_aware):
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    _require_same((requested.kind, requested.null_aware), (captured.kind, captured.null_aware))
     relations = {**left.columns.relations, **right.columns.relations}
     signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
     both = Columns(relations, signs)
@@ -531,9 +510,7 @@ def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged
             if requested.condition is not None and captured.condition is not None:
                 _require_implied(requested.condition, captured.condition, both, "the join")
             elif captured.condition is not None:
-                raise _Mismatched(
-                    "the queries differ in more than the constants in their conditions"
-                )
+                raise _Mismatched(_OTHER)
             if captured.kind is JoinKind.INNER:
                 changed = changed_columns(requested.condition, captured.condition)
                 return _union(left.difference, right.difference, changed), relations
@@ -541,22 +518,24 @@ def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged
             return (left.difference if plain else None), dict(left.columns.relations)
         case JoinKind.LEFT | JoinKind.ANTI:
             _require_kept(captured, unchanged, right, both)
-            kept = left
+            preserved = left
         case JoinKind.RIGHT:
             _require_kept(captured, unchanged, left, both)
-            kept = right
+            preserved = right
         case JoinKind.FULL:
             _require_kept(captured, unchanged, left, both)
             _require_kept(captured, unchanged, right, both)
-            kept = left
+            preserved = left
         case _:
             assert_never(captured.kind)
-    own = {attribute.id for attribute in attributes_of(captured)}
-    return kept.difference, {column: rel for column, rel in relations.items() if column in own}
+    columns = {attribute.id for attribute in attributes_of(captured)}
+    return preserved.difference, {
+        column: rel for column, rel in relations.items() if column in columns
+    }
 
 
 def _require_kept(node: Join, unchanged: bool, other: _Pair, both: Columns) -> None:
-    """What a row's absence lets through must be the same in both queries."""
+    """Require that the side whose missing rows would add rows is the same in both queries."""
     name = node.kind.value.upper()
     if other.difference != _EQUAL_RESULTS:
         raise _Mismatched(
@@ -587,11 +566,7 @@ def _aggregate(requested: Aggregate, captured: Aggregate, child: _Pair) -> _Judg
         relations[output.attribute.id] = relation_of(output.call, child.columns, _WORDLESS)[0]
         if output.call.function in ORDER_DEPENDENT:
             loose.append(output.attribute.id)
-    everywhere = set(range(len(captured.keys)))
-    for chosen in captured.grouping_sets or ():
-        everywhere &= set(chosen)
-    keys = [key for index, key in enumerate(captured.keys) if index in everywhere]
-    difference = _mapped(child.difference, _renamed(keys))
+    difference = _mapped(child.difference, _renamed(captured.common_keys))
     if difference is not None and loose:
         # Groups are whole, but these calls may return different results on every run.
         relations = dict.fromkeys(relations, Relation.EQUAL)
@@ -600,35 +575,34 @@ def _aggregate(requested: Aggregate, captured: Aggregate, child: _Pair) -> _Judg
 
 
 def _require_alike_calls(requested: Aggregate, captured: Aggregate) -> None:
-    here, there = ([output.call for output in node.aggregates] for node in (requested, captured))
-    if requested.grouping_sets != captured.grouping_sets or len(here) != len(there):
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
-    for left, right in zip(here, there, strict=True):
-        if (left.function, left.distinct) != (right.function, right.distinct):
-            raise _Mismatched("the queries differ in more than the constants in their conditions")
-        _require_alike(_parts(left), _parts(right))
-
-
-def _parts(call: AggregateCall) -> list[Expr | None]:
-    return [*call.arguments, call.condition]
+    _require_same(requested.grouping_sets, captured.grouping_sets)
+    _require_same(len(requested.aggregates), len(captured.aggregates))
+    for output, captured_output in zip(requested.aggregates, captured.aggregates, strict=True):
+        left, right = output.call, captured_output.call
+        _require_same((left.function, left.distinct), (right.function, right.distinct))
+        _require_alike([*left.arguments, left.condition], [*right.arguments, right.condition])
 
 
 def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
-    if (requested.kind, requested.all) != (captured.kind, captured.all):
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    _require_same((requested.kind, requested.all), (captured.kind, captured.all))
     sides = ((captured.left, left), (captured.right, right))
-    here, there = (
+    left_relations, right_relations = (
         branch(captured, side, SafetyState(Status.CONTAINED, pair.columns)).columns.relations
         for side, pair in sides
     )
     equal = left.difference == right.difference == _EQUAL_RESULTS
-    relations = dict(here)
+    relations = dict(left_relations)
     is_bag_union = captured.kind is SetKind.UNION and captured.all
     if captured.kind is SetKind.UNION:
-        relations = {column: relation.meet(there[column]) for column, relation in here.items()}
+        relations = {
+            column: relation.meet(right_relations[column])
+            for column, relation in left_relations.items()
+        }
     if captured.kind is SetKind.EXCEPT and right.difference != _EQUAL_RESULTS:
         raise _Mismatched("the constants differ, which changes the rows that EXCEPT removes")
-    compared = (here,) if captured.kind is SetKind.EXCEPT else (here, there)
+    compared = (
+        (left_relations,) if captured.kind is SetKind.EXCEPT else (left_relations, right_relations)
+    )
     if not is_bag_union and any(
         relation is not Relation.EQUAL for side in compared for relation in side.values()
     ):
@@ -641,8 +615,8 @@ def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right
 def _top(requested: TopK, captured: TopK, child: _Pair) -> _Judged:
     _require_alike_order(requested.order, captured.order)
     _require_alike(requested.partition_by, captured.partition_by)
-    if len({None if top.rank is None else top.rank.function for top in (requested, captured)}) > 1:
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    ranks = [None if top.rank is None else top.rank.function for top in (requested, captured)]
+    _require_same(ranks[0], ranks[1])
     if requested.offset != captured.offset:
         raise _Mismatched("OFFSET must be the same")
     if child.difference != _EQUAL_RESULTS:
@@ -652,51 +626,43 @@ def _top(requested: TopK, captured: TopK, child: _Pair) -> _Judged:
         raise _Mismatched(
             f"LIMIT asks for {many}, but the sketch covers only {captured.count}", requested.span
         )
-    same = requested.count == captured.count
-    return (_EQUAL_RESULTS if same else None), _all_equal(captured)
+    is_same_count = requested.count == captured.count
+    return (_EQUAL_RESULTS if is_same_count else None), _all_equal(captured)
 
 
 def _require_alike_order(requested: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
-    if [(k.descending, k.nulls_first) for k in requested] != [
-        (k.descending, k.nulls_first) for k in captured
-    ]:
-        raise _Mismatched("the queries differ in more than the constants in their conditions")
+    _require_same(
+        [(key.descending, key.nulls_first) for key in requested],
+        [(key.descending, key.nulls_first) for key in captured],
+    )
     _require_alike([key.expr for key in requested], [key.expr for key in captured])
 
 
 def _window(requested: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
-    for here, there in zip(requested.calls, captured.calls, strict=True):
-        if (here.function, here.frame) != (there.function, there.frame):
-            raise _Mismatched("the queries differ in more than the constants in their conditions")
+    for left, right in zip(requested.calls, captured.calls, strict=True):
+        _require_same((left.function, left.frame), (right.function, right.frame))
         _require_alike(
-            [*here.arguments, *here.partition_by], [*there.arguments, *there.partition_by]
+            [*left.arguments, *left.partition_by], [*right.arguments, *right.partition_by]
         )
-        _require_alike_order(here.order, there.order)
+        _require_alike_order(left.order, right.order)
     added = {call.attribute.id: Relation.UNKNOWN for call in captured.calls}
-    whole = child.difference is not None and all(
-        child.difference <= _partitions(call) for call in captured.calls
+    is_whole = child.difference is not None and all(
+        child.difference <= {part.id for part in call.partition_by if isinstance(part, ColumnRef)}
+        for call in captured.calls
     )
-    if not whole or is_loose:
+    if not is_whole or is_loose:
         return None, {**child.columns.relations, **added}
     return child.difference, {**child.columns.relations, **added}
 
 
-def _partitions(call: WindowCall) -> frozenset[AttributeId]:
-    return frozenset(expr.id for expr in call.partition_by if isinstance(expr, ColumnRef))
+# Law (Niu et al., provenance-based data skipping, section on reuse, extended to top-k, set
+# operations and windows): `allowed` means that over any one database the provenance of the
+# requested query is contained in that of the captured one, including barriers, and that sketches of
+# these attributes are safe for the requested query; so its answer over the sketch is its answer
+# over the tables. Safety is judged again, because it depends on constants (`WHERE v > 0` makes a
+# sum monotone). Unsure is no. Output columns do not affect provenance, so the cores are compared.
+# If queries have only a recursion in common, only sketches below it are used.
 
-
-# Whether the sketch of one query serves another: of other constants, or over the same recursion.
-# Law (Niu et al., provenance-based data skipping, section on reuse, with top-k, set operations
-# and windows added): `allowed` means that over any one database the provenance of the asked query
-# lies in that of the captured one, barriers included, and that sketches of these attributes are
-# safe for the asked query itself; so its answer over the sketch is its answer over the tables.
-# Safety is judged again, because constants decide it (`WHERE v > 0` makes a sum monotone). Unsure
-# is no. What a query only puts out decides nothing about its provenance: the cores are compared.
-# Of queries that have no more in common than a recursion the sketches below it serve, no others.
-
-_LOOKED_AT = "a LIMIT of the query reads"
-_OTHER = "the queries differ in more than the constants in their conditions"
-_OTHER_RECURSION = "the constants inside WITH RECURSIVE differ, which changes what it derives"
 _SAME_RECURSION = "it holds all rows that the same recursion needs"
 _NO_LONGER_SAFE = "the sketch is no longer safe for the query it was captured for"
 _UNREAD = "the recursion that both queries share reads no table that has a sketch"
@@ -704,9 +670,8 @@ _KEYED = "its recursion is keyed, so the sketch holds only the rows that its own
 
 
 class ReuseVerdict(Struct, frozen=True):
-    """Whether the sketch may be used, and why (not); `span` is a place in the requested query.
-    `accesses`: per access of the requested query that a sketch may serve, the captured one with
-    that sketch."""
+    """Whether the sketch may be used, and why (not); `span` is in the requested query. `accesses`:
+    per access of the requested query that can use a sketch, the captured access with it."""
 
     allowed: bool
     reason: str
@@ -721,7 +686,7 @@ def check_reuse(
     facts: Collection[Fact],
 ) -> ReuseVerdict:
     """Judge using sketches of `sketched[access of captured]` for the requested query. `facts` must
-    be true of the very versions that the sketch stands for and the query reads."""
+    be true of the versions that the sketch represents and the query reads."""
     core, model = core_of(requested.root), core_of(captured.root)
     plan = aligned(core, model)
     is_alike = has_similar_recursion(core, model)
@@ -745,35 +710,38 @@ def _of_one_template(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
-    """Judge plans of one shape; `plan` is the core with the ids of the captured one's."""
+    """Judge plans of one template; `plan` is the core with the ids of the captured core."""
     accesses = accesses_between(core, model)
-    own = {here: sketched[there] for here, there in accesses.items() if there in sketched}
-    safety = check_safety(requested, own, facts)
+    own_sketched = {own: sketched[other] for own, other in accesses.items() if other in sketched}
+    safety = check_safety(requested, own_sketched, facts)
     if not safety.safe:
         reason = f"with these constants the sketch is not safe: {safety.reason}"
         return ReuseVerdict(False, reason, safety.span)
     before = check_safety(captured, sketched, facts)
     if not before.safe:
         return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {before.reason}")
-    here = verdict_of_core(safety, requested, core, own)
-    there = verdict_of_core(before, captured, model, sketched)
-    for core_verdict in (here, there):
+    verdict = verdict_of_core(safety, requested, core, own_sketched)
+    captured_verdict = verdict_of_core(before, captured, model, sketched)
+    for core_verdict in (verdict, captured_verdict):
         if not core_verdict.safe:
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
-    if not set(here.barrier_positions) <= set(there.barrier_positions):
-        what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
-        return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
+    if not set(verdict.barrier_positions) <= set(captured_verdict.barrier_positions):
+        missing = set(verdict.barrier_positions) - set(captured_verdict.barrier_positions)
+        nodes = [node for position, node in enumerate(nodes_of(model)) if position in missing]
+        is_recursion = any(isinstance(node, Fixpoint) for node in nodes)
+        cause = "a recursion derives" if is_recursion else "a LIMIT of the query reads"
+        return ReuseVerdict(False, f"the sketch does not have the rows that {cause}")
     if fingerprint(plan) == fingerprint(model):
-        # Other output columns of one of them may need barriers, so this is not checked first.
+        # Checked after barriers, which may depend on output columns.
         return ReuseVerdict(
             True, "it was captured for the same conditions and limits", None, accesses
         )
-    held = shared_fixpoint_accesses(core, model, there.barrier_positions)
-    if sketched and all(held.get(access) == accesses[access] for access in own):
+    shared = shared_fixpoint_accesses(core, model, captured_verdict.barrier_positions)
+    if sketched and all(shared.get(access) == accesses[access] for access in own_sketched):
         return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
     result = find_mismatch(plan, model, facts)
     if result is not None:
-        return ReuseVerdict(False, result.text(requested.sql, captured.sql), result.asked)
+        return ReuseVerdict(False, result.text(requested.sql, captured.sql), result.requested)
     reason = "the query needs only rows that the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)
 
@@ -786,31 +754,26 @@ def _of_one_recursion(
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict | None:
-    """Judge what the sketches contain of fixpoints that both queries have; None where that is
-    nothing. Sketches restrict only reads below these; everything else is read whole."""
+    """Judge using the sketches only below fixpoints that both queries have; None if there are none.
+    Everything else is read in full."""
     before = check_safety(captured, sketched, facts)
-    there = verdict_of_core(before, captured, model, sketched) if before.safe else before
-    if not there.safe:
-        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {there.reason}")
-    held = shared_fixpoint_accesses(core, model, there.barrier_positions)
-    accesses = {here: other for here, other in held.items() if other in sketched}
+    captured_verdict = verdict_of_core(before, captured, model, sketched) if before.safe else before
+    if not captured_verdict.safe:
+        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {captured_verdict.reason}")
+    shared = shared_fixpoint_accesses(core, model, captured_verdict.barrier_positions)
+    accesses = {own: other for own, other in shared.items() if other in sketched}
     if not accesses:
         if not shared_fixpoint_accesses(core, model, range(len(list(nodes_of(model))))):
             return None
-        return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
-    own = {here: sketched[other] for here, other in accesses.items()}
-    # As barriers, whatever the requested query could make of them: the sketches are for those.
-    safety = check_safety(requested, own, facts, has_keyed_fixpoints=False)
-    here = verdict_of_core(safety, requested, core, own) if safety.safe else safety
-    if not here.safe:
+        return ReuseVerdict(False, _KEYED if captured_verdict.has_keyed_fixpoints else _UNREAD)
+    own_sketched = {own: sketched[other] for own, other in accesses.items()}
+    # The sketches are those of barriers, even if the requested query could have KEYED fixpoints.
+    safety = check_safety(requested, own_sketched, facts, has_keyed_fixpoints=False)
+    verdict = verdict_of_core(safety, requested, core, own_sketched) if safety.safe else safety
+    if not verdict.safe:
         return ReuseVerdict(
-            False, f"for the recursion that both queries share: {here.reason}", here.span
+            False, f"for the recursion that both queries share: {verdict.reason}", verdict.span
         )
     left = any(other not in accesses.values() for other in sketched)
     rest = "; the other tables of the sketch are read in full" if left else ""
     return ReuseVerdict(True, f"{_SAME_RECURSION}{rest}", None, accesses)
-
-
-def _lacks_recursion(plan: Plan, here: Verdict, there: Verdict) -> bool:
-    lacking = set(here.barrier_positions) - set(there.barrier_positions)
-    return any(isinstance(n, Fixpoint) for at, n in enumerate(nodes_of(plan)) if at in lacking)

@@ -1,17 +1,18 @@
-"""Error bounds of doubles in the answer, as more columns of the plan.
+"""Error bounds of doubles in the answer, as additional columns of the plan.
 
-Law: two computations of a column that add the same rows in different orders, each rounded to
-doubles, differ by at most its error column, apart from a relative error of a few roundings of the
-column itself. Sums that cancel have an error of the size of what was added, not of what is left: n
-values of total magnitude M are off by n * 2^-53 * M at most. Variances are off as
-`engine.accumulators` says. A column without an error column is exact, or its error is unknown: it
-then counts as exact, so that a comparison is too strict, never too lenient. A row that exists in
-only one of the computations, by a condition on such a sum, is not covered.
+Law: two computations of a column that add the same rows in different orders, rounded to doubles,
+differ by at most its error column, apart from a relative error of a few roundings of the column.
+The error of a sum depends on the size of what was added, even if it cancels: n values of total
+magnitude M have an error of at most n * 2^-53 * M. For variances see `engine.accumulators`. A
+column without an error column is exact or treated as exact, so that a comparison is too strict,
+never too lenient. Rows that are in only one of the results, because of a condition on such a sum,
+are not covered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -57,13 +58,11 @@ from impctl.plan.nodes import (
 from impctl.types import AttributeId
 
 Errors = Mapping[AttributeId, Expr]
-"""For inexact columns of a plan, an expression over its columns for the error bound."""
-
+"""Per inexact column of a plan, its error bound as an expression over the plan's columns."""
 _Added = Callable[[str, str, Expr], Expr]
 """Adds an aggregate over the same rows: name, function and argument."""
-
 _UNIT = Literal(2.0**-52, DOUBLE)
-"""Twice the rounding of one addition, for each of the two computations."""
+"""The rounding of one addition in each of the two computations."""
 _SPREAD_UNIT = Literal(2.0**-50, DOUBLE)
 _NONE = Literal(0.0, DOUBLE)
 _ANY = Literal(float("inf"), DOUBLE)
@@ -73,15 +72,15 @@ _EXTREMES = frozenset({"min", "max"})
 
 
 def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
-    """Append error columns, and return the position of the column each is of; None where no column
-    is known to be inexact."""
+    """Append error columns, and return the positions of the columns that they belong to; None if no
+    column is known to be inexact."""
     plan, errors = _bounded(root)
-    shown = attributes_of(root)
-    inexact = tuple(index for index, column in enumerate(shown) if column.id in errors)
+    columns = attributes_of(root)
+    inexact = tuple(index for index, column in enumerate(columns) if column.id in errors)
     if not inexact:
         return None
-    outputs = [ComputedColumn(column, column.ref()) for column in shown]
-    outputs += [_error_column(shown[index].id, errors[shown[index].id]) for index in inexact]
+    outputs = [ComputedColumn(column, column.ref()) for column in columns]
+    outputs += [_error_column(columns[index].id, errors[columns[index].id]) for index in inexact]
     return Project(plan, tuple(outputs)), inexact
 
 
@@ -90,12 +89,9 @@ def _error_column(owner: AttributeId, error: Expr) -> ComputedColumn:
 
 
 def _bounded(plan: Plan) -> tuple[Plan, Errors]:
-    """The plan with columns from which the errors of its own columns are computed."""
+    """The plan with additional columns from which the errors of its columns are computed."""
     match plan:
-        case Select() | Sort():
-            child, errors = _bounded(plan.child)
-            return replace(plan, child=child), errors
-        case TopK() if plan.rank is None:
+        case Select() | Sort() | TopK(rank=None):
             child, errors = _bounded(plan.child)
             return replace(plan, child=child), errors
         case Join():
@@ -129,23 +125,24 @@ def _of_union(plan: SetOperation) -> tuple[Plan, Errors]:
     sides = [_bounded(side) for side in (plan.left, plan.right)]
     shown = [attributes_of(side) for side in (plan.left, plan.right)]
     inexact = [
-        at
-        for at, columns in enumerate(zip(*shown, strict=True))
+        index
+        for index, columns in enumerate(zip(*shown, strict=True))
         if any(column.id in errors for column, (_, errors) in zip(columns, sides, strict=True))
     ]
     if not inexact:
         return plan, {}
     inputs = []
     for (side, errors), columns in zip(sides, shown, strict=True):
-        outputs = [ComputedColumn(one, one.ref()) for one in columns]
+        outputs = [ComputedColumn(attribute, attribute.ref()) for attribute in columns]
         outputs += [
-            _error_column(columns[at].id, errors.get(columns[at].id, _NONE)) for at in inexact
+            _error_column(columns[index].id, errors.get(columns[index].id, _NONE))
+            for index in inexact
         ]
         inputs.append(Project(side, tuple(outputs)))
-    owners = [plan.attributes[at].id for at in inexact]
+    owners = [plan.attributes[index].id for index in inexact]
     added = [_error_column(owner, _NONE).attribute for owner in owners]
-    whole = replace(plan, left=inputs[0], right=inputs[1], attributes=(*plan.attributes, *added))
-    return whole, {owner: one.ref() for owner, one in zip(owners, added, strict=True)}
+    union = replace(plan, left=inputs[0], right=inputs[1], attributes=(*plan.attributes, *added))
+    return union, {owner: attribute.ref() for owner, attribute in zip(owners, added, strict=True)}
 
 
 def _of_aggregate(plan: Aggregate) -> tuple[Plan, Errors]:
@@ -186,7 +183,7 @@ def _of_window(plan: Window) -> tuple[Plan, Errors]:
 def _of_call(
     function: str, arguments: tuple[Expr, ...], below: Errors, added: _Added, distinct: bool = False
 ) -> Expr | None:
-    """Error of one aggregate. Over distinct values, the error over all values is no less."""
+    """Error of one aggregate; over distinct values, that over all values, which is no less."""
     if len(arguments) != 1:
         return None
     (argument,) = arguments
@@ -202,13 +199,12 @@ def _of_call(
         is_average = function in ("avg", "try_avg")
         if not kind.is_fractional and not (is_average and kind.kind is not Kind.DECIMAL):
             return None
-        # Of an average, n roundings are divided by n rows.
+        # For an average, n roundings are divided by n rows.
         error = times(_UNIT, added("size", "sum", _size(argument)))
         if not is_average:
             error = times(error, _double(added("count", "count", argument)))
         if inexact is not None:
-            own = added("off", "avg" if is_average else "sum", inexact)
-            error = plus(error, own)
+            error = plus(error, added("off", "avg" if is_average else "sum", inexact))
         return error
     if function in _SPREADS and inexact is None:
         return _of_spread(function, argument, added)
@@ -216,13 +212,13 @@ def _of_call(
 
 
 def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
-    """With e = c * n * 2^-53 * sqrt(mean square), the root of a variance is off by 3 e at most, and
-    the variance s^2 by e * (s + 2 e)."""
+    """With e = c * n * 2^-53 * sqrt(mean square), the error of a standard deviation s is at most 3
+    e, and that of the variance s^2 at most e * (s + 2 e)."""
     value = _double(argument)
     square = added("square", "avg", times(value, value))
     count = _double(added("count", "count", argument))
     unit = times(times(_SPREAD_UNIT, count), Call("sqrt", (square,), DOUBLE))
-    # The sample's is up to twice the population's.
+    # The sample's variance is up to twice the population's.
     twice = times(Literal(2.0, DOUBLE), unit)
     if function.startswith("stddev"):
         return times(Literal(3.0, DOUBLE), twice)
@@ -231,8 +227,7 @@ def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
 
 
 def _error(expr: Expr, errors: Errors) -> Expr | None:
-    """How much two values of an expression may differ; None where they do not, or by an unknown
-    amount."""
+    """How much two values of an expression may differ; None if not at all or unknown."""
     if not columns_of(expr) & errors.keys():
         return None
     match expr:
@@ -241,9 +236,8 @@ def _error(expr: Expr, errors: Errors) -> Expr | None:
         case Negate():
             return _error(expr.operand, errors)
         case Cast():
-            inner = type_of(expr.operand)
-            is_kept = expr.type == DOUBLE and inner is not None and inner.is_fractional
-            return _error(expr.operand, errors) if is_kept else None
+            is_widening = expr.type == DOUBLE and _is_double(expr.operand)
+            return _error(expr.operand, errors) if is_widening else None
         case Arithmetic():
             return _of_arithmetic(expr, errors)
         case Coalesce():
@@ -273,15 +267,15 @@ def _of_arithmetic(expr: Arithmetic, errors: Errors) -> Expr | None:
         case ArithmeticOp.DIVIDE:
             # |a / b - c / d| <= (|a - c| + |a / b| |b - d|) / |d|, and |d| >= |b| - |b - d|
             least = minus(_size(expr.right), off[1])
-            whole = plus(off[0], times(_size(expr), off[1]))
+            numerator = plus(off[0], times(_size(expr), off[1]))
             is_away = Compare(CompareOp.GREATER, least, _NONE)
-            return Case(((is_away, _divided(whole, least)),), _ANY)
+            return Case(((is_away, _divided(numerator, least)),), _ANY)
         case _:
             return None
 
 
 def _of_function(expr: Call, errors: Errors) -> Expr | None:
-    (first, *others) = expr.arguments
+    (first, *rest) = expr.arguments
     off = _error(first, errors)
     match expr.name:
         case "abs" | "positive" | "negative":
@@ -295,7 +289,7 @@ def _of_function(expr: Call, errors: Errors) -> Expr | None:
             is_away = Compare(CompareOp.GREATER, larger, _NONE)
             return Case(((is_away, _divided(off, larger)),), _NONE)
         case "round" | "bround" if off is not None and not columns_of(expr) - columns_of(first):
-            digits = others[0] if others else Literal(0, DOUBLE)
+            digits = rest[0] if rest else Literal(0, DOUBLE)
             step = Call("pow", (Literal(10.0, DOUBLE), Negate(_double(digits))), DOUBLE)
             return plus(off, step)
         case _:
@@ -317,12 +311,8 @@ def _size(expr: Expr) -> Expr:
 
 def _sum(parts: Iterable[Expr | None]) -> Expr | None:
     """Sum of the known errors; an operand that is NULL has none."""
-    total: Expr | None = None
-    for part in parts:
-        if part is not None:
-            known = Coalesce((part, _NONE))
-            total = known if total is None else plus(total, known)
-    return total
+    known: list[Expr] = [Coalesce((part, _NONE)) for part in parts if part is not None]
+    return reduce(plus, known) if known else None
 
 
 def _divided(left: Expr, right: Expr) -> Expr:

@@ -1,4 +1,4 @@
-"""Splits a plan into the rows that are kept and the final steps that make the result of them."""
+"""Splits a plan into rows to materialize and final steps that compute the result from them."""
 
 from __future__ import annotations
 
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# The end of a plan as what is made of kept rows: conditions, order, LIMIT, columns put out. Law:
-# a frozen value with all that telling an answer needs, so that it can be written beside the rows
-# and told again without the plan (`rules.finalize`). Its expressions are of `columns`.
-
-
 class FirstRows(Struct, frozen=True):
     """The first `count` rows (None: all) by an order, without the first `offset`."""
 
@@ -43,7 +38,9 @@ class FirstRows(Struct, frozen=True):
 
 
 class FinalSteps(Struct, frozen=True):
-    """Final steps over rows with `columns`: filter by `predicates`, cut, order, cut, output."""
+    """Final steps over rows with `columns`, which its expressions read: filter by `predicates`, cut
+    by `first`, `order`, `limit`, output. Stored beside the rows, it suffices to return the result
+    without the plan."""
 
     columns: tuple[Attribute, ...]
     predicates: tuple[Expr, ...]
@@ -60,35 +57,22 @@ class FinalSteps(Struct, frozen=True):
 
     @property
     def cuts(self) -> bool:
-        """Whether it takes the first rows by an order, of which ties may add more."""
+        """Whether it takes the first rows by an order, with ties."""
         return self.first is not None and bool(self.first.order) and self.first.count is not None
 
     @property
     def is_cut(self) -> bool:
-        """Whether rows may come or go because of others."""
+        """Whether other rows decide whether a row is in the result."""
         return self.first is not None or self.limit is not None
 
 
-# The end of a plan as JSON and back, so that a materialized result is told without reading SQL.
-# Law: reading gives back an equal value, or ValueError for all that was not written here; only
-# the classes listed are ever made. Places in the SQL text are left out: nobody is told of them
-# from here.
+# Final steps as JSON and back, without spans. Law: reading returns an equal value, or raises
+# ValueError for anything that was not written here; only the listed classes are constructed.
 
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
-
-_RECORDS: Mapping[str, type[Struct]] = {
-    record.__name__: record
-    for record in (
-        FinalSteps,
-        FirstRows,
-        SortKey,
-        Attribute,
-        ComputedColumn,
-        SqlType,
-        *get_args(Expr),
-    )
-}
+_CLASSES = (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
+_RECORDS: Mapping[str, type[Struct]] = {record.__name__: record for record in _CLASSES}
 _WRITERS: Mapping[type, Callable[[Any], str]] = {
     int: str,
     float: float.hex,
@@ -104,7 +88,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
 
 
 def written_ending(ending: FinalSteps) -> Written:
-    """The ending as JSON; TypeError where it holds a value of an unknown class."""
+    """The final steps as JSON; TypeError for a value of an unknown class."""
     return _written(ending)
 
 
@@ -153,16 +137,12 @@ def _fields(name: str) -> tuple[str, ...]:
     return tuple(field for field in _RECORDS[name].__struct_fields__ if field != "span")
 
 
-# A plan taken apart for its answer: which rows suffice, and what is made of these at the end.
-# Law: the answer of a plan is `kept`'s rows, of which those stay for which the ending's
-# `predicates` are true, cut by `first`, brought in `order`, cut by `limit`, and `outputs` of
-# each. Whoever computes `kept` may give more rows than it has where a condition or the border of
-# a top-k is too close to call: what stands above it is asked again, by value. So below the
-# conditions and the LIMIT at the plan's end nothing may be unsure (`AnswerPlan.decided`).
-
-
 class AnswerPlan(Struct, frozen=True):
-    """The plan of the rows, and the final steps, whose expressions read its columns."""
+    """The plan of the rows to materialize, and the final steps over them.
+
+    The rows may be more than those of `kept` if a condition or the last rank of a top-k is too
+    close to decide: the final steps are evaluated again, by value. So only nodes from `decided`
+    down must be certain."""
 
     kept: Plan
     ending: FinalSteps
@@ -183,23 +163,24 @@ def answer_plan(query: Query) -> AnswerPlan:
     if end.predicates:
         node = Select(node, And(end.predicates))
     first = end.first
-    if first is not None and first.order and first.count is not None:
-        # As `FinalSteps.cuts` says.
+    if first is not None and first.order and first.count is not None:  # see `FinalSteps.cuts`
         node = TopK(node, first.order, first.count, first.offset)
-    wanted = _columns(end)
-    kept = Project(
+    keys = end.order if first is None else (*end.order, *first.order)
+    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
+    wanted = frozenset().union(*map(columns_of, exprs))
+    rows = Project(
         node, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rest) if a.id in wanted)
     )
     order = end.order if end.order or first is None else first.order
-    ruled = apply_rules(kept)
+    ruled = apply_rules(rows)
     columns = attributes_of(ruled)
     ending = FinalSteps(columns, end.predicates, first, order, query.cut, end.outputs)
     return AnswerPlan(ruled, ending)
 
 
 class _End:
-    """End of a plan: what is above the last grouping, join or inner LIMIT. Without `passes_top` a
-    LIMIT is not part of it."""
+    """The end of a plan: what is above the last grouping, join or inner LIMIT. Without `passes_top`
+    it does not include a LIMIT."""
 
     def __init__(self, root: Plan, *, passes_top: bool = True) -> None:
         self._passes_top = passes_top
@@ -215,11 +196,11 @@ class _End:
                 case Project():
                     self._replace({output.attribute.id: output.expr for output in node.outputs})
                 case Sort():
-                    # An order below another, or of rows that are cut, has no effect.
+                    # An order below another or below a LIMIT has no effect.
                     is_shown = not self.order and self.first is None
                     self.order = node.order if is_shown else self.order
                 case TopK(rank=None) if (
-                    # No LIMIT and no condition was passed yet.
+                    # There is no LIMIT or condition above it.
                     self._passes_top and self.first is None and not self.predicates
                 ):
                     self.first = FirstRows(node.order, node.count, node.offset)
@@ -230,21 +211,15 @@ class _End:
             node = node.child
 
     def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
-        """Rewrite it to the columns below a projection."""
+        """Rewrite the end to the columns below a projection."""
 
-        def sorted_by(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
+        def rewritten(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
             return tuple(replace(key, expr=substitute(key.expr, exprs)) for key in order)
 
         self.outputs = tuple(
             replace(item, expr=substitute(item.expr, exprs)) for item in self.outputs
         )
-        self.order = sorted_by(self.order)
+        self.order = rewritten(self.order)
         self.predicates = tuple(substitute(item, exprs) for item in self.predicates)
         if self.first is not None:
-            self.first = replace(self.first, order=sorted_by(self.first.order))
-
-
-def _columns(end: _End) -> frozenset[AttributeId]:
-    keys = end.order if end.first is None else (*end.order, *end.first.order)
-    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
-    return frozenset().union(*map(columns_of, exprs))
+            self.first = replace(self.first, order=rewritten(self.first.order))

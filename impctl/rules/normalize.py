@@ -25,7 +25,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import average_type, sum_type, type_of
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.functions import VOLATILE
-from impctl.plan.lineage import LeafWay, NotFollowedError, ways_of
+from impctl.plan.lineage import LeafPath, NotFollowedError, paths_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -64,14 +64,9 @@ from impctl.plan.recursion import (
 from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 
-# LIMIT, ORDER BY and DISTINCT over at most one row, left out. Law: the bag of rows stays the
-# same. One row by the plan's form: an aggregate without GROUP BY, and what filters, computes,
-# limits to one or joins such rows one to one. `LIMIT k` of it is all of it where k is at least 1
-# and nothing is skipped, so it has a fixed answer and ranks nothing.
-
 
 def single_rows(root: Plan) -> Plan:
-    """Remove steps that leave one row unchanged."""
+    """Remove LIMIT, ORDER BY and DISTINCT over at most one row, which do not change it."""
     plan = map_inputs(root, single_rows)
     match plan:
         case Sort() | Distinct() if has_one_row_at_most(plan.child):
@@ -83,7 +78,7 @@ def single_rows(root: Plan) -> Plan:
 
 
 def has_one_row_at_most(plan: Plan) -> bool:
-    """Whether the plan never has more than one row, whatever the tables hold."""
+    """Whether the plan never has more than one row, by its form."""
     match plan:
         case Aggregate():
             return not plan.keys and plan.grouping_sets is None
@@ -105,16 +100,12 @@ def has_one_row_at_most(plan: Plan) -> bool:
             assert_never(plan)
 
 
-# Filters on a rank turned into top-k per partition. Law: the bag of rows stays the same. `rank <=
-# k` (also `<`, `=`, either way round) directly above a window of nothing but one row_number, rank
-# or dense_rank is a TopK with that rank; what else the predicate asks for stays above it. A rank
-# starts at 1, so `rank = c` is `rank <= c` and more.
-
 _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 
 def rank_limits(root: Plan) -> Plan:
-    """Turn every filter on a rank into a top-k."""
+    """Turn every filter on a rank (`rank_bound`) directly above a window with just one row_number,
+    rank or dense_rank into a TopK with that rank. The rest of the predicate stays above it."""
     plan = map_inputs(root, rank_limits)
     if isinstance(plan, Select) and isinstance(plan.child, Window):
         return _limited(plan, plan.child)
@@ -142,15 +133,12 @@ def _limited(plan: Select, window: Window) -> Plan:
     return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
 
 
-# Turns AVG into a sum and a count, which can be kept up to date. Law: the results are Spark's:
-# integers and floats are summed as doubles, decimals as decimals, and `Mean` divides as AVG does.
-# Equal sums and counts are kept once. AVG(DISTINCT ...) and arguments of a type that is not known
-# stay as they are. The columns above keep their identities; those of the aggregate below get new
-# ones.
-
-
 def split_averages(root: Plan) -> Plan:
-    """Split every AVG over numbers into a sum and a count."""
+    """Split every AVG over numbers into a sum and a count, which can be maintained.
+
+    Integers and floats are summed as doubles, decimals as decimals, and `Mean` divides as AVG does.
+    AVG(DISTINCT ...) and arguments of unknown type stay. Columns above keep their identities;
+    those of the aggregate below get new ones."""
     root = map_inputs(root, split_averages)
     if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
         return _split(root)
@@ -209,7 +197,7 @@ def _sum_and_count(item: AggregateOutput, calls: list[AggregateOutput]) -> tuple
 
 
 def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute) -> Expr:
-    """The result of an equal existing call, or of this one, added."""
+    """The result of the call, which is added unless there is an equal one."""
     for known in calls:
         if known.call == call:
             return known.attribute.ref(call.span)
@@ -224,35 +212,30 @@ def _below(attribute: Attribute) -> Attribute:
 
 
 _Known = TypeVar("_Known")
-_Kept = dict[AttributeId, BestOnly]
-"""Rows that a fixpoint needs to keep, by its first column."""
-
-
-# Fixpoints that keep the best rows of each group alone, where nothing else is read of them. Law:
-# the bag of rows of the plan stays the same. MIN or MAX over the rows of a fixpoint reads the
-# best ones, and so does a join of its rows back to these values on equality of groups and value.
-# Of a fixpoint whose rows have no end, as costs along a circle, this gives the best that there
-# are.
+_BestByFixpoint = dict[AttributeId, BestOnly]
+"""Rows that a fixpoint must keep, by its first column."""
 
 
 def best_fixpoints(root: Plan) -> Plan:
-    """Let fixpoints keep only the best rows where that suffices."""
+    """Let fixpoints keep only the best rows where nothing else is read (`plan.recursion`): MIN or
+    MAX over their rows read the best, and so does a join of their rows back to these values on
+    equality of group and value."""
     if next(outer_fixpoints(root), None) is None:
         return root
-    result: _Kept = {}
-    _look(root, (), result)
-    return _marked(root, result) if result else root
+    result: _BestByFixpoint = {}
+    _collect(root, (), result)
+
+    def with_best(plan: Plan) -> Plan:
+        changed = map_inputs(plan, with_best)
+        if isinstance(changed, Fixpoint) and changed.best is None:
+            return replace(changed, best=result.get(changed.attributes[0].id))
+        return changed
+
+    return with_best(root) if result else root
 
 
-def _marked(plan: Plan, result: _Kept) -> Plan:
-    made = map_inputs(plan, lambda child: _marked(child, result))
-    if isinstance(made, Fixpoint) and made.best is None:
-        return replace(made, best=result.get(made.attributes[0].id))
-    return made
-
-
-def _look(plan: Plan, above: tuple[Expr, ...], result: _Kept) -> None:
-    """Record which rows must stay below this node; `above` are conditions on its rows."""
+def _collect(plan: Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> None:
+    """Collect the rows that must stay below this node; `above` are conditions on its rows."""
     below: tuple[Expr, ...] = ()
     match plan:
         case Select():
@@ -265,13 +248,13 @@ def _look(plan: Plan, above: tuple[Expr, ...], result: _Kept) -> None:
                     continue
         case Join(kind=JoinKind.INNER | JoinKind.SEMI):
             on = () if plan.condition is None else conjuncts(plan.condition)
-            _look_back(plan, (*above, *on), result)
+            _collect_joined(plan, (*above, *on), result)
     for child in inputs_of(plan):
-        _look(child, below, result)
+        _collect(child, below, result)
 
 
-def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
-    """Record fixpoints of one side that are joined back to the best values on the other."""
+def _collect_joined(plan: Join, on: Sequence[Expr], result: _BestByFixpoint) -> None:
+    """Collect fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
     for rows, best in sides:
@@ -283,7 +266,7 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
                 continue
             if fingerprint(fixpoint) != fingerprint(values.fixpoint):
                 continue
-            wanted = _wanted(rows, fixpoint, values, on)
+            wanted = _required(rows, fixpoint, values, on)
             if wanted is None:
                 continue
             try:
@@ -293,16 +276,17 @@ def _look_back(plan: Join, on: Sequence[Expr], result: _Kept) -> None:
 
 
 class _BestValues(Struct, frozen=True):
-    """Best values of a fixpoint by groups: for each column its position, or the value."""
+    """Best values of a fixpoint by groups: per output column the position of a group column, or the
+    value. `positions` are those of all group columns."""
 
     fixpoint: Fixpoint
     keys: dict[AttributeId, int]
-    places: frozenset[int]
+    positions: frozenset[int]
     values: dict[AttributeId, BestValue]
 
 
 def _values_of(plan: Plan) -> _BestValues | None:
-    """The best values, over all rows of a fixpoint, if the plan outputs nothing else."""
+    """The best values over all rows of a fixpoint, if the plan outputs nothing else."""
     names: list[Project] = []
     while isinstance(plan, Project | Sort | Distinct):
         names += [plan] if isinstance(plan, Project) else []
@@ -316,24 +300,27 @@ def _values_of(plan: Plan) -> _BestValues | None:
         below = below.child
     if not isinstance(below, Fixpoint) or below.best is not None:
         return None
-    own = {attribute.id: place for place, attribute in enumerate(below.attributes)}
+    columns = {attribute.id: position for position, attribute in enumerate(below.attributes)}
     for project in reversed(inner):
-        own = dict(_renamed(project, own))
-    keys = {key.attribute.id: own.get(_name(key.expr)) for key in plan.keys}
+        columns = dict(_renamed(project, columns))
+    keys = {key.attribute.id: columns.get(_name(key.expr)) for key in plan.keys}
     values = {}
     for output in plan.aggregates:
         call = output.call
         if call.function in ("min", "max") and call.condition is None:
-            place = own.get(_name(call.arguments[0]))
-            if place is not None:
-                values[output.attribute.id] = BestValue(place, call.function == "max")
+            position = columns.get(_name(call.arguments[0]))
+            if position is not None:
+                values[output.attribute.id] = BestValue(position, call.function == "max")
     if None in keys.values():
         return None
-    places = {name: place for name, place in keys.items() if place is not None}
-    every = frozenset(places.values())
+    key_positions = {name: position for name, position in keys.items() if position is not None}
+    every = frozenset(key_positions.values())
     for project in reversed(names):
-        places, values = dict(_renamed(project, places)), dict(_renamed(project, values))
-    return _BestValues(below, places, every, values)
+        key_positions, values = (
+            dict(_renamed(project, key_positions)),
+            dict(_renamed(project, values)),
+        )
+    return _BestValues(below, key_positions, every, values)
 
 
 def _name(expr: Expr) -> AttributeId:
@@ -349,37 +336,37 @@ def _renamed(
             yield output.attribute.id, known[name]
 
 
-def _wanted(
+def _required(
     rows: Plan, fixpoint: Fixpoint, values: _BestValues, on: Sequence[Expr]
 ) -> RequiredRows | None:
-    """What is required of it, where these conditions match rows with their group's best."""
+    """The required rows if the conditions match rows with the best value of their group."""
     try:
-        ways = ways_of(rows, lambda node: node is fixpoint)
+        paths = paths_of(rows, lambda node: node is fixpoint)
     except NotFollowedError:
         return None
-    if len(ways) != 1:
+    if len(paths) != 1:
         return None
     met, best = set(), []
     for condition in on:
-        for place, name, is_null_safe in _pairs(ways[0], condition):
-            if values.keys.get(name) == place:
-                met.add(place)
+        for position, name, is_null_safe in _pairs(paths[0], condition):
+            if values.keys.get(name) == position:
+                met.add(position)
             value = values.values.get(name)
-            if value is not None and value.place == place and not is_null_safe:
+            if value is not None and value.place == position and not is_null_safe:
                 best.append(value)
-    if not best or met != values.places:
+    if not best or met != values.positions:
         return None
-    return RequiredRows(values.places, tuple(dict.fromkeys(best[:1])))
+    return RequiredRows(values.positions, tuple(best[:1]))
 
 
-def _pairs(way: LeafWay, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
+def _pairs(path: LeafPath, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
     """Position of a leaf column and the column it equals."""
-    if not isinstance(condition, Compare) or way.leaf is None:
+    if not isinstance(condition, Compare) or path.leaf is None:
         return
     if condition.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return
-    places = {attribute.id: place for place, attribute in enumerate(way.leaf)}
-    for one, other in ((condition.left, condition.right), (condition.right, condition.left)):
-        place = places.get(_name(way.over(one)))
-        if place is not None and isinstance(other, ColumnRef):
-            yield place, other.id, condition.op is CompareOp.NULL_SAFE_EQUAL
+    positions = {attribute.id: position for position, attribute in enumerate(path.leaf)}
+    for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
+        position = positions.get(_name(path.over(left)))
+        if position is not None and isinstance(right, ColumnRef):
+            yield position, right.id, condition.op is CompareOp.NULL_SAFE_EQUAL

@@ -18,31 +18,25 @@ from impctl.sql.names import TableNames
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.types import QueryName, TableName
 
-# The rules, and the order in which they run. Law: a rule is total, keeps the bag of rows a plan
-# yields on every database, and never changes the root's attributes (identities, names, order).
-# Unsure means unchanged. The order is the review: what asks for the best rows of a fixpoint is
-# looked at first, while nobody has dropped it yet; steps over single rows go next, as they hide
-# what a condition stands on; what all sides of an OR ask for comes out of it then, so that it can
-# go down; selections go down next, so that the columns only they read are known when columns are
-# dropped; what is left of a filter on ranks then shows as a top-k; averages are split last,
-# because splitting adds columns.
+# Law: a rule is total, keeps the bag of rows of a plan on every database, and never changes the
+# root's attributes (identities, names, order). Unsure means unchanged.
 
 RULES: tuple[Callable[[Plan], Plan], ...] = (
-    best_fixpoints,
-    single_rows,
-    common_parts,
-    push_selections,
+    best_fixpoints,  # before other rules drop what reads the best rows
+    single_rows,  # removes steps between conditions and what they read
+    common_parts,  # so that they can be pushed down
+    push_selections,  # before columns that only selections read are dropped
     rank_limits,
     prune_columns,
-    split_averages,
+    split_averages,  # last, because it adds columns
 )
 
 _ROUNDS = 8
-"""More than any plan has needed; a bound, so that two rules cannot alternate forever."""
+"""More than any plan has needed; two rules must not alternate forever."""
 
 
 def core_of(root: Plan) -> Plan:
-    """The same rows without their columns, after the rules: all that a sketch depends on."""
+    """The plan without output columns, after the rules: all that a sketch depends on."""
     return apply_rules(Project(root, ()))
 
 
@@ -57,16 +51,12 @@ def apply_rules(root: Plan) -> Plan:
     return root
 
 
-# Queries read and put through the rules, each once per text and schemas. Law: what is remembered
-# is what reading again would give: the text, the session's zone, the schemas of all tables that
-# were looked up and what an expiry asks of their rows are the same. Errors are never remembered.
-
 KEPT = 256
-"""Queries remembered; some tens of kilobytes each."""
+"""Queries in the cache; some tens of kilobytes each."""
 
 
 class Planned(Struct, frozen=True):
-    """A query as written, with its plan after the rules, and that plan's core (`core_of`)."""
+    """A query as written, its plan after the rules, and its core (`core_of`)."""
 
     query: Query
     ruled: Query
@@ -74,7 +64,7 @@ class Planned(Struct, frozen=True):
 
 
 class _LookedUp(Struct, frozen=True):
-    """What parsing a query read of a catalog: all names in it, and the schemas looked up."""
+    """What parsing a query read from a catalog: all its names, and the schemas looked up."""
 
     names: TableNames
     schemas: Mapping[TableName, Schema]
@@ -83,7 +73,6 @@ class _LookedUp(Struct, frozen=True):
     def is_in(
         self, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
     ) -> bool:
-        """Whether the catalog still has the same."""
         return (
             self.names == names
             and all(catalog.get(table) == schema for table, schema in self.schemas.items())
@@ -110,16 +99,17 @@ class _Watched(Mapping[TableName, Schema]):
 
 
 class PlannedQueries:
-    """Cache of the latest planned queries, for as long as its owner keeps it. Thread-safe; two
-    threads may both plan the same query."""
+    """Cache of the latest planned queries, by text and zone; an entry is valid while the schemas
+    and expiries of all tables that were looked up are the same. Errors are not cached. Thread-safe;
+    two threads may both plan the same query."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
-        self._kept = OrderedDict()
+        self._cache: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
+        self._cache = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cache)
 
     def of(
         self,
@@ -130,45 +120,34 @@ class PlannedQueries:
         zone: str,
         names: TableNames | None = None,
         live: Mapping[TableName, LiveRows] = NO_EXPIRY,
-        at: str = "",
+        instant: str = "",
     ) -> Planned:
-        """The plans of a query; arguments and errors as of `parse_query`. `at` names the instant of
-        `live`: plans of several instants are remembered side by side."""
+        """The plans of a query; arguments and errors as of `parse_query`. `instant` is that of
+        `live`: plans of several instants are cached side by side."""
         names = names or TableNames.of(catalog)
-        key = (sql, name, zone, at)
+        key = (sql, name, zone, instant)
         with self._lock:
-            known = self._kept.get(key)
-        if known is None or not known[0].is_in(catalog, names, live):
-            known = _plan(sql, catalog, names, name, zone, live)
+            cached = self._cache.get(key)
+        if cached is None or not cached[0].is_in(catalog, names, live):
+            watched = _Watched(catalog)
+            query = parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
+            query = without_free_limit(query)
+            ruled = replace(query, root=apply_rules(query.root))
+            expiries = {table: live.get(table) for table in watched.seen}
+            looked_up = _LookedUp(names, watched.seen, expiries)
+            cached = looked_up, Planned(query, ruled, core_of(query.root))
         with self._lock:
-            self._kept[key] = known
-            self._kept.move_to_end(key)
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
-        return known[1]
-
-
-def _plan(
-    sql: str,
-    catalog: Catalog,
-    names: TableNames,
-    name: QueryName,
-    zone: str,
-    live: Mapping[TableName, LiveRows],
-) -> tuple[_LookedUp, Planned]:
-    watched = _Watched(catalog)
-    query = without_free_limit(
-        parse_query(sql, watched, name=name, zone=zone, names=names, live=live)
-    )
-    ruled = replace(query, root=apply_rules(query.root))
-    looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
-    return looked_up, Planned(query, ruled, core_of(query.root))
+            self._cache[key] = cached
+            self._cache.move_to_end(key)
+            if len(self._cache) > KEPT:
+                self._cache.popitem(last=False)
+        return cached[1]
 
 
 def without_free_limit(query: Query) -> Query:
-    """The query without a last LIMIT that does not decide which rows remain. Any rows of the whole
-    answer are its answer. A sketch that is safe for the whole answer keeps all of them, so over it
-    Spark may return only what it may return over the tables."""
+    """The query without a last LIMIT that has no ORDER BY, for which any rows of the whole answer
+    are correct. A sketch that is safe for the whole answer covers them all, so over it Spark
+    returns only what it may return over the tables."""
     root = query.root
     if not isinstance(root, TopK) or root.order or root.rank is not None:
         return query

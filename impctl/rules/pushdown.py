@@ -60,14 +60,11 @@ from impctl.plan.properties import can_fail, scan_conditions
 from impctl.plan.recursion import stable_columns
 from impctl.types import AccessId, AttributeId
 
-# Conditions that every side of an OR asks for, put beside it. Law: the bag of rows stays the
-# same. `(a AND b) OR (a AND c)` is `a AND (b OR c)` in three-valued logic too; what can fail
-# stays where it is, because a part before it may guard it. Without this an equality of two tables
-# inside an OR joins each row with each.
-
 
 def common_parts(root: Plan) -> Plan:
-    """Factor the common parts of every condition out of its ORs."""
+    """Factor the common parts of every condition out of its ORs: `(a AND b) OR (a AND c)` is `a AND
+    (b OR c)` in three-valued logic too. Otherwise an equality of two tables inside an OR would be a
+    cross join. What can fail stays, because a part before it may guard it."""
     plan = map_inputs(root, common_parts)
     match plan:
         case Select():
@@ -80,13 +77,13 @@ def common_parts(root: Plan) -> Plan:
 
 
 def _factored(predicate: Expr) -> Expr:
-    """The predicate with common parts beside each OR of it; itself where there are none."""
+    """The predicate with common parts of each OR beside it; itself if there are none."""
     parts = conjuncts(predicate)
-    result = tuple(piece for part in parts for piece in _beside(part))
+    result = tuple(piece for part in parts for piece in _factored_or(part))
     return predicate if result == parts else And(result, span=predicate.span)
 
 
-def _beside(part: Expr) -> tuple[Expr, ...]:
+def _factored_or(part: Expr) -> tuple[Expr, ...]:
     if not isinstance(part, Or):
         return (part,)
     sides = [conjuncts(side) for side in _sides(part)]
@@ -114,30 +111,29 @@ def _sides(part: Expr) -> tuple[Expr, ...]:
 
 
 def _key(piece: Expr) -> Expr | frozenset[Expr]:
-    """Identity of a part: for an equality its sides in either order."""
+    """Identity of a part: for an equality its sides in any order."""
     if isinstance(piece, Compare) and piece.op is CompareOp.EQUAL:
         return frozenset({piece.left, piece.right})
     return piece
 
 
-# Moves predicates toward the scans, and WHERE equalities into join conditions. Law: the bag of
-# rows stays the same. A predicate moves below an operator only where the operator decides nothing
-# that the predicate could change: never below LIMIT, grouping sets, a global aggregate, or the
-# NULL-supplying side of an outer join; below grouping, DISTINCT, windows and set operations only
-# if it cannot tell apart what they hold equal (0.0 and -0.0). Predicates that call volatile
-# functions stay, and nothing passes them; those that can fail never reach rows that they did not
-# see before.
+# Law of pushdown: the bag of rows stays the same. A predicate moves below an operator only if that
+# does not change what the operator decides: never below LIMIT, grouping sets, a global aggregate,
+# or the NULL-supplying side of an outer join; below grouping, DISTINCT, windows and set operations
+# only if it cannot distinguish values that they treat as equal (0.0 and -0.0). Predicates with
+# volatile functions stay, and nothing passes them; those that can fail never reach other rows than
+# before.
 
 Predicates = tuple[Expr, ...]
 
 _SIZE_LIMIT = 1000
-"""Number of parts beyond which a predicate is not copied through a projection."""
-
+"""Maximal number of parts of a predicate that is copied through a projection."""
 _EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
 
 
 def push_selections(root: Plan) -> Plan:
-    """Push every predicate as low as it can go, and merge adjacent selections."""
+    """Push every predicate as low as possible, also into join conditions, and merge adjacent
+    selections."""
     return _push(root, ())
 
 
@@ -156,13 +152,11 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case SetOperation():
             return _through_set_operation(plan, predicates)
         case Distinct():
-            moving, staying = _split(
-                predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+            return _through(
+                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
             )
-            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
         case Sort():
-            moving, staying = _split(predicates, _is_fixed)
-            return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+            return _through(plan, predicates, _is_fixed)
         case Explode():
             return _through_explode(plan, predicates)
         case Fixpoint():
@@ -173,12 +167,19 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             assert_never(plan)
 
 
+def _through(
+    plan: Distinct | Sort | Explode | Window, predicates: Predicates, moves: Callable[[Expr], bool]
+) -> Plan:
+    moving, staying = _split(predicates, moves)
+    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+
+
 def _selected(plan: Plan, predicates: Predicates) -> Plan:
     if not predicates:
         return plan
     span = _covering(predicate.span for predicate in predicates)
-    whole = predicates[0] if len(predicates) == 1 else And(predicates, span=span)
-    return Select(plan, whole, span=span)
+    condition = predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+    return Select(plan, condition, span=span)
 
 
 def _covering(spans: Iterable[Span | None]) -> Span | None:
@@ -190,8 +191,8 @@ def _covering(spans: Iterable[Span | None]) -> Span | None:
 
 
 def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
-    """Predicates that move, and those that stay. One that can fail stays behind any that stays:
-    that one may be what guards it."""
+    """Predicates that move, and those that stay. One that can fail stays after any that stays,
+    which may guard it."""
     moving: list[Expr] = []
     staying: list[Expr] = []
     for predicate in predicates:
@@ -201,13 +202,13 @@ def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predi
 
 
 def _is_fixed(expr: Expr) -> bool:
-    """Whether the value depends on the row alone."""
+    """Whether the value depends only on the row."""
     return not any(isinstance(part, Call) and part.name in VOLATILE for part in walk(expr))
 
 
 def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
-    """Whether rows that grouping treats as equal have the same result. Grouping treats 0.0 and -0.0
-    as equal; comparisons do too, functions and casts do not."""
+    """Whether rows that grouping treats as equal have the same result. Grouping and comparisons
+    treat 0.0 and -0.0 as equal; functions and casts do not."""
     types = {attribute.id: attribute.type for attribute in attributes}
     exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
     for identity in columns_of(predicate):
@@ -220,7 +221,7 @@ def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
 def _reads_only(
     columns: frozenset[AttributeId], attributes: Sequence[Attribute]
 ) -> Callable[[Expr], bool]:
-    """Whether a predicate reads some of these columns and no others, and is the same for equals."""
+    """Whether a predicate reads some of these columns and no others, and keeps equals."""
     return lambda p: (
         bool(columns_of(p))
         and columns_of(p) <= columns
@@ -230,12 +231,12 @@ def _reads_only(
 
 
 def _through_select(plan: Select, predicates: Predicates) -> Plan:
-    own = conjuncts(plan.predicate)
-    if not all(_is_fixed(part) for part in own):
-        # Which rows a volatile predicate sees is part of the query.
+    parts = conjuncts(plan.predicate)
+    if not all(_is_fixed(part) for part in parts):
+        # A volatile predicate must see the same rows.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     fixed, volatile = _split(predicates, _is_fixed)
-    together = (*own, *(part for part in fixed if part not in own))
+    together = (*parts, *(part for part in fixed if part not in parts))
     return _selected(_push(plan.child, together), volatile)
 
 
@@ -272,12 +273,11 @@ def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
 
 
 def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
-    """What can fail stays: below it would see rows that have no element."""
-    made = frozenset(attribute.id for attribute in plan.made)
-    moving, staying = _split(
-        predicates, lambda p: not columns_of(p) & made and _is_fixed(p) and not can_fail(p)
+    """Predicates that can fail stay: below they would see rows without elements."""
+    added = frozenset(attribute.id for attribute in plan.made)
+    return _through(
+        plan, predicates, lambda p: not columns_of(p) & added and _is_fixed(p) and not can_fail(p)
     )
-    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
 def _through_window(plan: Window, predicates: Predicates) -> Plan:
@@ -287,15 +287,14 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
             for call in plan.calls
         )
     )
-    moving, staying = _split(predicates, _reads_only(shared, attributes_of(plan.child)))
-    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+    return _through(plan, predicates, _reads_only(shared, attributes_of(plan.child)))
 
 
 def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
     is_union = plan.kind is SetKind.UNION
     moving, staying = _split(
         predicates,
-        # EXCEPT and INTERSECT drop rows, which a predicate that can fail must not see.
+        # A predicate that can fail must not see rows that EXCEPT and INTERSECT drop.
         lambda p: (
             _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
         ),
@@ -305,20 +304,20 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
 
 
 def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
-    """Push into the base, where all rows of a derivation have the values that the predicate reads.
-    What can fail fails as before: rows of the base are rows of the fixpoint."""
+    """Push into the base predicates over columns that are equal in all rows of a derivation. What
+    can fail fails as before: rows of the base are rows of the fixpoint."""
     stable = stable_columns(plan) if predicates else frozenset()
     if plan.best is not None:
-        # All rows of a group or none.
-        stable &= {plan.attributes[place].id for place in plan.best.keys}
+        # A predicate must keep all rows of a group or none.
+        stable &= {plan.attributes[position].id for position in plan.best.keys}
     moving, staying = _split(predicates, _reads_only(stable, plan.attributes))
-    own = _substituted(plan.attributes, plan.base, moving)
-    moved = replace(plan, base=_push(plan.base, own), step=_push(plan.step, ()))
+    below = _substituted(plan.attributes, plan.base, moving)
+    moved = replace(plan, base=_push(plan.base, below), step=_push(plan.step, ()))
     return _selected(moved, staying)
 
 
 def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
-    """The predicates over an input's columns, matched to the outputs by position."""
+    """The predicates over an input's columns, which match the outputs by position."""
     refs: dict[AttributeId, Expr] = {
         output.id: attribute.ref()
         for output, attribute in zip(outputs, attributes_of(side), strict=True)
@@ -328,7 +327,7 @@ def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicate
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
     """Push predicates from above and conjuncts of the condition to the side each reads."""
-    # A join drops rows, which a predicate that can fail must not see.
+    # A predicate that can fail must not see rows that the join drops.
     fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
     above = _by_side(plan, fixed)
     on = conjuncts(plan.condition) if plan.condition is not None else ()
@@ -336,8 +335,8 @@ def _through_join(plan: Join, predicates: Predicates) -> Plan:
         parts: tuple[Predicates, Predicates, Predicates] = ((), (), on)
     else:
         parts = _by_side(plan, on)
-    left, right, kept, rest = _placed(plan.kind, above, parts)
-    condition = _joined(kept, plan)
+    left, right, matching, rest = _placed(plan.kind, above, parts)
+    condition = _joined(matching, plan)
     moved = replace(
         plan, left=_push(plan.left, left), right=_push(plan.right, right), condition=condition
     )
@@ -348,7 +347,7 @@ def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates
     """Predicates that read the left side only, the right side only, and all others."""
     lefts = {attribute.id for attribute in attributes_of(plan.left)}
     rights = {attribute.id for attribute in attributes_of(plan.right)}
-    left, right, others = [], [], []
+    left, right, rest = [], [], []
     for predicate in predicates:
         columns = columns_of(predicate)
         if columns and columns <= lefts:
@@ -356,16 +355,16 @@ def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates
         elif columns and columns <= rights:
             right.append(predicate)
         else:
-            others.append(predicate)
-    return tuple(left), tuple(right), tuple(others)
+            rest.append(predicate)
+    return tuple(left), tuple(right), tuple(rest)
 
 
-def _joined(kept: Predicates, plan: Join) -> Expr | None:
-    if not kept:
+def _joined(parts: Predicates, plan: Join) -> Expr | None:
+    if not parts:
         return None
-    if plan.condition is not None and kept == conjuncts(plan.condition):
+    if plan.condition is not None and parts == conjuncts(plan.condition):
         return plan.condition
-    return kept[0] if len(kept) == 1 else And(kept, span=_covering(p.span for p in kept))
+    return parts[0] if len(parts) == 1 else And(parts, span=_covering(p.span for p in parts))
 
 
 def _placed(
@@ -393,13 +392,12 @@ def _placed(
             assert_never(kind)
 
 
-# Which columns of accesses must find their values in columns of others, since rows join on them.
-# Law: of an access whose column is tied to another's, every row may be left out whose value (NULL
-# included) is in no row of the other access that the plan sees: the plan yields the same bag. For
-# a predicate on one side's column that is true of all values that the other side has can be put
-# above that side of an equality join, unless the side keeps rows without partners; from there it
-# goes down as any predicate does (`rules.pushdown`), which is what is done here with a stand-in.
-# Several ties hold together: each is a predicate that drops no row with a partner.
+# Ties. Law: if a column of an access is tied to another's, all its rows may be skipped whose value
+# (including NULL) is in no row of the other access that the plan sees: the plan yields the same
+# bag. A predicate that is true of all values of one side of an equality join can be put above the
+# other side, unless that side keeps rows without matches; from there it is pushed down like any
+# predicate. So ties are found by pushing down placeholders. Several ties hold together, because
+# each predicate drops no row with a match.
 
 
 class ScanColumn(Struct, frozen=True):
@@ -408,18 +406,17 @@ class ScanColumn(Struct, frozen=True):
 
 
 class ColumnTie(Struct, frozen=True):
-    """Rows of `column` are needed only for values that `to` has."""
+    """Rows are needed only for values of `column` that `to` has."""
 
     column: ScanColumn
     to: ScanColumn
 
 
 Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
-"""Per attribute of a plan: columns that have all its values, except NULL."""
-
+"""Per attribute of a plan the columns that have all its values except NULL."""
 _NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
 _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Kinds without rows of a side that have no partner on the other."""
+"""Kinds that drop rows of a side without a match on the other."""
 
 
 def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
@@ -431,13 +428,13 @@ def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
     ties: dict[ColumnTie, None] = {}
     accesses = {scan.access: scan for scan in scans_of(root)}
     for access, conditions in scan_conditions(marked).items():
-        own = {attribute.id: attribute for attribute in accesses[access].attributes}
+        attributes = {attribute.id: attribute for attribute in accesses[access].attributes}
         for condition in conditions:
             if not isinstance(condition, InList) or not isinstance(condition.operand, ColumnRef):
                 continue
             sources = result.sources.get(id(condition.options[0]), frozenset())
-            column = ScanColumn(access, own[condition.operand.id]) if sources else None
-            if column is not None:
+            if sources:
+                column = ScanColumn(access, attributes[condition.operand.id])
                 ties |= dict.fromkeys(
                     ColumnTie(column, other) for other in sources if other.access != access
                 )
@@ -445,7 +442,7 @@ def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
 
 
 class _Marking(Struct, frozen=True):
-    """Puts placeholders above sides of joins; each is identified by the literal object in it."""
+    """Puts placeholders above sides of joins, each identified by the literal object in it."""
 
     sources: dict[int, frozenset[ScanColumn]]
     kept: list[Literal]
@@ -478,17 +475,17 @@ class _Marking(Struct, frozen=True):
         sides = {**dict.fromkeys(left, True), **dict.fromkeys(right, False)}
         for part in conjuncts(join.condition):
             match part:
-                case Compare(CompareOp.EQUAL, ColumnRef() as one, ColumnRef() as other):
+                case Compare(CompareOp.EQUAL, ColumnRef() as first, ColumnRef() as second):
                     pass
                 case _:
                     continue
-            if one.type != other.type or sides.get(one.id) is sides.get(other.id):
+            if first.type != second.type or sides.get(first.id) is sides.get(second.id):
                 continue
-            mine, theirs = (one, other) if sides.get(one.id) else (other, one)
-            if join.kind in _NARROWS_LEFT and theirs.id in right:
-                join = replace(join, left=self._marked(join.left, mine, right[theirs.id]))
-            if join.kind in _NARROWS_RIGHT and mine.id in left:
-                join = replace(join, right=self._marked(join.right, theirs, left[mine.id]))
+            left_ref, right_ref = (first, second) if sides.get(first.id) else (second, first)
+            if join.kind in _NARROWS_LEFT and right_ref.id in right:
+                join = replace(join, left=self._marked(join.left, left_ref, right[right_ref.id]))
+            if join.kind in _NARROWS_RIGHT and left_ref.id in left:
+                join = replace(join, right=self._marked(join.right, right_ref, left[left_ref.id]))
         return join, both
 
     def _marked(self, side: Plan, ref: ColumnRef, sources: frozenset[ScanColumn]) -> Plan:
@@ -499,7 +496,7 @@ class _Marking(Struct, frozen=True):
 
 
 def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
-    """Outputs that are columns of the input, under their new names."""
+    """Origins of outputs that are columns of the input."""
     return {
         output.attribute.id: below[output.expr.id]
         for output in outputs
@@ -507,22 +504,17 @@ def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
     }
 
 
-# Which column of an access comes up through a plan unchanged as a given attribute. Law: every row
-# of the plan with a value there comes of rows of the access with the very value in that column,
-# and of all such that it would come of without others. Selections, projections, sorts, DISTINCT
-# and the keys of groupings are looked through, inner joins, and of other joins the side whose
-# rows each go their own way: an outer join pads rows of the other one.
-
 _BY_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 _BY_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
 
 def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
-    """The column behind an attribute that the plan yields; None where it is another value."""
+    """The column of an access that the plan yields unchanged as this attribute, or None. Rows of
+    the plan with a value of the attribute derive only from rows of the access with that value."""
     match plan:
         case Scan():
-            own = (a for a in plan.attributes if a.id == wanted)
-            return next((ScanColumn(plan.access, attribute) for attribute in own), None)
+            matches = (a for a in plan.attributes if a.id == wanted)
+            return next((ScanColumn(plan.access, attribute) for attribute in matches), None)
         case Select() | Sort() | Distinct():
             return column_behind(plan.child, wanted)
         case Project():
@@ -544,5 +536,5 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
 
 
 def is_narrowed(plan: Plan, keys: Collection[AttributeId]) -> bool:
-    """Whether a read by values of these attributes may skip part of every access."""
+    """Whether a read by values of these attributes may skip rows of an access."""
     return any(column_behind(plan, key) is not None for key in keys)

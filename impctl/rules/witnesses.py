@@ -1,12 +1,12 @@
-"""Plans by which a sketch of only the deciding rows is kept.
+"""Plans by which a sketch of only the deciding rows is maintained.
 
-Law: the plan yields the query's rows on every database; a witness node drops the rows that do not
-decide, so that lineage is that of deciding rows. It is placed where the proof holds
-(docs/soundness.md, "Witnesses"): a grouping with nothing but MIN, MAX, BOOL_AND and BOOL_OR whose
-value over part of the rows cannot be a better one, DISTINCT, and the right side of EXISTS or IN.
-In a fixpoint that is a set one derivation of each row decides; the engine chooses which. Elsewhere
-the whole lineage is kept, and the reason noted. Among equivalent rows those with the least sketched
-values are taken, so that the choice is always the same.
+Law: the plan yields the query's rows on every database; a witness node drops rows that do not
+decide, so that the sketch has the lineage of deciding rows only. It is placed where that is proved
+(docs/soundness.md, "Witnesses"): below a grouping with only MIN, MAX, BOOL_AND and BOOL_OR whose
+values over part of the rows cannot be better, below DISTINCT, and on the right side of EXISTS or
+IN. In a fixpoint that is a set one derivation of each row decides; the engine chooses it. Elsewhere
+the whole lineage counts, and a note says why. Among equivalent rows those with the least sketched
+values decide, so that the choice is always the same.
 """
 
 from __future__ import annotations
@@ -67,15 +67,16 @@ _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
 class Witnessed(Struct, frozen=True):
-    """The query with witness nodes in its plan, and remarks on what its nodes keep. `notes` are by
-    position in `nodes_of` of the original plan; some nodes have none."""
+    """The query with witness nodes in its plan, and notes on the lineage of nodes, by position in
+    `nodes_of` of the original plan."""
 
     query: Query
     notes: Mapping[int, str]
 
 
 def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]) -> Witnessed:
-    """The plan of an accepted query by which a sketch of witnesses on these columns is kept."""
+    """The plan of an accepted query by which sketches of witnesses on these columns are
+    maintained."""
     sketched = {access: column.name for access, column in columns.items()}
     placer = _Placer(states_of(verdict, query, sketched), columns, {})
     root = placer.placed(query.root)
@@ -97,7 +98,7 @@ class _Placer(Struct):
     _position: int = 0
 
     def placed(self, node: Plan) -> Plan:
-        """The node over inputs with witness nodes, and with its own where that helps."""
+        """The node with witness nodes below it where they help."""
         position = self._position
         self._position += 1
         firsts: list[int] = []
@@ -106,26 +107,26 @@ class _Placer(Struct):
             firsts.append(self._position)
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
-            # Its parts keep whole groups and all partners: a derivation is of all these rows.
+            # Inside, groups are whole and matches complete: a derivation has all these rows.
             for dropped in range(position, self._position):
                 self.notes.pop(dropped, None)
             return self._derived(node, position)
-        whole = with_inputs(node, tuple(inputs))
+        result = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]
-        match whole:
+        match result:
             case Aggregate():
-                return self._grouped(whole, self.states[position], below[0], position)
+                return self._grouped(result, self.states[position], below[0], position)
             case Distinct():
-                return self._distinct(whole, below[0], position)
+                return self._distinct(result, below[0], position)
             case Join(kind=JoinKind.SEMI):
-                return self._matched(whole, below[1], position)
-        return whole
+                return self._matched(result, below[1], position)
+        return result
 
     def _derived(self, node: Fixpoint, position: int) -> Plan:
-        """The fixpoint with a choice among derivations, where rows are not counted by them."""
+        """The fixpoint with a choice among derivations, unless all of them count."""
         state = self.states[position]
         if state.status is not Status.EXACT or not state.sketched:
-            # Where it is no barrier, its rows carry their own lineage.
+            # If it is no barrier, its rows have their own lineage.
             return node
         if not node.is_set:
             return self._whole(node, position, "UNION ALL counts all derivations of a row")
@@ -165,7 +166,7 @@ class _Placer(Struct):
         return self._with_witness(node, node.child, parts, [()], position)
 
     def _matched(self, node: Join, right: SafetyState, position: int) -> Plan:
-        """The right side cut to one partner per key, after the conditions on it alone."""
+        """The right side reduced to one match per key, after the conditions on it alone."""
         partners = _partners(node)
         if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
             return node
@@ -173,10 +174,12 @@ class _Placer(Struct):
             # A condition may distinguish values that count as equal, -0.0 and 0.0.
             reason = "a condition other than the equalities reads a value that may be -0.0"
             return self._whole(node, position, reason)
-        keys, own = partners
+        keys, conditions = partners
         rows = node.right
-        if own:
-            rows = Select(rows, own[0] if len(own) == 1 else And(own), span=node.span)
+        if conditions:
+            rows = Select(
+                rows, conditions[0] if len(conditions) == 1 else And(conditions), span=node.span
+            )
         return self._with_witness(node, rows, keys, [()], position)
 
     def _with_witness(
@@ -189,7 +192,7 @@ class _Placer(Struct):
     ) -> Plan:
         """The node over the deciding `rows`; ties go to the least sketched values."""
         if any(_adds_doubles(part) for part in nodes_of(rows)):
-            # Which row decides may depend on the order that Spark adds them in.
+            # The deciding row may depend on the order in which Spark adds.
             return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
         # A constant orders nothing.
@@ -204,21 +207,20 @@ class _Placer(Struct):
             case Join():
                 return replace(node, right=deciding)
             case Distinct():
-                own = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rows))
-                return replace(node, child=Project(deciding, own))
+                outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rows))
+                return replace(node, child=Project(deciding, outputs))
             case Aggregate():
                 return replace(node, child=deciding)
 
     def _traced(self, rows: Plan) -> tuple[Plan, tuple[SortKey, ...]]:
-        """The rows with every sketched column that can be traced, and the order by these."""
+        """The rows with all sketched columns that can be traced, and the order by these."""
         least: list[SortKey] = []
         for scan in scans_of(rows):
             column = self.columns.get(scan.access)
             traced = None if column is None else trace(rows, scan.access, column)
             if traced is not None:
                 rows = traced.plan
-                key = next(a for a in attributes_of(rows) if a.id in traced.keys)
-                least.append(SortKey(key.ref(), descending=False, nulls_first=False))
+                least.append(SortKey(traced.key.ref(), descending=False, nulls_first=False))
         return rows, tuple(least)
 
     def _whole(self, node: Plan, position: int, reason: str) -> Plan:
@@ -244,7 +246,7 @@ def _adds_doubles(node: Plan) -> bool:
 
 
 def _has_choice(below: SafetyState) -> bool:
-    """Whether rows below carry ranges that a choice among them could avoid."""
+    """Whether choosing among the rows below could avoid ranges."""
     return below.status is not Status.EXACT and bool(below.sketched)
 
 
@@ -260,7 +262,7 @@ def _allowed(call: AggregateCall) -> Relation:
 
 
 def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
-    """The order whose first row has the call's value; None where no single row has it."""
+    """The order whose first row has the call's value; None if no single row has it."""
     if call.function not in LARGEST | SMALLEST or len(call.arguments) != 1:
         return None
     value = call.arguments[0]
@@ -273,24 +275,24 @@ def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
 
 
 def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
-    """What equivalent partners have in common, and the conditions on the right side alone. A
-    condition sees of a partner the right side of an equality, or else the columns that it reads;
-    None where these do not distinguish partners as far as it can."""
+    """What equivalent matches have in common, and the conditions on the right side alone. Other
+    conditions depend on a match by the right side of an equality, or by the columns that they read;
+    None if equal values of these columns may decide differently."""
     right = {attribute.id: attribute for attribute in attributes_of(node.right)}
     keys: list[Expr] = []
-    own: list[Expr] = []
+    conditions: list[Expr] = []
     for part in () if node.condition is None else conjuncts(node.condition):
         used = columns_of(part) & right.keys()
         if not used:
             continue
         if used == columns_of(part):
-            own.append(part)
+            conditions.append(part)
             continue
         equated = _equated_right(part, right.keys())
         if equated is None and any(_may_be_negative_zero(right[name]) for name in used):
             return None
         keys += [right[name].ref() for name in sorted(used)] if equated is None else [equated]
-    return tuple(dict.fromkeys(keys)), tuple(own)
+    return tuple(dict.fromkeys(keys)), tuple(conditions)
 
 
 def _may_be_negative_zero(attribute: Attribute) -> bool:
@@ -304,7 +306,7 @@ def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:
         return None
     if part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
-    for one, other in ((part.left, part.right), (part.right, part.left)):
-        if not columns_of(one) & set(right) and columns_of(other) <= set(right):
-            return other
+    for first, second in ((part.left, part.right), (part.right, part.left)):
+        if not columns_of(first) & set(right) and columns_of(second) <= set(right):
+            return second
     return None

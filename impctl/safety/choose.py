@@ -1,13 +1,14 @@
-"""Chooses the attribute to sketch in each table access, among the safe ones.
+"""Choose the attribute to sketch in each table access, among the safe ones.
 
-Law: the chosen accesses are safe together (each alone is not enough: two keys may exclude each
-other); an access without a safe attribute stays unsketched, which is always sound. An attribute
-that the user requests is taken or refused with the reason, never replaced.
+Law: the chosen attributes are safe together (safe alone is not enough: two keys may exclude each
+other). An access without a safe attribute stays unsketched, which is always sound. An attribute
+that the user requests is chosen or refused with the reason, never replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -30,7 +31,8 @@ from impctl.plan.nodes import (
     Window,
     scans_of,
 )
-from impctl.safety.judge import Judges, Verdict, check_kept, hint_of
+from impctl.safety.direction import Sketched
+from impctl.safety.judge import Judges, Verdict, check_with_core, hint_of
 from impctl.sketch.partition import PARTITIONABLE
 from impctl.types import AccessId, ColumnName, QueryName, TableName
 
@@ -45,7 +47,7 @@ _ALL_ROWS = (
 )
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
-"""Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""
+"""Estimated cost of using a sketch on a column, for instance the bytes still to read."""
 
 
 class Candidate(Struct, frozen=True):
@@ -62,22 +64,19 @@ class Candidate(Struct, frozen=True):
 class SafeChoice(Struct, frozen=True):
     """The column to sketch per access, the verdict on all of them together, and why."""
 
-    sketched: Mapping[AccessId, ColumnName]
+    sketched: Sketched
     considered: tuple[Candidate, ...]
     verdict: Verdict
 
 
 class _CandidateJudge(Struct, frozen=True):
-    """What every candidate is judged by."""
-
     query: Query
     core: Plan
     facts: Collection[Fact]
     judges: Judges
 
-    def of(self, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
-        """Judge sketches of these columns, and no others, for the query."""
-        return check_kept(self.query, self.core, sketched, self.facts, self.judges)
+    def of(self, sketched: Sketched) -> Verdict:
+        return check_with_core(self.query, self.core, sketched, self.facts, self.judges)
 
 
 class JudgedCandidate(Struct, frozen=True):
@@ -104,17 +103,22 @@ def choose_attributes(
     judges: Judges | None = None,
 ) -> SafeChoice:
     """Choose a safe set of attributes: the requested ones, else the cheapest, a grouping one first.
-    `core`: the plan that a sketch is kept by, where it is not the query's own. `weigh` gives the
-    costs of safe options; options without a cost come last. Raises UnsafeSketchError where a
-    requested attribute is not safe for any access of its table, or nothing is safe at all."""
+    `core`: the plan that sketches are maintained by, if not the query's. `weigh` returns the costs
+    of safe options; options without a cost come last. Raises UnsafeSketchError if a requested
+    attribute is not safe for any access of its table, or no attribute is safe."""
     judge = _CandidateJudge(query, query.root if core is None else core, facts, judges or Judges())
     options = _options(judge, candidates, wanted)
     if weigh is not None:
-        options = _weighed(options, weigh)
+        costs = weigh([option for option in options if option.verdict.safe])
+        options = tuple(
+            replace(o, rank=(costs.get((o.scan.table, o.column), math.inf), *o.rank[1:]))
+            for o in options
+        )
     for table, column in wanted.items():
         _require(table, column, options, judge, candidates, name)
     sketched = _joint(judge, options, wanted)
-    lost = [table for table in wanted if not _is_taken(table, options, sketched)]
+    used = {option.scan.table for option in options if option.scan.access in sketched}
+    lost = [table for table in wanted if table not in used]
     if lost:
         raise _not_together(lost[0], wanted, name)
     if not sketched:
@@ -128,29 +132,17 @@ def _options(
     candidates: Mapping[TableName, Sequence[ColumnName]],
     wanted: Mapping[TableName, ColumnName],
 ) -> tuple[JudgedCandidate, ...]:
-    """Every candidate of every access, judged alone, in order of text and preference."""
+    """Every candidate of every access, judged alone, in order of the SQL text and preference."""
     result = []
     for scan in scans_of(judge.query.root):
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
-            rank = (0.0, not _is_keyed(verdict, scan.access), preference)
-            result.append(JudgedCandidate(scan, column, verdict, rank))
+            # Grouping keys come first: capture needs no annotation of their rows.
+            is_keyed = any(scan.access in keys for keys in verdict.key_columns.values())
+            is_plain = not (is_keyed or scan.access in verdict.keyed)
+            result.append(JudgedCandidate(scan, column, verdict, (0.0, is_plain, preference)))
     return tuple(result)
-
-
-def _weighed(options: Sequence[JudgedCandidate], weigh: Weigher) -> tuple[JudgedCandidate, ...]:
-    """The options with their costs."""
-    costs = weigh([option for option in options if option.verdict.safe])
-    none = float("inf")
-    return tuple(
-        replace(o, rank=(costs.get((o.scan.table, o.column), none), *o.rank[1:])) for o in options
-    )
-
-
-def _is_keyed(verdict: Verdict, access: AccessId) -> bool:
-    """Whether the attribute is a grouping key, so that capture needs no annotation."""
-    return any(access in keys for keys in verdict.key_columns.values()) or access in verdict.keyed
 
 
 def _require(
@@ -161,8 +153,8 @@ def _require(
     candidates: Mapping[TableName, Sequence[ColumnName]],
     name: QueryName,
 ) -> None:
-    own = [option for option in options if option.scan.table == table]
-    if not own:
+    table_options = [option for option in options if option.scan.table == table]
+    if not table_options:
         read = sorted({s.table for s in scans_of(judge.query.root)})
         raise UnsafeSketchError(
             f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
@@ -170,24 +162,21 @@ def _require(
             hint=f"the query reads: {', '.join(read)}",
             code="sketch_table_not_read",
         )
-    if any(option.verdict.safe for option in own):
+    if any(option.verdict.safe for option in table_options):
         return
-    others = _options(judge, candidates, {})
-    safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
-    verdict = own[0].verdict
-    hint = _ALL_ROWS if _is_safe_for_all(judge, own) else _listed_safe(table, list(safe))
+    alternatives = _options(judge, candidates, {})
+    safe = dict.fromkeys(o.column for o in alternatives if o.scan.table == table and o.verdict.safe)
+    verdict = table_options[0].verdict
+    hint = f"no candidate of `{table}` is safe; a GROUP BY column usually is"
+    if _is_safe_for_all(judge, table_options):
+        hint = _ALL_ROWS
+    elif safe:
+        hint = f"safe for this query: {', '.join(f'`{table}.{column}`' for column in safe)}"
     raise UnsafeSketchError(
         f"A sketch of `{table}.{column}` is not safe for query `{name}`: {verdict.reason}",
         hint=hint,
         location=_location(verdict.span, name),
     )
-
-
-def _listed_safe(table: TableName, columns: Sequence[ColumnName]) -> str:
-    if not columns:
-        return f"no candidate of `{table}` is safe; a GROUP BY column usually is"
-    listed = ", ".join(f"`{table}.{column}`" for column in columns)
-    return f"safe for this query: {listed}"
 
 
 def _location(span: Span | None, name: QueryName) -> Location | None:
@@ -199,19 +188,19 @@ def _joint(
     options: Sequence[JudgedCandidate],
     wanted: Mapping[TableName, ColumnName],
 ) -> dict[AccessId, ColumnName]:
-    """Accesses added one by one, the requested and best first, as long as all are safe together."""
+    """Accesses added one by one, requested and best first, as long as all are safe together."""
     by_access: dict[AccessId, list[JudgedCandidate]] = {}
     for option in options:
         if option.verdict.safe:
             by_access.setdefault(option.scan.access, []).append(option)
-    for own in by_access.values():
-        own.sort(key=lambda option: option.rank)
+    for ranked in by_access.values():
+        ranked.sort(key=lambda option: option.rank)
     order = sorted(
-        by_access.values(), key=lambda own: (own[0].scan.table not in wanted, own[0].rank)
+        by_access.values(), key=lambda ranked: (ranked[0].scan.table not in wanted, ranked[0].rank)
     )
     sketched: dict[AccessId, ColumnName] = {}
-    for own in order:
-        for option in own:
+    for ranked in order:
+        for option in ranked:
             tried = {**sketched, option.scan.access: option.column}
             if len(tried) == 1 or judge.of(tried).safe:
                 sketched = tried
@@ -221,16 +210,10 @@ def _joint(
     }
 
 
-def _is_taken(
-    table: TableName, options: Iterable[JudgedCandidate], sketched: Mapping[AccessId, ColumnName]
-) -> bool:
-    return any(o.scan.table == table and o.scan.access in sketched for o in options)
-
-
 def _not_together(
     table: TableName, wanted: Mapping[TableName, ColumnName], name: QueryName
 ) -> UnsafeSketchError:
-    others = ", ".join(f"`{t}.{c}`" for t, c in wanted.items() if t != table)
+    others = ", ".join(f"`{other}.{c}`" for other, c in wanted.items() if other != table)
     return UnsafeSketchError(
         f"A sketch of `{table}.{wanted[table]}` is safe for query `{name}` alone, but not together"
         f" with {others}",
@@ -274,12 +257,12 @@ def _nothing_safe(
 
 
 def _is_safe_for_all(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> bool:
-    """Whether one of them would be safe if sketches had what derives all rows of recursions."""
+    """Whether one would be safe if sketches contained all that derives rows of recursions."""
     root = for_all(judge.query.root)
     if root == judge.query.root:
         return False
-    whole = replace(judge, query=replace(judge.query, root=root), core=for_all(judge.core))
-    return any(whole.of({option.scan.access: option.column}).safe for option in options)
+    judge_for_all = replace(judge, query=replace(judge.query, root=root), core=for_all(judge.core))
+    return any(judge_for_all.of({option.scan.access: option.column}).safe for option in options)
 
 
 def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> list[str]:
@@ -297,21 +280,19 @@ def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> 
 
 
 def _explained(
-    option: JudgedCandidate,
-    options: Sequence[JudgedCandidate],
-    sketched: Mapping[AccessId, ColumnName],
+    option: JudgedCandidate, options: Sequence[JudgedCandidate], sketched: Sketched
 ) -> Candidate:
     access, verdict = option.scan.access, option.verdict
     result = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
     if not verdict.safe:
         return result
-    taken = sketched.get(access)
-    if taken is None:
+    chosen = sketched.get(access)
+    if chosen is None:
         return replace(result, reason="safe alone, but not together with the chosen sketches")
-    if taken == option.column:
+    if chosen == option.column:
         return replace(result, chosen=True)
-    best = next(o for o in options if o.scan.access == access and o.column == taken)
-    return replace(result, reason=f"safe, but `{taken}` {_advantage(best, option)}")
+    best = next(o for o in options if o.scan.access == access and o.column == chosen)
+    return replace(result, reason=f"safe, but `{chosen}` {_advantage(best, option)}")
 
 
 def _advantage(best: JudgedCandidate, other: JudgedCandidate) -> str:
@@ -326,8 +307,8 @@ def _advantage(best: JudgedCandidate, other: JudgedCandidate) -> str:
 
 
 def counts_every_row(plan: Plan) -> bool:
-    """Whether every row affects the answer, whatever the tables hold, so that none can be skipped:
-    nothing filters, joins or cuts, except HAVING of all rows together."""
+    """Whether every row affects the answer for any data, so that none can be skipped: no filter,
+    join or limit, except HAVING over all rows together."""
     match plan:
         case Scan() | OneRow():
             return True

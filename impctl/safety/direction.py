@@ -32,21 +32,21 @@ from impctl.expr.nodes import (
     Or,
     Span,
     columns_of,
-    conjuncts,
+    equated_columns,
 )
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
-from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalised, number_of, signs_of
-from impctl.types import AccessId, AttributeId
+from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalized, number_of, signs_of
+from impctl.types import AccessId, AttributeId, ColumnName
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute
 
 
-# The four ways in which a value over the sketch can compare with that over the table. Law: what
-# each means is said in `safety.direction`; `meet` and `mirrored` follow from that.
-
-
 class Relation(StrEnum):
+    """How a value over the sketch compares with the value of the same row over the table. AT_MOST:
+    it is NULL, or both are known and it is at most the other in Spark's order (NaN greatest).
+    AT_LEAST is the mirror image."""
+
     EQUAL = "equal"
     AT_MOST = "at most"
     AT_LEAST = "at least"
@@ -64,49 +64,46 @@ class Relation(StrEnum):
                 return self
 
     def meet(self, other: Relation) -> Relation:
-        """What holds of a value that comes from either side."""
+        """The relation of a value that comes from either side."""
         if self is other or other is Relation.EQUAL:
             return self
         return other if self is Relation.EQUAL else Relation.UNKNOWN
 
 
-# Functions under which a lesser argument gives a lesser value. Law: an answer is given only where
-# the value over the sketch is NULL, or both are known and compare as `safety.direction` says, for
-# every pair of arguments that compares so; an argument for which Spark gives an error has no
-# value. Java's `exp` and its logarithms are semi-monotonic by their documentation, its square
-# root is the nearest double.
+# Monotone functions. Law: a relation is claimed only if it holds for every pair of arguments
+# related as described; an argument for which Spark fails has no value. Java documents `exp` and
+# the logarithms as semi-monotonic; its square root is the nearest double.
 
 RelationOf = Callable[[Expr], tuple[Relation, Signs]]
-"""How an argument compares, and what is known of its values."""
-
+"""How an argument compares, and what is known about its values."""
 _WHOLE = frozenset({"floor", "ceil", "ceiling"})
 _ROUNDED = frozenset({"round", "bround"})
 _LOGARITHMS = frozenset({"ln", "log", "log10", "log2", "log1p"})
-"""NULL for too small arguments, which a greater argument can only avoid."""
+"""NULL for arguments that are too small, which a greater argument can only avoid."""
 
 
-def relation_of_call(call: Call, asked: RelationOf) -> Relation:
-    """How the function's value over the sketch compares; UNKNOWN where nothing is claimed."""
+def relation_of_call(call: Call, describe: RelationOf) -> Relation:
+    """The relation of the function's value; UNKNOWN where nothing is claimed."""
     name, arguments = call.name.lower(), call.arguments
     if name in ("greatest", "least"):
-        return _of_choice(name == "greatest", arguments, asked)
+        return _of_choice(name == "greatest", arguments, describe)
     if name == "datediff" and len(arguments) == 2:
-        return _of_days_between(arguments, asked)
+        return _of_days_between(arguments, describe)
     if name == "year" and len(arguments) == 1 and _is_date(arguments[0]):
-        return asked(arguments[0])[0]
+        return describe(arguments[0])[0]
     if not arguments or any(number_of(rest) is None for rest in arguments[1:]):
         return Relation.UNKNOWN
-    relation, signs = asked(arguments[0])
+    relation, signs = describe(arguments[0])
     return relation if _keeps_order(name, arguments, relation, signs) else Relation.UNKNOWN
 
 
 def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, signs: Signs) -> bool:
-    """Whether the function of the first argument, with constants, is increasing in it."""
+    """Whether the function, with the other arguments constant, is monotone in the first."""
     result = type_of(arguments[0])
     if result is None or not result.is_numeric:
         return False
     if name in _ROUNDED:
-        # A decimal of all digits may round to one that no decimal holds.
+        # A decimal of 38 digits may round to one of 39.
         is_wide = result.kind is Kind.DECIMAL and result.precision == MAX_PRECISION
         return len(arguments) <= 2 and not is_wide
     if len(arguments) != 1:
@@ -114,39 +111,38 @@ def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, sig
     if name in _WHOLE:
         return not may_be_nan(result, signs)
     if name == "sqrt":
-        # Of a negative number it is NaN, the greatest of all.
+        # Of a negative number it is NaN, the greatest value.
         return signs.nonnegative
     if name in _LOGARITHMS:
         return relation is not Relation.AT_LEAST
     return name == "exp"
 
 
-def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: RelationOf) -> Relation:
-    """GREATEST and LEAST, which ignore NULLs. One more argument can only make GREATEST greater: so
-    it may be missing where the whole must be at most its value over the table, and not where it
-    must be at least that."""
+def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], describe: RelationOf) -> Relation:
+    """GREATEST and LEAST ignore NULLs. Another argument can only make GREATEST greater: so an
+    argument may be NULL over the sketch if the result must be AT_MOST, but not if AT_LEAST."""
     types = [type_of(argument) for argument in arguments]
     first = types[0]
     if first is None or first.kind is Kind.OTHER:
         return Relation.UNKNOWN
-    # Whole numbers of any size are compared as they are; others might be rounded first.
+    # Integers of any size are compared exactly; other numbers might be rounded first.
     if len(set(types)) != 1 and not all(result and result.is_integral for result in types):
         return Relation.UNKNOWN
     free = Relation.AT_MOST if is_greatest else Relation.AT_LEAST
     result = Relation.EQUAL
     for argument in arguments:
-        relation, signs = asked(argument)
+        relation, signs = describe(argument)
         if relation not in (Relation.EQUAL, free) and not signs.not_null:
             return Relation.UNKNOWN
         result = result.meet(relation)
     return result
 
 
-def _of_days_between(arguments: tuple[Expr, ...], asked: RelationOf) -> Relation:
-    """Only of dates: a time zone's clock may reverse the order of instants' dates."""
+def _of_days_between(arguments: tuple[Expr, ...], describe: RelationOf) -> Relation:
+    """Only of dates: a time zone may reverse the order of instants' dates."""
     if not all(map(_is_date, arguments)):
         return Relation.UNKNOWN
-    end, start = (asked(argument)[0] for argument in arguments)
+    end, start = (describe(argument)[0] for argument in arguments)
     return end.meet(start.mirrored)
 
 
@@ -155,44 +151,35 @@ def _is_date(expr: Expr) -> bool:
     return result is not None and result.kind is Kind.DATE
 
 
-# How a value over the sketch compares with the value of the same row over the table. Law:
-# `AT_MOST` means the value over the sketch is NULL, or both are known and it is at most the one
-# over the table in Spark's order (NaN greatest); `AT_LEAST` is its mirror. With doubles a step is
-# taken only where NaN cannot turn the order round: -NaN is NaN, 0 * infinity and infinity -
-# infinity are NaN.
-
 RISING = (Relation.EQUAL, Relation.AT_MOST)
-"""Relations under which a lower bound on the one value holds of the other."""
-
+"""Relations under which a lower bound on the value also holds over the table."""
 FALLING = (Relation.EQUAL, Relation.AT_LEAST)
-"""Relations under which an upper bound on the one value holds of the other."""
-
+"""Relations under which an upper bound on the value also holds over the table."""
 UPWARD = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
 """Comparisons that a greater left side can only make true."""
-
 DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
 """Comparisons that a lesser left side can only make true."""
 
 
 class Columns(Struct, frozen=True, dict=True):
-    """What is known of a node's columns; a column not named is unknown."""
+    """What is known about a node's columns; a missing column is unknown."""
 
     relations: Mapping[AttributeId, Relation]
     signs: KnownSigns
 
     @cached_property
-    def _made(self) -> dict[tuple[int, ...], tuple[tuple[object, ...], Columns]]:
+    def _cache(self) -> dict[tuple[int, ...], tuple[tuple[object, ...], Columns]]:
         return {}
 
-    def once(self, make: Callable[[], Columns], *of: object) -> Columns:
-        """Result of `make` for these columns with `of`, computed once per objects. States with the
-        same columns differ in much else, such as the keys of their rows."""
-        # The cache keeps them alive, so that no other object gets the `id` of one.
-        place = tuple([id(part) for part in of])
-        known = self._made.get(place)
-        if known is None:
-            known = self._made[place] = (of, make())
-        return known[1]
+    def once(self, compute: Callable[[], Columns], *of: object) -> Columns:
+        """The result of `compute` for these columns and the objects `of`, cached: many states have
+        the same columns but differ otherwise, such as in keys."""
+        # The cache keeps the objects alive, so that no other object gets the `id` of one.
+        key = tuple([id(part) for part in of])
+        cached = self._cache.get(key)
+        if cached is None:
+            cached = self._cache[key] = (of, compute())
+        return cached[1]
 
     def are_equal(self, expr: Expr) -> bool:
         """Whether the expression has the same value over the sketch."""
@@ -203,7 +190,8 @@ class Columns(Struct, frozen=True, dict=True):
 
 
 def direction(expr: Expr, columns: Columns) -> Relation:
-    """The expression's relation, from those of its columns."""
+    """The expression's relation, from those of its columns. With doubles a step is taken only where
+    NaN cannot reverse the order: -NaN, 0 * infinity and infinity - infinity are NaN."""
     if columns.are_equal(expr):
         return Relation.EQUAL
     match expr:
@@ -217,7 +205,7 @@ def direction(expr: Expr, columns: Columns) -> Relation:
             source = type_of(expr.operand)
             if source is None or not (source.is_numeric and expr.type.is_numeric):
                 return Relation.UNKNOWN
-            # NULL over the table is neither at most nor at least what it is over the sketch.
+            # The value over the table may become NULL, which is neither AT_MOST nor AT_LEAST.
             if loses_values(source, expr.type):
                 return Relation.UNKNOWN
             return direction(expr.operand, columns)
@@ -274,7 +262,7 @@ def _of_sum(expr: Arithmetic, columns: Columns) -> Relation:
 
 
 def _infinities_agree(expr: Arithmetic, left: Signs, right: Signs) -> bool:
-    """Whether infinity - infinity, hence a new NaN, cannot arise over table or sketch."""
+    """Whether infinity - infinity, which is NaN, cannot occur over table or sketch."""
     result = type_of(expr)
     if result is not None and not result.is_fractional:
         return True
@@ -301,7 +289,7 @@ def _scaled(
 
 
 def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
-    """`coalesce(x, c)`: a NULL over the sketch becomes c, so c must be on the right side of x."""
+    """`coalesce(x, c)`: NULL over the sketch becomes c, which must compare with x as required."""
     if len(expr.operands) != 2:
         return Relation.UNKNOWN
     operand, default = expr.operands
@@ -314,11 +302,6 @@ def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
     return relation if signs.not_null or low or high else Relation.UNKNOWN
 
 
-# Conditions that a row cannot pass over the sketch without passing over the table. Law: if
-# `find_objection` finds none, then "true over the sketch" implies "true over the table" for every
-# pair of rows related as the columns say.
-
-
 class Objection(Struct, frozen=True):
     """The part of a condition that a sketch could make true, and the value behind it."""
 
@@ -328,8 +311,9 @@ class Objection(Struct, frozen=True):
 
 
 def find_objection(predicate: Expr, columns: Columns) -> Objection | None:
-    """The first part that is not preserved; None when the whole condition is."""
-    return _objection(normalised(predicate), columns)
+    """The first part that is not preserved; None if for every pair of rows related as `columns`
+    says "true over the sketch" implies "true over the table"."""
+    return _objection(normalized(predicate), columns)
 
 
 def _objection(predicate: Expr, columns: Columns) -> Objection | None:
@@ -337,8 +321,8 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
         return None
     match predicate:
         case And() | Or():
-            result = (_objection(part, columns) for part in predicate.operands)
-            return next((objection for objection in result if objection is not None), None)
+            objections = (_objection(part, columns) for part in predicate.operands)
+            return next((objection for objection in objections if objection is not None), None)
         case Compare():
             return _of_comparison(predicate, columns)
         case Not(operand=IsNull(operand=operand)):
@@ -359,7 +343,7 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
 def _of_truth(
     atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
 ) -> Objection | None:
-    """A bare BOOLEAN value, where false < true; for a number a lesser one may be the true one."""
+    """A bare BOOLEAN value, where false < true; among numbers a lesser one may be the true one."""
     kind = type_of(operand)
     is_truth = kind is not None and kind.kind is Kind.BOOLEAN
     relation = direction(operand, columns) if is_truth else Relation.UNKNOWN
@@ -382,9 +366,9 @@ def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
 
 
 def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
-    """`x = c` or `x <> c` with the constant at an end of what x can be: then it is `x >= c` or the
-    like. `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`: a value at most 1, and at most
-    what it is over the table, is 1 there if it is 1 here."""
+    """Whether the atom is `x = c` or `x <> c` with c at an end of the values of x, which then means
+    `x >= c` or similar. Examples: `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`. A
+    value of at most 1 that is AT_MOST and 1 over the sketch is 1 over the table."""
     if atom.op not in (CompareOp.EQUAL, CompareOp.NOT_EQUAL):
         return False
     for operand, other in ((atom.left, atom.right), (atom.right, atom.left)):
@@ -404,41 +388,39 @@ def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
 def _ends(
     operand: Expr, other: Expr, columns: Columns
 ) -> tuple[tuple[Decimal, Decimal], Decimal] | None:
-    """The interval of the operand's values and the constant beside it; false is 0, true is 1."""
-    result, beside = type_of(operand), type_of(other)
-    if result is None or beside is None:
+    """The interval of the operand's values, and the constant; false is 0, true is 1."""
+    result, other_type = type_of(operand), type_of(other)
+    if result is None or other_type is None:
         return None
-    if result.kind is beside.kind is Kind.BOOLEAN and isinstance(other, Literal):
+    if result.kind is other_type.kind is Kind.BOOLEAN and isinstance(other, Literal):
         truth = other.value
         return None if truth is None else ((Decimal(0), Decimal(1)), Decimal(bool(truth)))
     number = number_of(other)
-    if number is None or not result.is_numeric or common_type(result, beside) is None:
+    if number is None or not result.is_numeric or common_type(result, other_type) is None:
         return None
     return signs_of(operand, columns.signs).bounds, number
 
 
 def _share_an_order(atom: Compare) -> bool:
-    """Whether the comparison's order is that of either side's own type."""
+    """Whether the comparison orders values as both sides' types do."""
     left, right = type_of(atom.left), type_of(atom.right)
     if left is None or right is None or Kind.OTHER in (left.kind, right.kind):
         return False
     if left == right or (left.is_numeric and right.is_numeric):
         return True
-    # A date becomes midnight, which keeps its order; between the two kinds of timestamp a time
-    # zone that skips an hour would not.
+    # A date becomes midnight, which keeps the order; a time zone that skips an hour may change the
+    # order between the two kinds of timestamp.
     kinds = {left.kind, right.kind}
     return Kind.DATE in kinds and bool(kinds & {Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
 
 
-# What is known of a plan node's rows over the sketches, compared with its rows over the tables.
-# Law, for every choice of sketches that covers the provenance: EXACT: the rows are the same.
-# KEYED: for each sketched access below, the columns `keys[access]` all equal its partition
-# attribute, and the rows over the sketches are exactly the rows over the tables whose key lies in
-# the sketch. CONTAINED: each row over the sketches has its own row over the tables, with columns
-# related as `columns` says. UNSAFE: none of these is known.
-
-
 class Status(StrEnum):
+    """A node's rows over the sketches, compared with its rows over the tables, for all sketches
+    that cover the provenance. EXACT: the rows are the same. KEYED: for each sketched access below,
+    the columns `keys[access]` equal its partition attribute, and the rows are exactly those whose
+    key is in the sketch. CONTAINED: the rows map one to one to some of those over the tables, with
+    columns related as `columns` says. UNSAFE: none of these is known."""
+
     EXACT = "exact"
     KEYED = "keyed"
     CONTAINED = "contained"
@@ -446,7 +428,7 @@ class Status(StrEnum):
 
 
 class Refusal(Struct, frozen=True):
-    """Why a sketch is not safe: one sentence without a full stop, and the place in the SQL text."""
+    """Why a sketch is not safe: one sentence without a period, and the position in the SQL text."""
 
     reason: str
     span: Span | None = None
@@ -454,12 +436,15 @@ class Refusal(Struct, frozen=True):
 
 Keys = Mapping[AccessId, frozenset[AttributeId]]
 
+Sketched = Mapping[AccessId, ColumnName]
+"""The column that each sketched access is sketched on."""
+
 
 class SafetyState(Struct, frozen=True):
-    """The state of one node. `sketched` are all sketched accesses below, `keys` only means
-    something for KEYED. `identifiers` are sets of columns that each identify rows uniquely. `ties`
-    is set where the rows depend on a choice among tied rows that may differ between runs. `causes`
-    says why a column's relation is what it is, for messages."""
+    """The state of one node. `sketched`: all sketched accesses below. `keys`: for KEYED only.
+    `identifiers`: sets of columns that each identify rows uniquely. `ties`: set if the rows depend
+    on a choice among tied rows that may differ between runs. `causes`: why columns have their
+    relations, for messages."""
 
     status: Status
     columns: Columns
@@ -477,32 +462,30 @@ class SafetyState(Struct, frozen=True):
 
     @property
     def is_equal(self) -> bool:
-        """Whether every column has the value it has over the tables."""
+        """Whether every column has its value over the tables."""
         return all(r is Relation.EQUAL for r in self.columns.relations.values())
 
 
 def refused(reason: str, span: Span | None) -> SafetyState:
-    """The state of a node that no sketch of the chosen attributes is safe for."""
     return SafetyState(Status.UNSAFE, Columns({}, {}), refusal=Refusal(reason, span))
 
 
 def equal_columns(attributes: tuple[Attribute, ...], signs: KnownSigns) -> Columns:
-    """All these columns EQUAL."""
     return Columns({attribute.id: Relation.EQUAL for attribute in attributes}, signs)
 
 
 def with_equalities(state: SafetyState, predicate: Expr | None) -> SafetyState:
-    """KEYED: columns that the predicate equates with a key are keys too."""
+    """For KEYED: columns that the predicate equates with a key are keys too."""
     if state.status is not Status.KEYED or predicate is None:
         return state
-    pairs = [pair for part in conjuncts(predicate) if (pair := _equated(part)) is not None]
+    pairs = _equated(predicate)
     return replace(state, keys={a: _equal_to(columns, pairs) for a, columns in state.keys.items()})
 
 
 def _equal_to(
     columns: frozenset[AttributeId], pairs: list[tuple[AttributeId, AttributeId]]
 ) -> frozenset[AttributeId]:
-    """These columns with all that the pairs equate with one of them."""
+    """The columns and all that the pairs equate with them."""
     while True:
         more = {x for pair in pairs if (pair[0] in columns) != (pair[1] in columns) for x in pair}
         if not more:
@@ -510,18 +493,12 @@ def _equal_to(
         columns |= more
 
 
-def _equated(part: Expr) -> tuple[AttributeId, AttributeId] | None:
-    """Two columns that are identical on every row that passes. Columns of different types are
-    skipped: a cast inside the comparison may round, and then two values of different ranges count
-    as equal. Widening one integer type to another is exact."""
-    if not (
-        isinstance(part, Compare)
-        and part.op in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
-        and isinstance(part.left, ColumnRef)
-        and isinstance(part.right, ColumnRef)
-    ):
-        return None
-    left, right = part.left.type, part.right.type
-    if left == right or (left.is_integral and right.is_integral):
-        return part.left.id, part.right.id
-    return None
+def _equated(predicate: Expr) -> list[tuple[AttributeId, AttributeId]]:
+    """Pairs of columns that are identical on every row that passes. Columns of different types are
+    skipped, because a cast in the comparison may round: values of different ranges would be equal.
+    Widening an integer type is exact."""
+    return [
+        (left.id, right.id)
+        for left, right in equated_columns(predicate)
+        if left.type == right.type or (left.type.is_integral and right.type.is_integral)
+    ]

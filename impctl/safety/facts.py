@@ -1,4 +1,8 @@
-"""Sign and NULL facts about columns, and what they imply for expressions."""
+"""Sign and NULL facts about columns, and what they imply for expressions.
+
+Law: a fact about a column is true of every row of the table, hence over the sketch too. All facts
+derived from them hold over the table and over the sketch; where unsure, nothing is claimed.
+"""
 
 from __future__ import annotations
 
@@ -41,51 +45,44 @@ if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
 
 
-# Predicates with NOT pushed down to the atoms. Law: the result is true on exactly the same rows
-# (three-valued logic); it may differ only in where it is false and where NULL, which no filter
-# tells apart.
-
-
-def normalised(predicate: Expr) -> Expr:
-    """The predicate in negation normal form."""
+def normalized(predicate: Expr) -> Expr:
+    """The predicate in negation normal form. It is true on exactly the same rows; it may be false
+    instead of NULL or vice versa, which no filter distinguishes."""
     match predicate:
         case And():
-            return And(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+            return And(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
         case Or():
-            return Or(tuple(normalised(p) for p in predicate.operands), span=predicate.span)
+            return Or(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
         case Not():
             return _negated(predicate.operand, predicate)
         case _:
             return predicate
 
 
-def _negated(predicate: Expr, whole: Not) -> Expr:
+def _negated(predicate: Expr, negation: Not) -> Expr:
     match predicate:
         case And():
             parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
-            return Or(parts, span=whole.span)
+            return Or(parts, span=negation.span)
         case Or():
             parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
-            return And(parts, span=whole.span)
+            return And(parts, span=negation.span)
         case Not():
-            return normalised(predicate.operand)
+            return normalized(predicate.operand)
         case Compare() if (opposite := predicate.op.opposite) is not None:
-            return Compare(opposite, predicate.left, predicate.right, span=whole.span)
+            return Compare(opposite, predicate.left, predicate.right, span=negation.span)
         case Literal(value=bool() as value):
-            return Literal(not value, predicate.type, span=whole.span)
+            return Literal(not value, predicate.type, span=negation.span)
         case _:
-            return whole
+            return negation
 
-
-# The number that a constant stands for. Law: the number is the constant's value after all casts
-# around it, or none is told.
 
 EXACT_FLOAT = 2**24
-"""Whole numbers up to this size are single-precision numbers."""
+"""Integers up to this size are single-precision numbers."""
 
 
 def number_of(expr: Expr) -> Decimal | None:
-    """The finite number of a constant; None for anything else."""
+    """The finite value of a constant after all casts around it; None for anything else."""
     match expr:
         case Literal(value=bool()):
             return None
@@ -93,18 +90,18 @@ def number_of(expr: Expr) -> Decimal | None:
             number = Decimal(str(value))
             return number if number.is_finite() else None
         case Negate():
-            inner = number_of(expr.operand)
-            return None if inner is None else -inner
+            operand = number_of(expr.operand)
+            return None if operand is None else -operand
         case Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
-            inner = number_of(expr.operand)
-            return None if inner is None else _widened(inner, type_of(expr.operand), expr.type)
+            operand = number_of(expr.operand)
+            return None if operand is None else _widened(operand, type_of(expr.operand), expr.type)
         case _:
             return None
 
 
 def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decimal | None:
-    """The constant after a cast; a double's rounding may have moved it to the next whole number.
-    None for casts that round in other ways: these could turn a small number into zero."""
+    """The constant after a cast, rounded to a double if it is one. None for casts that round in
+    other ways: these could turn a small number into zero."""
     if target.kind is Kind.DOUBLE:
         return Decimal(str(float(number)))
     if source is None or not source.is_integral:
@@ -112,14 +109,10 @@ def _widened(number: Decimal, source: SqlType | None, target: SqlType) -> Decima
     return number if target.kind is not Kind.FLOAT or abs(number) <= EXACT_FLOAT else None
 
 
-# Sign and NULL facts about columns, and what they imply for expressions. Law: a fact holds for
-# every row of the table, hence also for every instance of it; all facts derived here hold over
-# the table and over the sketch alike. `nonnegative` reads "NULL, NaN or at least 0" (NaN is the
-# greatest value and does no harm there), `nonpositive` reads "NULL or at most 0" and so excludes
-# NaN.
-
-
 class FactKind(StrEnum):
+    """NONNEGATIVE means NULL, NaN (the greatest value) or at least 0. NONPOSITIVE means NULL or at
+    most 0, so it excludes NaN."""
+
     NONNEGATIVE = "nonnegative"
     NONPOSITIVE = "nonpositive"
     NOT_NULL = "not null"
@@ -128,22 +121,22 @@ class FactKind(StrEnum):
 
 class FactSource(StrEnum):
     CONSTRAINT = "constraint"
-    """From a CHECK of the table and true of one version; checked again at every other."""
+    """From a CHECK of the table at one version; checked again at every other version."""
     STATISTICS = "statistics"
-    """True of one version; later rows may break it, so a sketch that rests on it records it."""
+    """True of one version; later rows may break it, so a sketch that relies on it records it."""
     PREDICATE = "predicate"
-    """Follows from the query's conditions."""
+    """From the query's conditions."""
 
 
 def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
-    """The condition that is true of exactly those values of the column that break such a fact."""
+    """The condition that is true of exactly those values of the column that break the fact."""
     match kind:
         case FactKind.NOT_NULL:
             return IsNull(column)
         case FactKind.NONNEGATIVE:
             return Compare(CompareOp.LESS, column, _zero(column))
         case FactKind.NONPOSITIVE:
-            # NaN is not at most 0.
+            # True of NaN.
             return Not(Compare(CompareOp.LESS_EQUAL, column, _zero(column)))
         case FactKind.NAN_FREE:
             return Compare(CompareOp.EQUAL, column, Literal(math.nan, DOUBLE))
@@ -152,7 +145,7 @@ def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
 
 
 def _zero(column: ColumnRef) -> Literal:
-    """Zero of the column's type, so that nothing is cast before the comparison."""
+    """Zero of the column's type, so that the comparison casts nothing."""
     return Literal(0, column.type)
 
 
@@ -170,8 +163,8 @@ _ENDLESS = Decimal("Infinity")
 
 
 class Signs(Struct, frozen=True):
-    """What is known about the values of an expression; False and None mean not known. `least` and
-    `most` are whole numbers that bound all values but NULL; `most` excludes NaN."""
+    """What is known about the values of an expression; False and None mean unknown. `least` and
+    `most` are integers that bound all values except NULL; `most` excludes NaN."""
 
     nonnegative: bool = False
     nonpositive: bool = False
@@ -182,7 +175,7 @@ class Signs(Struct, frozen=True):
 
     @property
     def bounds(self) -> tuple[Decimal, Decimal]:
-        """The interval of all values but NULL, by signs and numbers; it may be infinite."""
+        """The interval of all values except NULL; it may be infinite."""
         low = -_ENDLESS if self.least is None else self.least
         high = _ENDLESS if self.most is None else self.most
         return (max(low, _ZERO) if self.nonnegative else low), (
@@ -190,7 +183,7 @@ class Signs(Struct, frozen=True):
         )
 
     def meet(self, other: Signs) -> Signs:
-        """What holds whichever of the two describes the value."""
+        """What is known if one or the other describes the value."""
         return Signs(
             self.nonnegative and other.nonnegative,
             self.nonpositive and other.nonpositive,
@@ -201,7 +194,7 @@ class Signs(Struct, frozen=True):
         )
 
     def also(self, other: Signs) -> Signs:
-        """What holds when both describe the value."""
+        """What is known if both describe the value."""
         return Signs(
             self.nonnegative or other.nonnegative,
             self.nonpositive or other.nonpositive,
@@ -215,7 +208,7 @@ class Signs(Struct, frozen=True):
         return replace(self, least=None, most=None)
 
     def or_null(self) -> Signs:
-        """What is known of the value if it may also be NULL."""
+        """What is known if the value may also be NULL."""
         return replace(self, not_null=False)
 
 
@@ -238,19 +231,18 @@ def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Exp
     for fact in facts:
         if fact.table == scan.table:
             about.setdefault(fact.column.lower(), set()).add(fact)
-    signs: dict[AttributeId | Expr, Signs] = {}
-    for attribute in scan.attributes:
-        result = about.get(attribute.name.lower(), set())
-        signs[attribute.id] = _signs_of_column(attribute.type, result)
-    return signs
+    return {
+        attribute.id: _signs_of_column(attribute.type, about.get(attribute.name.lower(), set()))
+        for attribute in scan.attributes
+    }
 
 
 def _signs_of_column(sql_type: SqlType | None, facts: Collection[Fact]) -> Signs:
     kinds = {fact.kind for fact in facts}
     is_number = sql_type is not None and sql_type.is_numeric
     exact = sql_type is not None and is_number and not sql_type.is_fractional
-    # Statistics skip NaN, and so does a CHECK (x <= 0) of writers to whom a NaN with its sign bit
-    # set is less than every number.
+    # Statistics ignore NaN. So does CHECK (x <= 0) for writers that treat NaN with the sign bit set
+    # as less than every number.
     nan_free = exact or FactKind.NAN_FREE in kinds
     return Signs(
         nonnegative=is_number and FactKind.NONNEGATIVE in kinds,
@@ -260,32 +252,20 @@ def _signs_of_column(sql_type: SqlType | None, facts: Collection[Fact]) -> Signs
     )
 
 
-# What is known of a function's value by its name and its arguments. Law: as for `safety.facts`:
-# where unsure, nothing is claimed. An argument for which Spark gives an error has no value.
-
 _NONNEGATIVE_CALLS = frozenset(
-    {
-        "abs",
-        "length",
-        "char_length",
-        "character_length",
-        "octet_length",
-        "bit_length",
-        "sqrt",
-        "exp",
-    }
-)
-_DATE_PARTS = frozenset(
-    {"month", "quarter", "day", "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear"}
+    {"abs", "sqrt", "exp"}
+    | {"length", "char_length", "character_length", "octet_length", "bit_length"}
+    | {"month", "quarter", "day", "dayofmonth", "dayofweek", "dayofyear", "weekday", "weekofyear"}
     | {"hour", "minute", "second"}
 )
 _ROUNDING = frozenset({"floor", "ceil", "ceiling", "round", "bround"})
 
 
 def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
-    """What is known of the value; `parts` is what is known of the arguments."""
+    """What is known about the value; `parts` is what is known about the arguments. An argument for
+    which Spark fails has no value."""
     name, arguments = call.name.lower(), call.arguments
-    if name in _NONNEGATIVE_CALLS or name in _DATE_PARTS:
+    if name in _NONNEGATIVE_CALLS:
         return Signs(nonnegative=True)
     types = [type_of(argument) for argument in arguments]
     if not all(result is not None and result.is_numeric for result in types):
@@ -300,8 +280,8 @@ def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
 
 
 def _is_power_nonnegative(call: Call, base: Signs) -> bool:
-    """Whether the power is never below zero. -0.0 counts as nonnegative, and its power with an odd
-    negative exponent is -Infinity."""
+    """Whether the power is never negative. -0.0 counts as nonnegative, but with an odd negative
+    exponent its power is -Infinity."""
     first, second = call.arguments
     exponent = number_of(second)
     if exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0:
@@ -313,24 +293,20 @@ def _is_power_nonnegative(call: Call, base: Signs) -> bool:
 
 
 def _of_choice(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
-    """GREATEST and LEAST ignore NULLs: one part that is never NULL may decide for all."""
+    """GREATEST and LEAST ignore NULLs, so one part that is never NULL may bound the result."""
     up, down = all(part.nonnegative for part in parts), all(part.nonpositive for part in parts)
     if is_greatest:
         up = up or any(part.nonnegative and part.not_null for part in parts)
     else:
         down = down or any(part.nonpositive and part.not_null for part in parts)
-    anything = any(part.not_null for part in parts)
-    return Signs(up, down, all(part.nan_free for part in parts), anything)
+    not_null = any(part.not_null for part in parts)
+    return Signs(up, down, all(part.nan_free for part in parts), not_null)
 
 
-# Which expressions can be negative, positive, NaN or NULL, and what conditions teach of them.
-# Law: an answer of `signs_of` holds for every row on which the given column facts hold; where
-# unsure, nothing is claimed. What `learn` adds holds on each row for which the condition is true,
-# over the table and over the sketch alike, because either evaluates the condition on its own
-# rows. Floating point is taken as it is: 0 * infinity and infinity - infinity are NaN.
+# Floating point as it is: 0 * infinity and infinity - infinity are NaN.
 
 _LONG_DIGITS = 18
-"""Digits that a BIGINT always holds."""
+"""Every integer of so many digits is a BIGINT."""
 _NULL_LITERAL = Signs(
     nonnegative=True,
     nonpositive=True,
@@ -338,16 +314,16 @@ _NULL_LITERAL = Signs(
     least=Decimal("Infinity"),
     most=Decimal("-Infinity"),
 )
-"""NULL is no value, so every statement about values holds of it."""
+"""NULL is no value, so every statement about values is true of it."""
 
 
 def signs_of(expr: Expr, known: KnownSigns) -> Signs:
-    """What is known of the expression's value on every row."""
+    """What is known about the expression's value on every row."""
     if isinstance(expr, ColumnRef):
         return known.get(expr.id, NOTHING)
     result = _signs(expr, known)
-    type_ = type_of(expr)
-    if type_ is not None and type_.is_numeric and not type_.is_fractional:
+    sql_type = type_of(expr)
+    if sql_type is not None and sql_type.is_numeric and not sql_type.is_fractional:
         result = replace(result, nan_free=True)
     recorded = known.get(expr)
     return result if recorded is None else result.also(recorded)
@@ -365,8 +341,8 @@ def _signs(expr: Expr, known: KnownSigns) -> Signs:
             return _of_case(expr, known)
         case Coalesce():
             parts = [signs_of(part, known) for part in expr.operands]
-            anything = any(part.not_null for part in parts)
-            return replace(reduce(Signs.meet, parts), not_null=anything)
+            not_null = any(part.not_null for part in parts)
+            return replace(reduce(Signs.meet, parts), not_null=not_null)
         case Cast():
             return _of_cast(expr, known)
         case Mean():
@@ -407,11 +383,11 @@ def _negated_signs(signs: Signs, operand: Expr) -> Signs:
 
 def _of_arithmetic(expr: Arithmetic, known: KnownSigns) -> Signs:
     left, right = signs_of(expr.left, known), signs_of(expr.right, known)
-    typed_signs = _typed_signs(expr, left, right)
-    own = type_of(expr)
-    if own is None or not own.is_numeric:
+    sql_type = type_of(expr)
+    if sql_type is None or not sql_type.is_numeric:
         return NOTHING
-    return replace(typed_signs, not_null=left.not_null and right.not_null)
+    not_null = left.not_null and right.not_null
+    return replace(_typed_signs(expr, left, right), not_null=not_null)
 
 
 def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
@@ -421,13 +397,10 @@ def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
         case ArithmeticOp.SUBTRACT:
             return _sum(left, _negated_signs(right, expr.right), expr.left, expr.right)
         case ArithmeticOp.MULTIPLY:
-            square = expr.left == expr.right
-            return _product(expr, left, right, is_square=square)
-        case ArithmeticOp.DIVIDE:
-            return _product(expr, left, right, is_square=False)
-        case ArithmeticOp.INTEGER_DIVIDE:
-            if _may_wrap(expr):
-                return NOTHING
+            return _product(expr, left, right, is_square=expr.left == expr.right)
+        case ArithmeticOp.INTEGER_DIVIDE if _may_wrap(expr):
+            return NOTHING
+        case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
             return _product(expr, left, right, is_square=False)
         case ArithmeticOp.REMAINDER:
             # The sign is the dividend's; infinity % x is NaN.
@@ -441,7 +414,7 @@ def _sum(left: Signs, right: Signs, left_expr: Expr, right_expr: Expr) -> Signs:
     down = left.nonpositive and right.nonpositive
     clean = left.nan_free and right.nan_free
     finite = number_of(left_expr) is not None or number_of(right_expr) is not None
-    # Opposite infinities cannot meet where both sides have one sign or one side is finite.
+    # Opposite infinities cannot meet if both sides have the same sign or one is finite.
     return Signs(up, down, nan_free=clean and (up or down or finite))
 
 
@@ -456,7 +429,7 @@ def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) ->
 
 
 def _may_wrap(expr: Arithmetic) -> bool:
-    """Whether a quotient of decimals may exceed BIGINT, of which Spark then keeps the last bits."""
+    """Whether a quotient of decimals may exceed BIGINT; Spark then keeps the last 64 bits."""
     left, right = type_of(expr.left), type_of(expr.right)
     if left is None or right is None or not _operands_exact(expr):
         return True
@@ -467,9 +440,9 @@ def _may_wrap(expr: Arithmetic) -> bool:
 
 
 def _operands_exact(expr: Arithmetic) -> bool:
-    """Whether both operands are finite by type, so that no NaN can arise."""
-    result = (type_of(expr.left), type_of(expr.right))
-    return all(t is not None and t.is_numeric and not t.is_fractional for t in result)
+    """Whether both operands are finite by type, so that the result is not NaN."""
+    types = (type_of(expr.left), type_of(expr.right))
+    return all(t is not None and t.is_numeric and not t.is_fractional for t in types)
 
 
 def _of_case(expr: Case, known: KnownSigns) -> Signs:
@@ -478,48 +451,37 @@ def _of_case(expr: Case, known: KnownSigns) -> Signs:
 
 
 def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
-    inner, source = signs_of(expr.operand, known), type_of(expr.operand)
+    operand, source = signs_of(expr.operand, known), type_of(expr.operand)
     if source is None:
         return NOTHING
     if source.kind is Kind.BOOLEAN and expr.type.is_numeric:
-        least, most = Decimal(0), Decimal(1)
-        return Signs(
-            nonnegative=True, nan_free=True, not_null=inner.not_null, least=least, most=most
-        )
+        return Signs(True, False, True, operand.not_null, least=_ZERO, most=Decimal(1))
     if source.kind is Kind.NULL:
         return _NULL_LITERAL
     if not (source.is_numeric and expr.type.is_numeric):
-        return Signs(not_null=inner.not_null and source == expr.type)
-    clean = not may_be_nan(source, inner)
-    kept = inner.not_null and not loses_values(source, expr.type)
-    bounded = inner if source.is_integral else inner.unbounded()
-    return replace(bounded, nan_free=clean, not_null=kept)
+        return Signs(not_null=operand.not_null and source == expr.type)
+    clean = not may_be_nan(source, operand)
+    not_null = operand.not_null and not loses_values(source, expr.type)
+    bounded = operand if source.is_integral else operand.unbounded()
+    return replace(bounded, nan_free=clean, not_null=not_null)
 
 
 def learn(condition: Expr, known: KnownSigns) -> KnownSigns:
-    """The known facts and those that the condition adds."""
-    return _extended(known, _taught(normalised(condition), known))
+    """The known facts and those that the condition adds on rows for which it is true, over the
+    table or over the sketch, since both evaluate it on their own rows."""
+    return _extended(known, _implied(normalized(condition), known))
 
 
-def _extended(known: KnownSigns, more: Mapping[AttributeId | Expr, Signs]) -> KnownSigns:
-    if not more:
-        return known
-    merged = dict(known)
-    for key, signs in more.items():
-        merged[key] = merged.get(key, NOTHING).also(signs)
-    return merged
+def _extended(known: KnownSigns, more: KnownSigns) -> KnownSigns:
+    return {**known, **{key: known.get(key, NOTHING).also(more[key]) for key in more}}
 
 
-def _taught(condition: Expr, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+def _implied(condition: Expr, known: KnownSigns) -> KnownSigns:
     match condition:
         case And():
-            result: dict[AttributeId | Expr, Signs] = {}
-            for part in condition.operands:
-                for key, signs in _taught(part, known).items():
-                    result[key] = result.get(key, NOTHING).also(signs)
-            return result
+            return reduce(_extended, [_implied(part, known) for part in condition.operands], {})
         case Or():
-            return _common([_taught(part, known) for part in condition.operands])
+            return _common([_implied(part, known) for part in condition.operands])
         case Compare():
             return _of_comparison(condition, known)
         case Not(operand=IsNull(operand=operand)):
@@ -532,7 +494,7 @@ def _taught(condition: Expr, known: KnownSigns) -> dict[AttributeId | Expr, Sign
             return {}
 
 
-def _common(branches: list[dict[AttributeId | Expr, Signs]]) -> dict[AttributeId | Expr, Signs]:
+def _common(branches: list[KnownSigns]) -> KnownSigns:
     shared = set(branches[0]).intersection(*branches[1:])
     result: dict[AttributeId | Expr, Signs] = {}
     for key in shared:
@@ -547,52 +509,48 @@ def _key(expr: Expr) -> AttributeId | Expr:
     return expr.id if isinstance(expr, ColumnRef) else expr
 
 
-def _of_comparison(condition: Compare, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
-    result: dict[AttributeId | Expr, Signs] = {}
-    mirrored = condition.op.mirrored
-    sides = (
-        (condition.left, condition.op, condition.right),
-        (condition.right, mirrored, condition.left),
-    )
-    for subject, op, other in sides:
-        if not isinstance(subject, Literal):
-            result[_key(subject)] = _compared(subject, op, other, known)
-    return result
+def _of_comparison(condition: Compare, known: KnownSigns) -> KnownSigns:
+    left, op, right = condition.left, condition.op, condition.right
+    return {
+        _key(subject): _compared(subject, operator, other, known)
+        for subject, operator, other in ((left, op, right), (right, op.mirrored, left))
+        if not isinstance(subject, Literal)
+    }
 
 
 def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> Signs:
     """What `subject op other` says about the subject."""
-    beside = signs_of(other, known)
+    other_signs = signs_of(other, known)
     if op is CompareOp.NULL_SAFE_EQUAL:
-        return Signs(not_null=beside.not_null)
+        return Signs(not_null=other_signs.not_null)
     types = _compared_types(subject, other)
     if types is None:
-        # Spark may cast text before it compares; the text's own value stays unknown.
+        # Spark may cast text before comparing, so nothing is known about the text's value.
         return Signs(not_null=True)
     if common_type(*types) is None:
-        # Decimals that do not fit one type are rounded first: a tiny negative one becomes 0.
+        # Decimals without a common type are rounded first: a tiny negative one becomes 0.
         return Signs(not_null=True)
-    clean = not may_be_nan(types[1], beside)
+    clean = not may_be_nan(types[1], other_signs)
     rises = op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL, CompareOp.EQUAL)
     falls = op in (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.EQUAL)
     return Signs(
-        nonnegative=rises and beside.nonnegative,
-        nonpositive=falls and beside.nonpositive,
-        # Nothing exceeds NaN, so what is below some value is not NaN.
+        nonnegative=rises and other_signs.nonnegative,
+        nonpositive=falls and other_signs.nonpositive,
+        # NaN is the greatest value, so what is less than a value is not NaN.
         nan_free=op is CompareOp.LESS or (falls and clean),
         not_null=True,
     )
 
 
 def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | None:
-    """The types of two numbers as they are compared; None where one is no number."""
+    """The types of two numbers as they are compared; None if one is no number."""
     left, right = type_of(subject), type_of(other)
     if left is None or right is None or not (left.is_numeric and right.is_numeric):
         return None
     return narrowed(subject, left, right), narrowed(other, right, left)
 
 
-def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+def _of_list(condition: InList, known: KnownSigns) -> KnownSigns:
     if isinstance(condition.operand, Literal) or not condition.options:
         return {}
     signs = [
@@ -604,7 +562,7 @@ def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, S
 
 
 def _has_common_type(values: tuple[Expr, ...]) -> bool:
-    """Whether one type holds all values unrounded; digits of literals do not narrow it in IN."""
+    """Whether one type has all values unrounded; IN does not narrow the types of literals."""
     result = type_of(values[0])
     for value in values[1:]:
         other = type_of(value)

@@ -1,10 +1,9 @@
-"""Whether a query that works over its tables can fail over the sketches.
+"""Whether a query that succeeds over its tables can fail over the sketches.
 
-Law: the result is None only where every evaluation over the sketches that fails has one over the
-tables that fails too. Over a sketch an expression meets two kinds of rows: rows whose columns are
-EQUAL, which fail in both or neither, and groups of which only a part is left, whose sums and counts
-differ. The latter fail for another reason where a divisor may be zero, a cast may not fit, or a
-number that grew by what is missing would have been smaller.
+Law: the result is None only if every evaluation that fails over the sketches corresponds to one
+that fails over the tables. Rows whose columns are EQUAL fail in both or neither. Over partial
+groups sums and counts differ, so an expression of them may fail in new ways: a divisor may be zero,
+a value may not fit a cast, or a sum may be greater because negative values are missing.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -58,17 +56,25 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.properties import part_can_fail
-from impctl.safety.direction import FALLING, RISING, Columns, Refusal, Relation, Status, direction
+from impctl.safety.direction import (
+    FALLING,
+    RISING,
+    Columns,
+    Refusal,
+    Relation,
+    Sketched,
+    Status,
+    direction,
+)
 from impctl.safety.facts import Fact, learn, number_of, signs_of
 from impctl.safety.judge import Judged, node_states
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import relation_of
-
-if TYPE_CHECKING:
-    from impctl.types import AccessId, AttributeId, ColumnName
+from impctl.types import AccessId, AttributeId
 
 Interval = tuple[Fraction, Fraction]
-"""Least and greatest value that a number may have."""
+"""The least and the greatest possible value of a number."""
+Ranges = Mapping[AttributeId, Interval]
 
 _DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER)
 _BITS = {Kind.BYTE: 7, Kind.SHORT: 15, Kind.INTEGER: 31, Kind.LONG: 63}
@@ -79,22 +85,22 @@ _NEVER_FAILING = frozenset(
 _OVERFLOWING = frozenset({"sum", "avg", "mean"})
 _NULL_OF_NONE = frozenset({"sum", "avg", "mean", "min", "max"})
 _OF_ANY_VALUE = frozenset({"count", "count_if", "max", "min", *_OVERFLOWING})
-"""Aggregates that fail on no value of an argument."""
+"""Aggregates that fail for no value of an argument."""
 
 
 class Sizes(Struct, frozen=True):
-    """What statistics say of the tables at the versions read; names not present are unknown.
-    `rows`: no access has more; `bounds`: all numbers of a scan's column are between these."""
+    """Statistics of the tables at the versions read; missing names are unknown. `rows`: maximum
+    number per access; `bounds`: all numbers of a scan's column are in this interval."""
 
     rows: Mapping[AccessId, int]
-    bounds: Mapping[AttributeId, Interval]
+    bounds: Ranges
 
 
 def part_failure(
-    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Iterable[Fact], sizes: Sizes
+    query: Query, sketched: Sketched, facts: Iterable[Fact], sizes: Sizes
 ) -> Refusal | None:
-    """A part of the query that may fail because a sketch skips rows; None where nothing can.
-    `facts` may be all that is true at the versions read."""
+    """A part of the query that may fail because a sketch skips rows, or None. `facts` may be all
+    that is true at the versions read."""
     result = node_states(query, sketched, tuple(facts))
     calls = {
         output.attribute.id: output.call
@@ -102,20 +108,18 @@ def part_failure(
         if isinstance(node, Aggregate)
         for output in node.aggregates
     }
-    wording = Wording.of(query.sql, query.root)
-    finder = _Finder(_ranges(query.root, sizes), calls, wording)
+    finder = _Finder(_ranges(query.root, sizes), calls, Wording.of(query.sql, query.root))
     return finder.first(query.root, result.judged)
 
 
 class _Finder(Struct, frozen=True):
-    ranges: Mapping[AttributeId, Interval]
+    ranges: Ranges
     calls: Mapping[AttributeId, AggregateCall]
     wording: Wording
 
     def first(self, node: Plan, judged: Judged) -> Refusal | None:
-        """The first step of this part of the plan that may fail."""
         below = [part.state for part in judged.inputs]
-        # Nothing is known of what is unsafe by itself, such as a window under `rank <= 1`.
+        # Nothing is known about what is unsafe alone, such as a window under `rank <= 1`.
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
         for child, part in zip(inputs_of(node), judged.inputs, strict=True):
@@ -133,28 +137,25 @@ class _Finder(Struct, frozen=True):
                     return Refusal(_reason(self.wording.call(output)), output.call.span)
         return None
 
-    def _may_overflow(self, call: AggregateCall, made: AttributeId, columns: Columns) -> bool:
+    def _may_overflow(self, call: AggregateCall, output: AttributeId, columns: Columns) -> bool:
         if call.function not in AGGREGATES:
             return True
         if call.function not in _OVERFLOWING:
-            # What fails on a value fails on it over the table too, unless it is another value.
+            # It fails on equal values over the table too.
             are_same = all(columns.are_equal(argument) for argument in call.arguments)
             return not are_same and call.function not in _OF_ANY_VALUE
         (argument,) = call.arguments
-        own = type_of(argument)
-        if own is not None and own.is_fractional:
+        argument_type = type_of(argument)
+        if argument_type is not None and argument_type.is_fractional:
             return False
         if call.function != "sum":
-            # The mean of integers is a double; of decimals it is made of their sum.
-            return own is None or not (own.is_integral or self._has_sum(made))
+            # The mean of integers is a double; that of decimals is computed from their sum.
+            return argument_type is None or not (argument_type.is_integral or output in self.ranges)
         is_sure = relation_of(call, columns, self.wording)[0] is not Relation.UNKNOWN
-        return not (is_sure or self._has_sum(made))
-
-    def _has_sum(self, made: AttributeId) -> bool:
-        return made in self.ranges
+        return not (is_sure or output in self.ranges)
 
     def _failing(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> Expr | None:
-        """The innermost step that may fail; `nonzero`: what is not zero where this is evaluated."""
+        """The innermost part that may fail; `nonzero`: what is not zero where it is evaluated."""
         if columns.are_equal(expr):
             return None
         for part, known, not_zero in _evaluated(expr, columns, nonzero):
@@ -166,36 +167,36 @@ class _Finder(Struct, frozen=True):
         return expr
 
     def _is_harmless(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> bool:
-        own = type_of(expr)
+        sql_type = type_of(expr)
         if isinstance(expr, Call) and expr.name.lower().startswith("try_"):
             return True
-        if own is None:
+        if sql_type is None:
             return False
         match expr:
             case Arithmetic() if expr.op in _DIVISIONS:
                 is_nonzero = self._is_nonzero(expr.right, columns, nonzero)
-                return (is_nonzero or self._is_of_none(expr)) and _has_room(expr, own)
-            case Arithmetic() if own.is_numeric:
-                return own.is_fractional or self._fits(expr) or _is_smaller(expr, columns)
+                return (is_nonzero or self._is_of_none(expr)) and _has_room(expr, sql_type)
+            case Arithmetic() if sql_type.is_numeric:
+                return sql_type.is_fractional or self._fits(expr) or _is_smaller(expr, columns)
             case Negate(operand=operand):
                 is_positive = signs_of(operand, columns.signs).nonnegative
-                return own.is_fractional or is_positive or self._fits(expr)
+                return sql_type.is_fractional or is_positive or self._fits(expr)
             case Cast(operand=operand):
                 source = type_of(operand)
-                if own in (STRING, BOOLEAN) or source is None:
+                if sql_type in (STRING, BOOLEAN) or source is None:
                     return source is not None and source.is_numeric
-                if not (own.is_numeric and source.is_numeric):
+                if not (sql_type.is_numeric and source.is_numeric):
                     return False
-                return own.is_fractional or self._fits(expr) or _is_no_larger(operand, columns)
+                return sql_type.is_fractional or self._fits(expr) or _is_no_larger(operand, columns)
             case Mean():
-                return own.is_fractional
+                return sql_type.is_fractional
             case Call(name=name):
                 lower = name.lower()
                 types = [type_of(argument) for argument in expr.arguments]
                 is_double = all(t is not None and t.is_fractional for t in types[:1])
                 return (
                     (lower in _NEVER_FAILING and is_double)
-                    or (lower in ("round", "bround", "abs") and own.is_fractional)
+                    or (lower in ("round", "bround", "abs") and sql_type.is_fractional)
                     or (lower == "abs" and self._fits(Negate(expr.arguments[0])))
                 )
             case _:
@@ -223,23 +224,20 @@ class _Finder(Struct, frozen=True):
         """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`. NULL
         divided by zero is NULL."""
         divisor = _bare(expr.right)
-        counted = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
-        if counted is None or counted.function != "count":
+        count = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
+        if count is None or count.function != "count":
             return False
-        about = _about(counted)
         return any(
-            call is not None and call.function in _NULL_OF_NONE and about == _about(call)
+            call is not None
+            and call.function in _NULL_OF_NONE
+            and (call.arguments, call.condition) == (count.arguments, count.condition)
             for call in (self.calls.get(column) for column in _strict_columns(expr.left))
         )
 
     def _fits(self, expr: Expr) -> bool:
         """Whether the number always fits its type."""
-        own, result = type_of(expr), _computed(expr, self.ranges)
-        return own is not None and result is not None and _is_within(result, own)
-
-
-def _about(call: AggregateCall) -> tuple[tuple[Expr, ...], Expr | None]:
-    return call.arguments, call.condition
+        sql_type, result = type_of(expr), _computed(expr, self.ranges)
+        return sql_type is not None and result is not None and _is_within(result, sql_type)
 
 
 def _strict_columns(expr: Expr) -> Iterator[AttributeId]:
@@ -261,29 +259,29 @@ def _reason(text: str) -> str:
 def _merged(columns: list[Columns]) -> Columns:
     if len(columns) == 1:
         return columns[0]
-    relations = {id: relation for one in columns for id, relation in one.relations.items()}
-    return Columns(relations, {key: result for one in columns for key, result in one.signs.items()})
+    relations = {id: relation for part in columns for id, relation in part.relations.items()}
+    signs = {key: known for part in columns for key, known in part.signs.items()}
+    return Columns(relations, signs)
 
 
 def _evaluated(
     expr: Expr, columns: Columns, nonzero: frozenset[Expr]
 ) -> list[tuple[Expr, Columns, frozenset[Expr]]]:
-    """The operands, each with what is known where it is evaluated: CASE evaluates them one by
-    one."""
+    """The operands, each with what is known where it is evaluated, in order of evaluation."""
     if not isinstance(expr, Case):
         return [(part, columns, nonzero) for part in children(expr)]
-    match = []
+    parts = []
     for condition, result in expr.branches:
-        match.append((condition, columns, nonzero))
+        parts.append((condition, columns, nonzero))
         inside = Columns(columns.relations, learn(condition, columns.signs))
-        match.append((result, inside, nonzero | _made_nonzero(condition)))
+        parts.append((result, inside, nonzero | _nonzero_if(condition)))
         # From here on the condition was false or NULL, and dividing by NULL does not fail.
         nonzero |= _zero_tested(condition)
-    match.append((expr.default, columns, nonzero))
-    return match
+    parts.append((expr.default, columns, nonzero))
+    return parts
 
 
-def _made_nonzero(condition: Expr) -> frozenset[Expr]:
+def _nonzero_if(condition: Expr) -> frozenset[Expr]:
     """What is not zero where the condition is true."""
     result: set[Expr] = set()
     for part in conjuncts(condition):
@@ -291,8 +289,8 @@ def _made_nonzero(condition: Expr) -> frozenset[Expr]:
             case Not(operand=Compare() as compared):
                 result |= _zero_tested(compared)
             case Compare():
-                turned = part.right, part.op.mirrored, part.left
-                for subject, op, other in ((part.left, part.op, part.right), turned):
+                mirrored = part.right, part.op.mirrored, part.left
+                for subject, op, other in ((part.left, part.op, part.right), mirrored):
                     number = number_of(other)
                     if number is not None and _excludes_zero(op, number):
                         result |= {subject, _bare(subject)}
@@ -318,7 +316,7 @@ def _excludes_zero(op: CompareOp, number: Decimal) -> bool:
 
 
 def _zero_tested(condition: Expr) -> frozenset[Expr]:
-    """What is not zero where this is false: the other side of `x = 0`."""
+    """What is not zero where the condition is false: x in `x = 0`."""
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return frozenset()
     sides = ((condition.left, condition.right), (condition.right, condition.left))
@@ -327,7 +325,7 @@ def _zero_tested(condition: Expr) -> frozenset[Expr]:
 
 
 def _bare(expr: Expr) -> Expr:
-    """The number without casts that turn nothing but zero into zero."""
+    """The number without casts that turn only zero into zero."""
     while isinstance(expr, Cast):
         source = type_of(expr.operand)
         if source is None or not source.is_numeric:
@@ -346,21 +344,21 @@ def _is_null(expr: Expr) -> bool:
     return isinstance(expr, Literal) and expr.value is None
 
 
-def _has_room(expr: Arithmetic, own: SqlType) -> bool:
+def _has_room(expr: Arithmetic, sql_type: SqlType) -> bool:
     """Whether every quotient or remainder fits, except by zero."""
-    if expr.op is ArithmeticOp.REMAINDER or own.is_fractional:
+    if expr.op is ArithmeticOp.REMAINDER or sql_type.is_fractional:
         return True
     left, right = type_of(expr.left), type_of(expr.right)
     if expr.op is ArithmeticOp.INTEGER_DIVIDE or left is None or right is None:
         return False
-    # No divisor is less than its last digit.
+    # A divisor is at least one unit of its last digit.
     dividend = as_decimal(left)
     digits = dividend.precision - dividend.scale + as_decimal(right).scale
-    return digits <= own.precision - own.scale
+    return digits <= sql_type.precision - sql_type.scale
 
 
 def _is_no_larger(expr: Expr, columns: Columns) -> bool:
-    """Whether the number is no further from zero than it is over the table."""
+    """Whether the number is no farther from zero than over the table."""
     relation = direction(expr, columns)
     if relation is Relation.EQUAL:
         return True
@@ -380,43 +378,43 @@ def _is_smaller(expr: Arithmetic, columns: Columns) -> bool:
     return (left.nonnegative and right.nonnegative) or (left.nonpositive and right.nonpositive)
 
 
-def _is_within(result: Interval, own: SqlType) -> bool:
+def _is_within(result: Interval, sql_type: SqlType) -> bool:
     low, high = result
-    if own.is_fractional:
+    if sql_type.is_fractional:
         return True
-    if own.kind is Kind.DECIMAL:
-        # One less, because digits behind the point may be rounded up.
-        most = Fraction(10 ** (own.precision - own.scale)) - 1
+    if sql_type.kind is Kind.DECIMAL:
+        # One less, because digits after the point may be rounded up.
+        most = Fraction(10 ** (sql_type.precision - sql_type.scale)) - 1
         return -most <= low and high <= most
-    bits = _BITS.get(own.kind)
+    bits = _BITS.get(sql_type.kind)
     return bits is not None and -(2**bits) <= low and high <= 2**bits - 1
 
 
-def _of_type(own: SqlType | None) -> Interval | None:
-    """Bounds of all numbers of the type; None without an end."""
-    if own is None:
+def _of_type(sql_type: SqlType | None) -> Interval | None:
+    """Bounds of all numbers of the type; None if unbounded."""
+    if sql_type is None:
         return None
-    if own.kind in _BITS:
-        bits = _BITS[own.kind]
+    if sql_type.kind in _BITS:
+        bits = _BITS[sql_type.kind]
         return Fraction(-(2**bits)), Fraction(2**bits - 1)
-    if own.kind is Kind.DECIMAL:
-        most = Fraction(10 ** (own.precision - own.scale))
+    if sql_type.kind is Kind.DECIMAL:
+        most = Fraction(10 ** (sql_type.precision - sql_type.scale))
         return -most, most
     return None
 
 
-def _interval(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | None:
-    """Bounds of the number where it can be computed; None if unknown."""
-    own = type_of(expr)
-    if own is None or not own.is_numeric or own.is_fractional:
+def _interval(expr: Expr, ranges: Ranges) -> Interval | None:
+    """Bounds of a number that is computed without failure; None if unknown."""
+    sql_type = type_of(expr)
+    if sql_type is None or not sql_type.is_numeric or sql_type.is_fractional:
         return None
     result = _computed(expr, ranges)
-    if result is not None and _is_within(result, own):
+    if result is not None and _is_within(result, sql_type):
         return result
-    return _of_type(own)
+    return _of_type(sql_type)
 
 
-def _computed(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | None:
+def _computed(expr: Expr, ranges: Ranges) -> Interval | None:
     match expr:
         case ColumnRef():
             return ranges.get(expr.id)
@@ -424,12 +422,12 @@ def _computed(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | 
             number = number_of(expr)
             return None if number is None else (Fraction(number), Fraction(number))
         case Negate():
-            match = _interval(expr.operand, ranges)
-            return None if match is None else (-match[1], -match[0])
+            operand = _interval(expr.operand, ranges)
+            return None if operand is None else (-operand[1], -operand[0])
         case Cast():
-            match = _interval(expr.operand, ranges)
-            # A decimal is rounded, by one at most.
-            return None if match is None else (match[0] - 1, match[1] + 1)
+            operand = _interval(expr.operand, ranges)
+            # A decimal is rounded by at most one.
+            return None if operand is None else (operand[0] - 1, operand[1] + 1)
         case Coalesce():
             return _hull(_interval(part, ranges) for part in expr.operands)
         case Case():
@@ -456,23 +454,24 @@ def _combined(op: ArithmeticOp, left: Interval, right: Interval) -> Interval | N
 
 
 def _hull(intervals: Iterable[Interval | None]) -> Interval | None:
-    """What holds whichever of them describes the number."""
-    known = list(intervals)
-    whole = [one for one in known if one is not None]
-    if not whole or len(whole) < len(known):
-        return None
-    return min(low for low, _ in whole), max(high for _, high in whole)
+    """The interval that contains all of them; None if one is unknown."""
+    known: list[Interval] = []
+    for interval in intervals:
+        if interval is None:
+            return None
+        known.append(interval)
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
 def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
-    """Bounds of every numeric column of the plan, over the tables or a part of them."""
+    """Bounds of every numeric column of the plan, over all or part of the tables."""
     ranges: dict[AttributeId, Interval] = {}
     rows: dict[int, int | None] = {}
     for node in reversed(tuple(nodes_of(root))):
         below = [rows[id(part)] for part in inputs_of(node)]
         rows[id(node)] = _rows(node, below, sizes)
-        made = _made(node, below, sizes, ranges)
-        ranges.update({column: result for column, result in made if result is not None})
+        bounds = _bounds_of_outputs(node, below, sizes, ranges)
+        ranges.update({column: result for column, result in bounds if result is not None})
     return ranges
 
 
@@ -490,7 +489,7 @@ def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
             return None if below[0] is None else max(below[0], 1) * sets
         case Join():
             left, right = below
-            # Rows of an outer join without a partner come once.
+            # An outer join keeps rows without a match once.
             return None if left is None or right is None else (left + 1) * (right + 1)
         case SetOperation():
             left, right = below
@@ -499,8 +498,8 @@ def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
             return None
 
 
-def _made(
-    node: Plan, below: list[int | None], sizes: Sizes, ranges: Mapping[AttributeId, Interval]
+def _bounds_of_outputs(
+    node: Plan, below: list[int | None], sizes: Sizes, ranges: Ranges
 ) -> list[tuple[AttributeId, Interval | None]]:
     match node:
         case Scan():
@@ -519,21 +518,17 @@ def _made(
                 attributes_of(node.left), attributes_of(node.right), node.attributes, strict=True
             )
             return [
-                (made.id, _hull((ranges.get(left.id), ranges.get(right.id))))
-                for left, right, made in sides
+                (output.id, _hull((ranges.get(left.id), ranges.get(right.id))))
+                for left, right, output in sides
             ]
         case _:
             return []
 
 
 def _of_call(
-    call: AggregateCall,
-    rows: int | None,
-    ranges: Mapping[AttributeId, Interval],
-    *,
-    is_filled: bool,
+    call: AggregateCall, rows: int | None, ranges: Ranges, *, is_filled: bool
 ) -> Interval | None:
-    """Bounds of the aggregate over any part of so many rows, if it fits its type."""
+    """Bounds of the aggregate over any part of `rows` rows, if it fits its type."""
     if call.function == "count":
         constant = all(isinstance(x, Literal) and x.value is not None for x in call.arguments)
         is_all = is_filled and call.condition is None and constant
@@ -544,10 +539,10 @@ def _of_call(
     if result is None or call.function in ("min", "max"):
         return result
     argument = type_of(call.arguments[0])
-    own = None if argument is None else sum_type(argument)
-    if rows is None or own is None:
+    sql_type = None if argument is None else sum_type(argument)
+    if rows is None or sql_type is None:
         return None
     most = max(abs(result[0]), abs(result[1])) * rows
-    if not _is_within((-most, most), own):
+    if not _is_within((-most, most), sql_type):
         return None
     return (-most, most) if call.function == "sum" else result

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct, field
@@ -35,7 +36,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.safety.direction import Refusal, SafetyState, Status
+from impctl.safety.direction import Refusal, SafetyState, Sketched, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.messages import Wording
 from impctl.safety.transfer import (
@@ -55,44 +56,35 @@ from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableNam
 if TYPE_CHECKING:
     from impctl.safety.direction import Columns
 
-# Which nodes are barriers, of those that could stay KEYED, too. Law: it never depends on what is
-# known of the data today: other barriers later would be another sketch. First ranks within keys,
-# and fixpoints, stay KEYED wherever some facts could make the rest of the plan safe with it; a
-# fixpoint only where something above it can leave keys out, since else the sketches of a barrier
-# are no larger and serve more queries.
-
 _OUTER = (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 
 
 def chosen_barriers(
-    sketched: Mapping[AccessId, ColumnName],
-    by: PlanJudge,
-    *,
-    ranks: bool | None,
-    keyed: bool | None,
+    sketched: Sketched, by: PlanJudge, ranks: bool | None = None, keyed: bool | None = None
 ) -> tuple[bool, bool]:
-    """Whether first ranks are barriers, and whether fixpoints are KEYED; given ones stay."""
-    ways = [
+    """Whether first ranks within keys are barriers, and whether fixpoints are KEYED, unless given.
+
+    The choice never depends on the data: other barriers later would make another sketch. First
+    ranks and fixpoints stay KEYED wherever some facts could make the rest of the plan safe; a
+    fixpoint only if something above it can drop keys, since otherwise the sketches of a barrier are
+    no larger and serve more queries."""
+    keyed_options = (True, False) if by.has_fixpoints else (False,)
+    rank_options = (False, True) if by.has_ranks else (False,)
+    choices = [
         (has_barriers, has_keys)
-        for has_keys in _given(keyed, (True, False) if by.has_fixpoints else (False,))
-        for has_barriers in _given(ranks, (False, True) if by.has_ranks else (False,))
+        for has_keys in (keyed_options if keyed is None else (keyed,))
+        for has_barriers in (rank_options if ranks is None else (ranks,))
     ]
-    if len(ways) > 1:
-        for has_barriers, has_keys in ways:
-            result = by.of_all_facts(
-                sketched, has_rank_barriers=has_barriers, has_keyed_fixpoints=has_keys
-            )
+    if len(choices) > 1:
+        for has_barriers, has_keys in choices:
+            result = by.of_all_facts(sketched, has_barriers, has_keys)
             is_safe = result.root.status is not Status.UNSAFE
-            if is_safe and (keyed is not None or not has_keys or _leaves_keys_out(result)):
+            if is_safe and (keyed is not None or not has_keys or _can_drop_keys(result)):
                 return has_barriers, has_keys
-    return ways[-1]
+    return choices[-1]
 
 
-def _given(given: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
-    return tried if given is None else (given,)
-
-
-def _leaves_keys_out(analysis: Analysis) -> bool:
+def _can_drop_keys(analysis: Analysis) -> bool:
     """Whether something above a KEYED fixpoint can drop all rows of a key."""
     narrowed = {id(node) for node in _narrowed(analysis.nodes[0], is_narrowed=False)}
     pairs = zip(analysis.nodes, analysis.states, strict=True)
@@ -100,7 +92,7 @@ def _leaves_keys_out(analysis: Analysis) -> bool:
 
 
 def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
-    """The fixpoints with something above that drops rows."""
+    """The fixpoints below something that drops rows."""
     if isinstance(plan, Fixpoint):
         if is_narrowed:
             yield plan
@@ -119,7 +111,7 @@ def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
 
 
 def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
-    """Nodes that make sketched inputs exact: fixpoints, and top-k that are not the last step."""
+    """Nodes that make sketched inputs exact: fixpoints, and top-k except as the last step."""
     last = 0
     while isinstance(analysis.nodes[last], Project | Sort):
         last += 1
@@ -138,41 +130,21 @@ def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
     )
 
 
-def keyed_groups(
-    plan: Plan, sketched: Mapping[AccessId, ColumnName], by: PlanJudge
-) -> Iterator[frozenset[AccessId]]:
-    """Per fixpoint that can be KEYED, the accesses below it, which share one sketch. Whatever is
-    known of the data, and whether it is KEYED or not."""
-    for ranks in (False, True):
-        result = by.of_all_facts(sketched, has_rank_barriers=ranks, has_keyed_fixpoints=True)
+def keyed_groups(plan: Plan, sketched: Sketched, by: PlanJudge) -> Iterator[frozenset[AccessId]]:
+    """Per fixpoint that can be KEYED for some data, the accesses below it, which then share one
+    sketch."""
+    for has_rank_barriers in (False, True):
+        result = by.of_all_facts(sketched, has_rank_barriers, True)
         for node, state in zip(nodes_of(plan), result.states, strict=True):
             if isinstance(node, Fixpoint) and state.status is Status.KEYED:
                 yield state.sketched
 
 
-# One plan judged for many sketches and facts, each part of it once for what concerns that part.
-# Law: what is found is what the rules (`safety.transfer`) find of every node again. A part of the
-# plan is judged again only where the sketches of the accesses below it differ, or what is known
-# of the columns they read, and a node only where the states of its inputs do; a query of many
-# candidates would else cost their product. What is known is a number with one bit for each kind
-# of fact of each column, so that what concerns a part is told by one `&`; who says it is no
-# matter to a state.
-
-
 class Judged(Struct, frozen=True, eq=False):
-    """A node's state with those of everything below it."""
+    """A node's state with those of all nodes below it."""
 
     state: SafetyState
     inputs: tuple[Judged, ...] = ()
-
-    def flat(self) -> tuple[SafetyState, ...]:
-        """All states, in the order of `nodes_of`."""
-        result, left = [], [self]
-        while left:
-            judged = left.pop()
-            result.append(judged.state)
-            left.extend(reversed(judged.inputs))
-        return tuple(result)
 
 
 class Analysis(Struct, frozen=True, dict=True):
@@ -187,31 +159,36 @@ class Analysis(Struct, frozen=True, dict=True):
 
     @cached_property
     def states(self) -> tuple[SafetyState, ...]:
-        return self.judged.flat()
+        result, pending = [], [self.judged]
+        while pending:
+            judged = pending.pop()
+            result.append(judged.state)
+            pending.extend(reversed(judged.inputs))
+        return tuple(result)
 
 
-class _Place(Struct):
-    """A node with what never changes of it, and the results cached for it."""
+class _CachedNode(Struct):
+    """A node, its constant properties, and the results cached for it."""
 
     node: Plan
-    at_root: bool
+    is_at_root: bool
     """Nothing above drops rows."""
-    inputs: tuple[_Place, ...]
+    inputs: tuple[_CachedNode, ...]
     accesses: frozenset[AccessId]
     changing: SafetyState | None
     """The state of a node whose values change from run to run."""
     concerning: int = 0
-    """The bits of all facts that concern the columns read from here down."""
+    """The bits of all facts about columns that this node and those below it read."""
     facts: list[tuple[int, Fact]] = field(default_factory=list)
-    """For a scan: facts that concern its columns, each with its bit."""
+    """For a scan: facts about its columns, each with its bit."""
     columns: dict[int, Columns] = field(default_factory=dict)
-    """For a scan: what is known of its columns, by fact bits."""
-    found: dict[tuple[object, ...], Judged] = field(default_factory=dict)
+    """For a scan: what is known about its columns, by fact bits."""
+    judged: dict[tuple[object, ...], Judged] = field(default_factory=dict)
     states: dict[tuple[object, ...], SafetyState] = field(default_factory=dict)
     distinct: dict[tuple[object, ...], list[SafetyState]] = field(default_factory=dict)
 
     def columns_of(self, known: int) -> Columns:
-        """Columns of a scan where these facts are known."""
+        """Columns of a scan if the facts `known` are true."""
         assert isinstance(self.node, Scan)
         known &= self.concerning
         result = self.columns.get(known)
@@ -220,22 +197,20 @@ class _Place(Struct):
             result = self.columns[known] = scan_columns(self.node, facts)
         return result
 
-    def same(self, state: SafetyState) -> SafetyState:
-        """An equal earlier state, so that what rests on it need not be judged again."""
-        # What differs most often separates most of them before all is compared.
+    def interned(self, state: SafetyState) -> SafetyState:
+        """An equal earlier state, so that nodes above it are not judged again."""
+        # Compare what differs most often first.
         rough = (state.status, state.sketched, frozenset(state.keys.items()))
-        alike = self.distinct.setdefault(rough, [])
-        for known in alike:
+        similar = self.distinct.setdefault(rough, [])
+        for known in similar:
             if known == state:
                 return known
-        alike.append(state)
+        similar.append(state)
         return state
 
 
 class _Request(Struct, frozen=True):
-    """A request: the sketches, what is known, and how first ranks are treated."""
-
-    sketched: Mapping[AccessId, ColumnName]
+    sketched: Sketched
     """In order of the accesses, so that equal requests give equal keys."""
     known: int
     has_rank_barriers: bool
@@ -243,17 +218,24 @@ class _Request(Struct, frozen=True):
     leaves: Mapping[FixpointId, int] = field(default_factory=dict)
     """Inside a step: position of the column that the rows of its fixpoint are KEYED on."""
 
-    def concerning(self, place: _Place) -> tuple[object, ...]:
-        """The part of it that the states from this place down depend on."""
+    def concerning(self, cached: _CachedNode) -> tuple[object, ...]:
+        """The part of the request that the states of this node and those below depend on."""
         sketched: tuple[tuple[AccessId, ColumnName], ...] = ()
-        if not place.accesses.isdisjoint(self.sketched):
-            sketched = tuple([s for s in self.sketched.items() if s[0] in place.accesses])
+        if not cached.accesses.isdisjoint(self.sketched):
+            sketched = tuple([s for s in self.sketched.items() if s[0] in cached.accesses])
         barriers = (self.has_rank_barriers, self.has_keyed_fixpoints)
-        return sketched, self.known & place.concerning, barriers, tuple(self.leaves.items())
+        return sketched, self.known & cached.concerning, barriers, tuple(self.leaves.items())
 
 
 class PlanJudge:
-    """Judges sketches and facts for one plan; remembers its results."""
+    """Judges many combinations of sketches and facts for one plan, by the rules of
+    `safety.transfer`.
+
+    Results are cached, since a query of many candidates would otherwise cost their product: a part
+    of the plan is judged again only if the sketches below it differ, or what is known about the
+    columns it reads; a node only if the states of its inputs differ. Known facts are a number with
+    one bit for each kind of fact about each column, whatever its source, so that one `&` selects
+    those that concern a part."""
 
     def __init__(self, root: Plan, wording: Wording) -> None:
         self.nodes = tuple(nodes_of(root))
@@ -262,78 +244,56 @@ class PlanJudge:
         self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
         self.has_fixpoints = any(isinstance(node, Fixpoint) for node in self.nodes)
         self._wording = wording
-        self._root = _place(root, at_root=True)
+        self._root = _cached_node(root, is_at_root=True)
         self.last_needed: frozenset[Fact] = frozenset()
-        """The assumptions that the last sketch needed; a guess at those of the next."""
+        """The assumptions that the last sketch needed; the next probably needs the same."""
         self._readers = _readers(self._root)
         self._bits: dict[tuple[TableName, ColumnName, FactKind], int] = {}
 
     def of(
         self,
-        sketched: Mapping[AccessId, ColumnName],
+        sketched: Sketched,
         facts: Iterable[Fact],
-        *,
         has_rank_barriers: bool = False,
         has_keyed_fixpoints: bool = False,
     ) -> Analysis:
-        """Judge every node, with these accesses sketched and these facts taken as true.
-        `has_rank_barriers`: first ranks are barriers also where they could stay KEYED;
-        `has_keyed_fixpoints`: fixpoints stay KEYED where they can."""
-        known = self.known(facts)
-        return self.of_known(
-            sketched,
-            known,
-            has_rank_barriers=has_rank_barriers,
-            has_keyed_fixpoints=has_keyed_fixpoints,
-        )
+        """Judge every node, with these accesses sketched and these facts true. `has_rank_barriers`:
+        first ranks are barriers even where they could stay KEYED; `has_keyed_fixpoints`: fixpoints
+        stay KEYED where they can."""
+        return self.of_known(sketched, self.known(facts), has_rank_barriers, has_keyed_fixpoints)
 
     def of_known(
-        self,
-        sketched: Mapping[AccessId, ColumnName],
-        known: int,
-        *,
-        has_rank_barriers: bool = False,
-        has_keyed_fixpoints: bool = False,
+        self, sketched: Sketched, known: int, has_rank_barriers: bool, has_keyed_fixpoints: bool
     ) -> Analysis:
         """Like `of`, with the facts as bits of `known`."""
-        own = dict(sorted(sketched.items()))
-        request = _Request(own, known, has_rank_barriers, has_keyed_fixpoints)
+        ordered = dict(sorted(sketched.items()))
+        request = _Request(ordered, known, has_rank_barriers, has_keyed_fixpoints)
         return Analysis(self.nodes, self._judged(self._root, request))
 
     def of_all_facts(
-        self,
-        sketched: Mapping[AccessId, ColumnName],
-        *,
-        has_rank_barriers: bool = False,
-        has_keyed_fixpoints: bool = False,
+        self, sketched: Sketched, has_rank_barriers: bool, has_keyed_fixpoints: bool
     ) -> Analysis:
         """Judge every node as if every possible fact about a column were true."""
-        return self.of_known(
-            sketched,
-            self._all_known,
-            has_rank_barriers=has_rank_barriers,
-            has_keyed_fixpoints=has_keyed_fixpoints,
-        )
+        return self.of_known(sketched, self._all_known, has_rank_barriers, has_keyed_fixpoints)
 
     def known(self, facts: Iterable[Fact]) -> int:
-        """The bits of these facts; those of columns that the plan does not read have none."""
+        """The bits of these facts; facts about columns that the plan does not read have none."""
         known = 0
         for fact in facts:
-            about = (fact.table, fact.column.lower(), fact.kind)
-            bit = self._bits.get(about)
-            known |= self._learned(fact) if bit is None else bit
+            bit = self._bits.get((fact.table, fact.column.lower(), fact.kind))
+            known |= self._assigned_bit(fact) if bit is None else bit
         return known
 
-    def _learned(self, fact: Fact) -> int:
-        """Assign a bit to a new fact; 0 where nothing reads its column."""
+    def _assigned_bit(self, fact: Fact) -> int:
+        """Assign a bit to a new fact; 0 if nothing reads its column."""
         column = (fact.table, fact.column.lower())
-        ways = self._readers.get(column, ())
-        bit = 1 << len(self._bits) if ways else 0
+        paths = self._readers.get(column, ())
+        bit = 1 << len(self._bits) if paths else 0
         self._bits[*column, fact.kind] = bit
-        for way in ways:
-            way[-1].facts.append((bit, fact))
-            for place in way:
-                place.concerning |= bit
+        for path in paths:
+            path[-1].facts.append((bit, fact))
+            for cached in path:
+                cached.concerning |= bit
         return bit
 
     @cached_property
@@ -345,62 +305,63 @@ class PlanJudge:
             for kind in FactKind
         )
 
-    def _judged(self, place: _Place, request: _Request) -> Judged:
-        key = request.concerning(place)
-        known = place.found.get(key)
-        if known is None and request.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
-            known = self._keyed(place.node, place, request)
-        if known is None:
-            inputs = tuple([self._judged(part, request) for part in place.inputs])
-            known = Judged(self._state(place, inputs, request), inputs)
-        place.found[key] = known
-        return known
+    def _judged(self, cached: _CachedNode, request: _Request) -> Judged:
+        key = request.concerning(cached)
+        judged = cached.judged.get(key)
+        if judged is None and request.has_keyed_fixpoints and isinstance(cached.node, Fixpoint):
+            judged = self._keyed(cached.node, cached, request)
+        if judged is None:
+            inputs = tuple([self._judged(part, request) for part in cached.inputs])
+            judged = Judged(self._state(cached, inputs, request), inputs)
+        cached.judged[key] = judged
+        return judged
 
-    def _keyed(self, node: Fixpoint, place: _Place, request: _Request) -> Judged | None:
-        """The fixpoint as KEYED on one of its columns; None where on none."""
-        base, step = place.inputs
-        first = self._judged(base, request)
-        for key in key_candidates(node, first.state, request.sketched):
+    def _keyed(self, node: Fixpoint, cached: _CachedNode, request: _Request) -> Judged | None:
+        """The fixpoint as KEYED on one of its columns; None if on none."""
+        base = self._judged(cached.inputs[0], request)
+        for key in key_candidates(node, base.state, request.sketched):
             leaves = {**request.leaves, node.id: key}
-            other = self._judged(step, replace(request, leaves=leaves))
-            state = keyed_fixpoint(node, key, first.state, other.state)
+            step = self._judged(cached.inputs[1], replace(request, leaves=leaves))
+            state = keyed_fixpoint(node, key, base.state, step.state)
             if state is not None:
-                return Judged(place.same(state), (first, other))
+                return Judged(cached.interned(state), (base, step))
         return None
 
-    def _state(self, place: _Place, inputs: tuple[Judged, ...], request: _Request) -> SafetyState:
-        node = place.node
-        if place.changing is not None:
-            return place.changing
+    def _state(
+        self, cached: _CachedNode, inputs: tuple[Judged, ...], request: _Request
+    ) -> SafetyState:
+        node = cached.node
+        if cached.changing is not None:
+            return cached.changing
         if isinstance(node, Scan):
             name = request.sketched.get(node.access)
-            return place.same(scan_state(node, name, place.columns_of(request.known)))
+            return cached.interned(scan_state(node, name, cached.columns_of(request.known)))
         if isinstance(node, Recursive):
-            return place.same(leaf(node, request.leaves.get(node.fixpoint)))
+            return cached.interned(leaf(node, request.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
         unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
-        state = self._by_inputs(place, below, request) if unsafe is None else unsafe
-        if place.at_root and state.status is Status.UNSAFE:
-            # It depends on more than the inputs' own states, so it is not cached by those.
+        state = self._by_inputs(cached, below, request) if unsafe is None else unsafe
+        if cached.is_at_root and state.status is Status.UNSAFE:
+            # It depends on more than the inputs' states, so it is not cached by them.
             ranked = self._ranked(node, inputs)
-            return state if ranked is None else place.same(ranked)
+            return state if ranked is None else cached.interned(ranked)
         return state
 
     def _by_inputs(
-        self, place: _Place, inputs: list[SafetyState], request: _Request
+        self, cached: _CachedNode, inputs: list[SafetyState], request: _Request
     ) -> SafetyState:
-        # States live as long as the places, so no two states of a place have one `id`.
+        # States live as long as the cached node, so no two of them have the same `id`.
         key = (*map(id, inputs), request.has_rank_barriers)
-        state = place.states.get(key)
+        state = cached.states.get(key)
         if state is None:
             barriers = request.has_rank_barriers
-            state = state_of(place.node, inputs, self._wording, has_rank_barriers=barriers)
-            state = place.states[key] = place.same(state)
+            state = state_of(cached.node, inputs, self._wording, has_rank_barriers=barriers)
+            state = cached.states[key] = cached.interned(state)
         return state
 
     def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> SafetyState | None:
-        """`rank <= k` over a window, judged from the window's own input; None for anything else.
-        Projections between the two work row by row, so the filter is read below them."""
+        """`rank <= k` over a window, judged from the window's input; None for anything else.
+        Projections in between work row by row, so the filter is moved below them."""
         if not isinstance(node, Select):
             return None
         predicate, below, judged = node.predicate, node.child, inputs[0]
@@ -425,34 +386,34 @@ class PlanJudge:
         return state
 
 
-def _place(node: Plan, *, at_root: bool) -> _Place:
-    below = at_root and isinstance(node, Project | Sort)
-    inputs = tuple(_place(part, at_root=below) for part in inputs_of(node))
+def _cached_node(node: Plan, *, is_at_root: bool) -> _CachedNode:
+    is_below_at_root = is_at_root and isinstance(node, Project | Sort)
+    inputs = tuple(_cached_node(part, is_at_root=is_below_at_root) for part in inputs_of(node))
     accesses = frozenset[AccessId]().union(*(part.accesses for part in inputs))
     if isinstance(node, Scan):
         accesses = frozenset({node.access})
-    return _Place(node, at_root, inputs, accesses, changing_state(node))
+    return _CachedNode(node, is_at_root, inputs, accesses, changing_state(node))
 
 
-_Ways = dict[tuple[TableName, ColumnName], list[tuple[_Place, ...]]]
+_ReadersByColumn = dict[tuple[TableName, ColumnName], list[tuple[_CachedNode, ...]]]
 
 
-def _readers(root: _Place) -> _Ways:
-    """By table and column in lower case, the places from the root to each scan that reads it."""
-    result: _Ways = {}
-    left: list[tuple[_Place, ...]] = [(root,)]
-    while left:
-        way = left.pop()
-        node = way[-1].node
+def _readers(root: _CachedNode) -> _ReadersByColumn:
+    """By table and column in lower case, the paths from the root to each scan that reads it."""
+    result: _ReadersByColumn = {}
+    pending: list[tuple[_CachedNode, ...]] = [(root,)]
+    while pending:
+        path = pending.pop()
+        node = path[-1].node
         if isinstance(node, Scan):
             for name in {attribute.name.lower() for attribute in node.attributes}:
-                result.setdefault((node.table, name), []).append(way)
-        left.extend((*way, part) for part in way[-1].inputs)
+                result.setdefault((node.table, name), []).append(path)
+        pending.extend((*path, part) for part in path[-1].inputs)
     return result
 
 
 class Judges:
-    """Judges of a query's plans: its own, and the one its sketch is kept by."""
+    """The judges of a query's plans, one per plan."""
 
     def __init__(self) -> None:
         self._known: list[tuple[Plan, PlanJudge]] = []
@@ -461,18 +422,10 @@ class Judges:
         for root, judge in self._known:
             if root is query.root:
                 return judge
-        made = PlanJudge(query.root, Wording.of(query.sql, query.root))
-        self._known.append((query.root, made))
-        return made
+        new = PlanJudge(query.root, Wording.of(query.sql, query.root))
+        self._known.append((query.root, new))
+        return new
 
-
-# Whether sketches of chosen attributes are safe for a query, and why not. Law: `safe` means that
-# for every range partition on these attributes and all sketches that cover the query's
-# provenance, the query over the sketched tables gives the answer it gives over the tables. The
-# test is sound, not complete: unsure is unsafe. Where a top-k is not the last step, the
-# provenance includes its first rows, ties at the last place too (`barrier_positions`). There is
-# one judgement of facts: a plan with the same rows is judged by what the first one rests on
-# (`carried`), and only a safe verdict tells what to capture and maintain.
 
 __all__ = [
     "Fact",
@@ -482,7 +435,7 @@ __all__ = [
     "Status",
     "Verdict",
     "carried_verdict",
-    "check_kept",
+    "check_with_core",
     "check_safety",
     "node_states",
     "verdict_of_core",
@@ -497,16 +450,23 @@ _CUT = (
 
 
 class Verdict(Struct, frozen=True):
-    """Whether the sketches are safe, and how capture and maintenance may use them. `keyed`: per
-    access, the root's output columns that equal its partition attribute. `key_columns`: for an
-    Aggregate at that position of `nodes_of(root)`, per access the grouping output that equals its
-    partition attribute: all rows of a group are in one range. For a KEYED fixpoint, the column that
-    all accesses below share, with one sketch. `root_keyed`: touch maintenance is allowed. `facts`:
-    everything it rests on; `assumptions`: those from statistics, which must be checked again for
-    every later version. `barrier_positions`: nodes whose rows' lineage belongs to the sketch even
-    if the rows are dropped above, among them first ranks within keys where `has_rank_barriers`, and
-    no KEYED fixpoints; where `has_keyed_fixpoints`, all that can be are KEYED. `ties`: why several
-    answers are right, if so."""
+    """Whether the sketches are safe, and how capture and maintenance may use them. Only a safe
+    verdict says what to capture and maintain.
+
+    - `safe`: for every range partition on these attributes and all sketches that cover the query's
+      provenance, the query over the sketched tables returns its answer over the tables. The test is
+      sound, not complete: unsure is unsafe.
+    - `keyed`: per access, the root's output columns that equal its partition attribute.
+    - `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
+      output that equals its partition attribute, so that all rows of a group are in one range. For
+      a KEYED fixpoint, the column that all accesses below share, with one sketch.
+    - `root_keyed`: touch maintenance is allowed.
+    - `facts`: everything it rests on; `assumptions`: those from statistics.
+    - `barrier_positions`: nodes whose rows' lineage belongs to the sketch even if the rows are
+      dropped above: fixpoints that are not KEYED, and top-k that are not the last step, with ties
+      at the last rank. `has_rank_barriers`: first ranks within keys too; `has_keyed_fixpoints`: all
+      fixpoints that can be KEYED are.
+    - `ties`: why several answers are correct, if so."""
 
     safe: bool
     status: Status
@@ -527,7 +487,7 @@ class Verdict(Struct, frozen=True):
         return tuple(fact for fact in self.facts if fact.source is FactSource.STATISTICS)
 
     def required(self) -> Self:
-        """This verdict; InvariantError where it is unsafe, since it knows no barriers then."""
+        """This verdict; InvariantError if it is unsafe, since its barriers are unknown then."""
         if self.safe:
             return self
         raise InvariantError(
@@ -537,13 +497,13 @@ class Verdict(Struct, frozen=True):
 
     @property
     def barriers(self) -> int:
-        """Number of nodes whose lineage must be kept besides the result's."""
+        """Number of nodes whose lineage belongs to the sketch besides the result's."""
         return len(self.barrier_positions)
 
 
 def check_safety(
     query: Query,
-    sketched: Mapping[AccessId, ColumnName],
+    sketched: Sketched,
     facts: Collection[Fact],
     *,
     has_rank_barriers: bool | None = None,
@@ -551,10 +511,16 @@ def check_safety(
     judges: Judges | None = None,
 ) -> Verdict:
     """Judge sketches of `sketched[access]` for all these accesses together. `has_rank_barriers` and
-    `has_keyed_fixpoints` as of an earlier verdict; by default `safety.judge` chooses. `judges`
-    remember their results for further sketches of the same plans."""
+    `has_keyed_fixpoints` come from an earlier verdict; see `chosen_barriers`. `judges` cache
+    results for further sketches of the same plans."""
     by = (Judges() if judges is None else judges).of(query)
-    _refuse_unknown(by.accesses, sketched)
+    unknown = [access for access in sketched if access not in by.accesses]
+    if unknown:
+        raise UsageError(
+            f"The query has no table access `{unknown[0]}`",
+            code="unknown_access",
+            hint=f"the query's accesses are: {', '.join(sorted(by.accesses))}",
+        )
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
         reason = f"`{name}` returns a different result on every run"
@@ -565,9 +531,9 @@ def check_safety(
             )
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
-    barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
-    judge = _SketchJudge(query, sketched, *barriers, by)
-    # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
+    barriers = chosen_barriers(sketched, by, has_rank_barriers, has_keyed_fixpoints)
+    judge = _SketchJudge(query, sketched, barriers, by)
+    # Facts only help, so what is unsafe with all of them is unsafe with the sure ones.
     result = judge.of(facts)
     refusal = result.root.refusal
     if refusal is not None:
@@ -581,40 +547,28 @@ def check_safety(
 
 
 class _SketchJudge(Struct, frozen=True):
-    """Everything a plan is judged by but the facts."""
+    """Everything that a plan is judged by except the facts. `barriers`: see `chosen_barriers`."""
 
     query: Query
-    sketched: Mapping[AccessId, ColumnName]
-    has_rank_barriers: bool
-    has_keyed_fixpoints: bool
+    sketched: Sketched
+    barriers: tuple[bool, bool]
     by: PlanJudge
 
     def of(self, facts: Collection[Fact]) -> Analysis:
-        """The states of all nodes, with these facts taken as true."""
-        return self._by(self.by.known(facts))
+        return self.by.of(self.sketched, facts, *self.barriers)
 
     def is_safe(self, known: int) -> bool:
-        """Whether the facts of these bits are enough."""
-        return self._by(known).root.status is not Status.UNSAFE
-
-    def _by(self, known: int) -> Analysis:
-        return self.by.of_known(
-            self.sketched,
-            known,
-            has_rank_barriers=self.has_rank_barriers,
-            has_keyed_fixpoints=self.has_keyed_fixpoints,
-        )
+        """Whether the facts with these bits suffice."""
+        analysis = self.by.of_known(self.sketched, known, *self.barriers)
+        return analysis.root.status is not Status.UNSAFE
 
 
 def judged_by(
-    verdict: Verdict,
-    query: Query,
-    sketched: Mapping[AccessId, ColumnName],
-    judges: Judges | None = None,
+    verdict: Verdict, query: Query, sketched: Sketched, judges: Judges | None = None
 ) -> Verdict:
-    """The verdict on another plan of the same rows, by the facts of the first one. It may be
-    unsafe: a plan without the column that keeps groups whole has less to show for it.
-    InvariantError where the first one is unsafe."""
+    """The verdict on another plan of the same rows, by the facts of the first verdict. It may be
+    unsafe, for example if the plan lacks the column that keeps groups whole. InvariantError if the
+    first verdict is unsafe."""
     return check_safety(
         query,
         sketched,
@@ -625,61 +579,46 @@ def judged_by(
     )
 
 
-def check_kept(
+def check_with_core(
     query: Query,
     core: Plan,
-    sketched: Mapping[AccessId, ColumnName],
+    sketched: Sketched,
     facts: Collection[Fact],
     judges: Judges | None = None,
 ) -> Verdict:
-    """Like `check_safety`, and unsafe too where the core, by which a sketch is kept, is not proved
-    safe. `core`: a plan of the same rows without output-only columns (`rules.optimize.core_of`)."""
+    """Like `check_safety`, and also unsafe if the core, by which a sketch is maintained, is not
+    proved safe. `core`: a plan of the same rows without output-only columns
+    (`rules.optimize.core_of`)."""
     verdict = check_safety(query, sketched, facts, judges=judges)
     if not verdict.safe or core == query.root:
         return verdict
-    kept = verdict_of_core(verdict, query, core, sketched, judges)
-    return verdict if kept.safe else kept
+    core_verdict = verdict_of_core(verdict, query, core, sketched, judges)
+    return verdict if core_verdict.safe else core_verdict
 
 
 def verdict_of_core(
-    verdict: Verdict,
-    query: Query,
-    core: Plan,
-    sketched: Mapping[AccessId, ColumnName],
-    judges: Judges | None = None,
+    verdict: Verdict, query: Query, core: Plan, sketched: Sketched, judges: Judges | None = None
 ) -> Verdict:
-    """The accepted query's verdict on its core; where that is unsafe, the reason says so."""
-    kept = judged_by(verdict, replace(query, root=core), sketched, judges)
-    if kept.safe:
-        return kept
-    return replace(kept, reason=f"the contents of a sketch cannot be determined: {kept.reason}")
+    """The verdict on the core of an accepted query."""
+    core_verdict = judged_by(verdict, replace(query, root=core), sketched, judges)
+    if core_verdict.safe:
+        return core_verdict
+    return replace(
+        core_verdict, reason=f"the contents of a sketch cannot be determined: {core_verdict.reason}"
+    )
 
 
-def carried_verdict(
-    verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
-) -> Verdict:
-    """The verdict on another plan of the same rows, resting on the facts of the first one.
-    InvariantError where either is unsafe: with fewer facts than it was accepted with, a plan seems
-    to have no barriers."""
+def carried_verdict(verdict: Verdict, query: Query, sketched: Sketched) -> Verdict:
+    """The safe verdict on another plan of the same rows, by the facts of the first verdict.
+    InvariantError if either is unsafe."""
     return judged_by(verdict, query, sketched).required()
-
-
-def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, ColumnName]) -> None:
-    for access in sketched:
-        if access not in known:
-            raise UsageError(
-                f"The query has no table access `{access}`",
-                code="unknown_access",
-                hint=f"the query's accesses are: {', '.join(sorted(known))}",
-            )
 
 
 def _needed_assumptions(
     judge: _SketchJudge, sure: Collection[Fact], facts: Collection[Fact]
 ) -> tuple[Fact, ...]:
-    """A minimal set (each fact is needed) of the statistics facts that still proves safety. Of
-    several such sets the one without the earliest facts: each is dropped in turn if the others are
-    enough. Many sketches of a plan need the same set, so the last one is tried first."""
+    """A minimal set of the statistics facts that proves safety: facts are dropped in order if the
+    others suffice. Many sketches of a plan need the same set, so the last one is tried first."""
     base = judge.by.known(sure)
     tried = [
         (fact, bit)
@@ -689,43 +628,40 @@ def _needed_assumptions(
     if not tried:
         return ()
     needed = [item for item in tried if item[0] in judge.by.last_needed]
-    if not _is_smallest(judge, needed, tried, base):
-        needed = _smallest(judge, tried, base)
+    if not _is_minimal(judge, needed, tried, base):
+        needed = _minimal(judge, tried, base)
     result = tuple(fact for fact, _ in needed)
     judge.by.last_needed = frozenset(result)
     return result
 
 
-def _is_smallest(judge: _SketchJudge, needed: _Tried, tried: _Tried, base: int) -> bool:
-    """Whether `_smallest` would return this set for the facts tried."""
-    if not judge.is_safe(base | _together(needed)):
+def _is_minimal(judge: _SketchJudge, needed: _Tried, tried: _Tried, base: int) -> bool:
+    """Whether `_minimal` would return `needed`."""
+    if not judge.is_safe(base | _bits_of(needed)):
         return False
-    for place, item in enumerate(needed):
+    for index, item in enumerate(needed):
         later = tried[tried.index(item) + 1 :]
-        if judge.is_safe(base | _together(needed[:place]) | _together(later)):
+        if judge.is_safe(base | _bits_of(needed[:index]) | _bits_of(later)):
             return False
     return True
 
 
-def _smallest(judge: _SketchJudge, tried: _Tried, kept: int) -> _Tried:
-    """The facts tried that are needed beside those kept; many are dropped at once."""
-    if judge.is_safe(kept):
+def _minimal(judge: _SketchJudge, tried: _Tried, known: int) -> _Tried:
+    """Those of `tried` that are needed besides `known`; many are dropped at once."""
+    if judge.is_safe(known):
         return []
     if len(tried) == 1:
         return tried
     first, second = tried[: len(tried) // 2], tried[len(tried) // 2 :]
-    left = _smallest(judge, first, kept | _together(second))
-    return [*left, *_smallest(judge, second, kept | _together(left))]
+    left = _minimal(judge, first, known | _bits_of(second))
+    return [*left, *_minimal(judge, second, known | _bits_of(left))]
 
 
 _Tried = list[tuple[Fact, int]]
 
 
-def _together(facts: _Tried) -> int:
-    known = 0
-    for _, bit in facts:
-        known |= bit
-    return known
+def _bits_of(facts: _Tried) -> int:
+    return reduce(or_, (bit for _, bit in facts), 0)
 
 
 def _accepted(judge: _SketchJudge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
@@ -734,19 +670,19 @@ def _accepted(judge: _SketchJudge, analysis: Analysis, facts: Collection[Fact]) 
     return Verdict(
         True,
         root.status,
-        _praise(analysis, assumed),
+        _why_safe(analysis, assumed),
         keyed=root.keys,
         key_columns=_key_columns(analysis),
         root_keyed=_is_root_keyed(judge.query.root, analysis, judge.sketched),
         facts=tuple(facts),
-        has_rank_barriers=judge.has_rank_barriers,
-        has_keyed_fixpoints=judge.has_keyed_fixpoints,
+        has_rank_barriers=judge.barriers[0],
+        has_keyed_fixpoints=judge.barriers[1],
         barrier_positions=barrier_positions(analysis),
         ties=root.ties,
     )
 
 
-def _praise(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
+def _why_safe(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
     """Why the sketches are safe, as one sentence."""
     if not analysis.root.sketched:
         return "no table has a sketch"
@@ -756,18 +692,16 @@ def _praise(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
     )
     if keyed:
         return "each group lies in one range, because the query groups by this column"
-    held = ", ".join(
-        dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
-    )
+    facts = dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
     reason = "skipped rows cannot affect the result"
-    return f"{reason} while {held}" if held else reason
+    return f"{reason} while {', '.join(facts)}" if facts else reason
 
 
 def _key_columns(analysis: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
     keyed: dict[int, dict[AccessId, AttributeId]] = {}
     for position, node in enumerate(analysis.nodes):
         if isinstance(node, Aggregate):
-            # Nodes are in preorder, so a node's first input follows it directly.
+            # Nodes are in preorder: a node's first input follows it.
             keys = grouped_keys(node, analysis.states[position + 1])
             if keys:
                 keyed[position] = {access: min(columns) for access, columns in keys.items()}
@@ -777,7 +711,7 @@ def _key_columns(analysis: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
     return keyed
 
 
-def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Mapping[AccessId, ColumnName]) -> bool:
+def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Sketched) -> bool:
     scans = scans_of(root)
     tables = [scan.table for scan in scans if scan.access in sketched]
     if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
@@ -790,25 +724,17 @@ def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Mapping[AccessId, C
     return True
 
 
-def states_of(
-    verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
-) -> tuple[SafetyState, ...]:
+def states_of(verdict: Verdict, query: Query, sketched: Sketched) -> tuple[SafetyState, ...]:
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
-    judge = _SketchJudge(query, sketched, *barriers, Judges().of(query))
-    return judge.of(result.facts).states
+    return Judges().of(query).of(sketched, result.facts, *barriers).states
 
 
-def node_states(
-    query: Query, sketched: Mapping[AccessId, ColumnName], facts: Collection[Fact]
-) -> Analysis:
-    """The states behind a verdict, node by node, for `explain` and tests."""
+def node_states(query: Query, sketched: Sketched, facts: Collection[Fact]) -> Analysis:
+    """The states of all nodes without rank barriers or KEYED fixpoints."""
     return Judges().of(query).of(sketched, facts)
 
-
-# What to do about a query that no sketch is safe for: a hint for each reason. Law: a hint names
-# only what would help: a column to sketch is one that was judged and is safe.
 
 _MOMENT = "pass the time as a parameter (`:day` in the SQL, its value under `params`)"
 _ONE_ANSWER = {
@@ -820,27 +746,17 @@ _ONE_ANSWER = {
     "collect_list": "compare COUNT of its argument instead, and only return the list",
     "collect_set": "compare COUNT(DISTINCT ...) instead, and only return the set",
     "mode": "use GROUP BY with COUNT(*) and ORDER BY ... LIMIT 1",
-    **dict.fromkeys(
-        (
-            "curdate",
-            "current_date",
-            "current_time",
-            "current_timestamp",
-            "localtime",
-            "localtimestamp",
-            "now",
-            "unix_timestamp",
-        ),
-        _MOMENT,
-    ),
+    **dict.fromkeys(("curdate", "current_date", "current_time", "current_timestamp"), _MOMENT),
+    **dict.fromkeys(("localtime", "localtimestamp", "now", "unix_timestamp"), _MOMENT),
 }
-"""Hints by the construct whose answer differs from run to run."""
+"""Hints by the function whose result differs from run to run."""
 _OTHER_RUNS = "remove it from the query, or compute it from the query's result"
 _WITHOUT = "`sketch: none` keeps the query in the file without a sketch"
 
 
 def hint_of(query: Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
-    """What to do; `would_serve` are columns (`table.column`) that are safe but no candidates."""
+    """What to do about a query without a safe sketch; `would_serve` are columns (`table.column`)
+    that are safe but no candidates."""
     if query.nondeterministic:
         name = query.nondeterministic[0][0].lower()
         return f"{_ONE_ANSWER.get(name, _OTHER_RUNS)}; {_WITHOUT}"

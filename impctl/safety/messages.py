@@ -1,11 +1,8 @@
-"""How messages name parts of a query.
-
-Law: a text never decides anything.
-"""
+"""How messages name parts of a query; these texts decide nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,7 +12,6 @@ from impctl.expr.signature import ONE_ROW
 from impctl.plan.explain import shortened
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
     AggregateOutput,
     Fixpoint,
     Plan,
@@ -66,28 +62,22 @@ class Wording(Struct, frozen=True):
 
     def call(self, output: AggregateOutput) -> str:
         """An aggregate call as the query spells it."""
-        return self.slice(output.call.span) or self._rebuilt(output.call)
+        call = output.call
+        if text := self.slice(call.span):
+            return text
+        arguments = ", ".join(self.text(argument) for argument in call.arguments)
+        return f"{call.function}({'DISTINCT ' if call.distinct else ''}{arguments or '*'})"
 
     def slice(self, span: Span | None) -> str:
         """The SQL text of a span on one line; empty without one."""
         if span is None or span.end > len(self.sql) or span.start >= span.end:
             return ""
-        text = " ".join(self.sql[span.start : span.end].split())
-        return shortened(text, _LONGEST)
-
-    def _rebuilt(self, call: AggregateCall) -> str:
-        inner = ", ".join(self.text(argument) for argument in call.arguments)
-        distinct = "DISTINCT " if call.distinct else ""
-        return f"{call.function}({distinct}{inner or '*'})"
+        return shortened(" ".join(self.sql[span.start : span.end].split()), _LONGEST)
 
     def _columns(self, expr: Expr) -> str:
         if not children(expr):
             return str(getattr(expr, "value", getattr(expr, "id", "expression")))
-        return listed(self.names.get(c, c) for c in sorted(columns_of(expr)))
-
-
-def listed(names: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(names))
+        return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(columns_of(expr))))
 
 
 def condition_name(node: Select) -> str:
@@ -99,7 +89,7 @@ def condition_name(node: Select) -> str:
 
 
 def difference(relation: Relation) -> str:
-    """How a value over part of its rows compares with the one over all of them."""
+    """How a value over part of its rows compares with the value over all of them."""
     match relation:
         case Relation.AT_MOST:
             how = "smaller"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, walk
+from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, walk
 from impctl.expr.types import type_of
 from impctl.plan.functions import TIE_DEPENDENT, VOLATILE
 from impctl.plan.lineage import is_sketched_for_answer
@@ -49,6 +49,7 @@ from impctl.safety.direction import (
     Refusal,
     Relation,
     SafetyState,
+    Sketched,
     Status,
     direction,
     equal_columns,
@@ -75,15 +76,14 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName
 
 
-# Joins and set operations: what two inputs' states give. Law: pairs of contained rows are
-# contained if the condition is preserved; whatever a row's absence would let through (outer
-# joins, anti joins, EXCEPT) must be EXACT. A side whose rows depend on a choice among ties is not
-# combined with a sketched one: capture and use may choose differently. The branches of a union
-# have sketches of their own, so a union is never KEYED.
+# Joins and set operations. Law: pairs of contained rows are contained if the condition is
+# preserved. An input must be EXACT if a missing row of it would add rows to the output (outer
+# joins, anti joins, EXCEPT). An input whose rows depend on a choice among ties is not combined with
+# a sketched one, because capture and use may choose differently. Each branch of a union has its own
+# sketches, so a union is never KEYED.
 
 
 def join(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
-    """The state of a join of any kind."""
     clash = _clash_of_ties(left, right)
     if clash is not None:
         return clash
@@ -93,11 +93,11 @@ def join(node: Join, left: SafetyState, right: SafetyState, wording: Wording) ->
         case JoinKind.SEMI:
             return _semi(node, left, right, wording)
         case JoinKind.ANTI:
-            return _kept_side(node, left, right, "NOT EXISTS or NOT IN", wording)
+            return _preserved_side(node, left, right, "NOT EXISTS or NOT IN", wording)
         case JoinKind.LEFT:
-            return _kept_side(node, left, right, "LEFT JOIN", wording)
+            return _preserved_side(node, left, right, "LEFT JOIN", wording)
         case JoinKind.RIGHT:
-            return _kept_side(node, right, left, "RIGHT JOIN", wording)
+            return _preserved_side(node, right, left, "RIGHT JOIN", wording)
         case JoinKind.FULL:
             return _full(node, left, right)
 
@@ -113,18 +113,18 @@ def _clash_of_ties(left: SafetyState, right: SafetyState) -> SafetyState | None:
 
 
 def _joined(node: Join, left: Columns, right: Columns) -> Columns:
-    """Both sides' columns, and what the condition says of them where it is true."""
+    """Both sides' columns, and what the condition says about them where it is true."""
 
-    def made() -> Columns:
+    def compute() -> Columns:
         signs: KnownSigns = {**left.signs, **right.signs}
         learned = signs if node.condition is None else learn(node.condition, signs)
         return Columns({**left.relations, **right.relations}, learned)
 
-    return left.once(made, node, right)
+    return left.once(compute, node, right)
 
 
 def _merged(left: SafetyState, right: SafetyState, columns: Columns) -> SafetyState:
-    """Both sides' rows side by side, status still open."""
+    """Both sides' rows side by side; the caller decides the status."""
     return SafetyState(
         Status.EXACT,
         columns,
@@ -165,29 +165,25 @@ def _semi(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -
     columns = Columns(left.columns.relations, joined.signs)
     result = replace(left, columns=columns, sketched=both.sketched, ties=both.ties)
     if left.is_whole and right.status is Status.EXACT:
-        return _with_left_equalities(result, left, node.condition)
+        result = with_equalities(result, node.condition)
+        outputs = frozenset(left.columns.relations)
+        return replace(
+            result, keys={access: keys & outputs for access, keys in result.keys.items()}
+        )
     objection = _unpreserved(node.condition, both, wording)
     return objection if objection is not None else replace(result, status=Status.CONTAINED, keys={})
 
 
-def _with_left_equalities(
-    result: SafetyState, left: SafetyState, condition: Expr | None
+def _preserved_side(
+    node: Join, preserved: SafetyState, other: SafetyState, name: str, wording: Wording
 ) -> SafetyState:
-    grown = with_equalities(result, condition)
-    own = frozenset(left.columns.relations)
-    return replace(grown, keys={access: keys & own for access, keys in grown.keys.items()})
-
-
-def _kept_side(
-    node: Join, kept: SafetyState, other: SafetyState, name: str, wording: Wording
-) -> SafetyState:
-    """LEFT, RIGHT and anti joins: `other` must be EXACT, for its missing rows let rows through."""
+    """LEFT, RIGHT and anti joins: `other` must be EXACT, since its missing rows add output rows."""
     if other.status is not Status.EXACT:
         return refused(
             f"{name} keeps rows without a match, and a sketch could hide a match", node.span
         )
-    if not kept.is_whole and node.condition is not None:
-        everything = {**kept.columns.relations, **other.columns.relations}
+    if not preserved.is_whole and node.condition is not None:
+        everything = {**preserved.columns.relations, **other.columns.relations}
         if not Columns(everything, {}).are_equal(node.condition):
             return refused(
                 f"{name} matches on `{wording.text(node.condition)}`, whose value over some rows "
@@ -195,18 +191,18 @@ def _kept_side(
                 node.condition.span if node.condition.span is not None else node.span,
             )
     if node.kind is JoinKind.ANTI:
-        ties = kept.ties if kept.ties is not None else other.ties
-        return replace(kept, sketched=kept.sketched | other.sketched, ties=ties)
-    padded = {key: signs.or_null() for key, signs in other.columns.signs.items()}
-    relations = {**kept.columns.relations, **other.columns.relations}
-    signs = {**kept.columns.signs, **_columns_only(padded)}
-    both = _merged(kept, other, Columns(relations, signs))
-    return replace(both, status=kept.status)
+        ties = preserved.ties if preserved.ties is not None else other.ties
+        return replace(preserved, sketched=preserved.sketched | other.sketched, ties=ties)
+    relations = {**preserved.columns.relations, **other.columns.relations}
+    signs = {**preserved.columns.signs, **_padded(other)}
+    both = _merged(preserved, other, Columns(relations, signs))
+    return replace(both, status=preserved.status)
 
 
-def _columns_only(signs: KnownSigns) -> dict[AttributeId | Expr, Signs]:
-    """Facts of columns: facts of whole expressions do not survive NULL padding."""
-    return {key: result for key, result in signs.items() if isinstance(key, str)}
+def _padded(side: SafetyState) -> dict[AttributeId | Expr, Signs]:
+    """Facts of a side padded with NULL: those of columns, not those of expressions over them."""
+    known = side.columns.signs.items()
+    return {key: signs.or_null() for key, signs in known if isinstance(key, str)}
 
 
 def _full(node: Join, left: SafetyState, right: SafetyState) -> SafetyState:
@@ -214,13 +210,8 @@ def _full(node: Join, left: SafetyState, right: SafetyState) -> SafetyState:
         return refused(
             "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
         )
-    signs = {
-        key: result.or_null()
-        for side in (left, right)
-        for key, result in _columns_only(side.columns.signs).items()
-    }
     relations = {**left.columns.relations, **right.columns.relations}
-    return _merged(left, right, Columns(relations, signs))
+    return _merged(left, right, Columns(relations, {**_padded(left), **_padded(right)}))
 
 
 def combine(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
@@ -239,7 +230,7 @@ def combine(node: SetOperation, left: SafetyState, right: SafetyState) -> Safety
 
 
 def branch(node: SetOperation, side: Plan, state: SafetyState) -> SafetyState:
-    """A branch under the outputs' ids; casts to the common type may happen on the way."""
+    """The state of a branch under the outputs' ids; values may be cast to the common type."""
     pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
     outputs = {output.id: source.id for output, source in pairs}
     keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
@@ -265,7 +256,8 @@ def _of_branch(pairs: tuple[tuple[Attribute, Attribute], ...], columns: Columns)
     signs: dict[AttributeId | Expr, Signs] = {}
     for output, source in pairs:
         relation = columns.relations.get(source.id, Relation.UNKNOWN)
-        relations[output.id] = relation if _is_monotone(source, output) else _only_equal(relation)
+        is_kept = relation is Relation.EQUAL or _is_monotone(source, output)
+        relations[output.id] = relation if is_kept else Relation.UNKNOWN
         known = columns.signs.get(source.id, NOTHING)
         signs[output.id] = known if source.type == output.type else Signs(not_null=False)
     return Columns(relations, signs)
@@ -277,12 +269,8 @@ def _is_monotone(source: Attribute, output: Attribute) -> bool:
     return source.type == output.type or (source.type.is_numeric and output.type.is_numeric)
 
 
-def _only_equal(relation: Relation) -> Relation:
-    return relation if relation is Relation.EQUAL else Relation.UNKNOWN
-
-
 def _union(left: SafetyState, right: SafetyState) -> SafetyState:
-    whole = left.status is Status.EXACT and right.status is Status.EXACT
+    are_exact = left.status is Status.EXACT and right.status is Status.EXACT
     relations = {
         column: relation.meet(right.columns.relations[column])
         for column, relation in left.columns.relations.items()
@@ -292,7 +280,7 @@ def _union(left: SafetyState, right: SafetyState) -> SafetyState:
         for column, known in left.columns.signs.items()
     }
     return SafetyState(
-        Status.EXACT if whole else Status.CONTAINED,
+        Status.EXACT if are_exact else Status.CONTAINED,
         Columns(relations, signs),
         sketched=left.sketched | right.sketched,
         ties=left.ties if left.ties is not None else right.ties,
@@ -326,11 +314,11 @@ def _intersect(node: SetOperation, left: SafetyState, right: SafetyState) -> Saf
     return replace(result, status=Status.CONTAINED, keys={})
 
 
-# Aggregates: whole groups where the partition attribute is grouped on, else one relation each.
-# Law: groups over a contained input are contained if every grouping expression is EQUAL; an
-# aggregate is then AT_MOST or AT_LEAST only as `relation_of` allows. Sums need a known sign,
-# because what a sketch leaves out may have either. Sums of doubles are compared as if exact:
-# Spark's own result depends on the order of rows with or without a sketch.
+# Aggregates. Law: groups are complete if the query groups by the partition attribute. Groups over a
+# contained input are contained if every grouping expression is EQUAL; an aggregate is then AT_MOST
+# or AT_LEAST only as `relation_of` allows. Sums need a known sign, because skipped rows may have
+# either. Sums of doubles are compared as if exact: Spark's own result depends on the order of rows
+# with or without a sketch.
 
 LARGEST = frozenset({"max", "bool_or", "any", "some"})
 SMALLEST = frozenset({"min", "bool_and", "every"})
@@ -341,14 +329,16 @@ _NONNEGATIVE = frozenset(
 
 
 def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
-    """The state of an aggregate over its child's state."""
-    identifiers = _identifiers(node)
     ties = child.ties if child.ties is not None else _order_dependence(node, wording)
+
+    def compute() -> Columns:
+        return equal_columns(attributes_of(node), _signs_of_outputs(node, child.columns.signs))
+
     base = SafetyState(
         Status.EXACT,
-        child.columns.once(lambda: _grouped(node, child.columns), node),
+        child.columns.once(compute, node),
         sketched=child.sketched,
-        identifiers=identifiers,
+        identifiers=_identifiers(node),
         ties=ties,
     )
     if child.status is Status.EXACT:
@@ -359,24 +349,16 @@ def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
     return _contained_groups(node, child, base, wording)
 
 
-def _grouped(node: Aggregate, columns: Columns) -> Columns:
-    attributes = (*(k.attribute for k in node.keys), *(a.attribute for a in node.aggregates))
-    return equal_columns(attributes, _signs_of_outputs(node, columns.signs))
-
-
 def grouped_keys(node: Aggregate, child: SafetyState) -> Keys:
-    """Per access of a KEYED child, the outputs grouped on that equal its partition attribute."""
+    """Per access of a KEYED child, the grouping outputs that equal its partition attribute."""
     if child.status is not Status.KEYED:
         return {}
-    everywhere = set(range(len(node.keys)))
-    for chosen in node.grouping_sets or ():
-        everywhere &= set(chosen)
     result: dict[AccessId, frozenset[AttributeId]] = {}
     for access, columns in child.keys.items():
         outputs = frozenset(
             key.attribute.id
-            for index, key in enumerate(node.keys)
-            if index in everywhere and isinstance(key.expr, ColumnRef) and key.expr.id in columns
+            for key in node.common_keys
+            if isinstance(key.expr, ColumnRef) and key.expr.id in columns
         )
         if outputs:
             result[access] = outputs
@@ -390,7 +372,8 @@ def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
 
 
 def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
-    """Whether ties leave results open; other open values decide nothing in a judged plan."""
+    """The first aggregate whose result depends on ties; a judged plan only outputs the results of
+    other order-dependent functions."""
     for output in node.aggregates:
         if output.call.function in TIE_DEPENDENT:
             text = wording.call(output)
@@ -405,9 +388,9 @@ def _contained_groups(
     causes: dict[AttributeId, str] = {}
     for key in node.keys:
         if not child.columns.are_equal(key.expr):
-            what = wording.text(key.expr)
+            text = wording.text(key.expr)
             return refused(
-                f"GROUP BY uses `{what}`, whose value over some rows can differ from its value "
+                f"GROUP BY uses `{text}`, whose value over some rows can differ from its value "
                 "over all of them",
                 key.expr.span if key.expr.span is not None else node.span,
             )
@@ -422,7 +405,7 @@ def _contained_groups(
 
 
 def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
-    """How the aggregate over part of a group compares with it over all; and why if unknown."""
+    """How the aggregate over part of a group compares with it over the whole; why if unknown."""
     if call.condition is not None:
         if not columns.are_equal(call.condition):
             return Relation.UNKNOWN, f"its FILTER reads `{wording.text(call.condition)}`"
@@ -434,7 +417,7 @@ def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tupl
             unsure = any(direction(x, columns) is Relation.UNKNOWN for x in arguments)
             return (Relation.UNKNOWN if unsure else Relation.AT_MOST), ""
         case (("grouping" | "grouping_id"), _):
-            # Says which grouping set the row belongs to, whatever rows there are.
+            # Depends on the grouping set of the row only.
             return Relation.EQUAL, ""
         case "count_if", (argument,):
             equal = columns.are_equal(argument)
@@ -457,8 +440,7 @@ def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relatio
         return Relation.AT_LEAST, ""
     if signs.nonnegative or signs.nonpositive:
         return Relation.UNKNOWN, ""
-    cause = f"it is not known that `{wording.text(argument)}` is never negative"
-    return Relation.UNKNOWN, cause
+    return Relation.UNKNOWN, f"it is not known that `{wording.text(argument)}` is never negative"
 
 
 def _of_extreme(argument: Expr, columns: Columns, wanted: Relation) -> Relation:
@@ -506,17 +488,16 @@ def _signs_of_call(
 
 
 def _stays_clean(function: str, argument: Signs) -> bool:
-    """Whether NaN-free doubles give a NaN-free result: a sum must not meet both infinities."""
+    """Whether NaN-free doubles give a NaN-free result: a sum of both infinities is NaN."""
     if function in ("min", "max"):
         return argument.nan_free
     return argument.nan_free and (argument.nonnegative or argument.nonpositive)
 
 
-# Top-k and windows: when the first rows over the sketches are the first rows over the tables.
-# Law: a row that is not among the first k (ties included) over the tables must not overtake them
-# over the sketches; so each ORDER BY term is EQUAL, or can only move towards the end, NULLs
-# included. Then the lineage of all first rows, ties included, makes the node EXACT (a barrier).
-# Ties that no ORDER BY term breaks are a choice, recorded in `ties`.
+# Top-k and windows. Law: a row that is not among the first k (ties included) over the tables must
+# not overtake them over the sketches. So each ORDER BY term is EQUAL, or can only move toward the
+# end, NULLs included. Then the lineage of all first rows, ties included, makes the node EXACT (a
+# barrier). Ties that no ORDER BY term breaks are a choice, recorded in `ties`.
 
 _RANKS = frozenset({"rank", "dense_rank"})
 _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
@@ -525,8 +506,8 @@ _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 def first_rows(
     node: TopK, child: SafetyState, wording: Wording, *, as_barrier: bool = False
 ) -> SafetyState:
-    """The state of ORDER BY ... LIMIT, or of the first ranks per partition, over its child's. Ranks
-    within the keys of a KEYED child stay KEYED, unless all first rows must be kept."""
+    """The state of ORDER BY ... LIMIT, or of the first ranks per partition. Ranks within the keys
+    of a KEYED child stay KEYED, unless all first rows must be kept."""
     ties = child.ties if child.ties is not None else _ties(node, child)
     result = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
     if child.status is Status.EXACT:
@@ -547,8 +528,13 @@ def first_rows(
             return refused(f"{text} can differ over part of a group", loose.span or node.span)
     objection = order_objection(node.order, child, wording)
     if objection is not None:
-        return replace(objection, refusal=_placed(objection.refusal, node.span))
-    return replace(result, status=Status.EXACT, keys={}, columns=_equal(result))
+        refusal = objection.refusal
+        if refusal is not None and refusal.span is None:
+            return replace(objection, refusal=replace(refusal, span=node.span))
+        return objection
+    relations = dict.fromkeys(result.columns.relations, Relation.EQUAL)
+    columns = Columns(relations, result.columns.signs)
+    return replace(result, status=Status.EXACT, keys={}, columns=columns)
 
 
 def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
@@ -556,15 +542,6 @@ def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
         return columns
     added = equal_columns((rank.attribute,), {rank.attribute.id: NOTHING})
     return Columns({**columns.relations, **added.relations}, {**columns.signs, **added.signs})
-
-
-def _placed(refusal: Refusal | None, span: Span | None) -> Refusal | None:
-    return replace(refusal, span=span) if refusal is not None and refusal.span is None else refusal
-
-
-def _equal(state: SafetyState) -> Columns:
-    relations = dict.fromkeys(state.columns.relations, Relation.EQUAL)
-    return Columns(relations, state.columns.signs)
 
 
 def _ties(node: TopK, child: SafetyState) -> Refusal | None:
@@ -588,7 +565,7 @@ def _ties(node: TopK, child: SafetyState) -> Refusal | None:
 def order_objection(
     order: tuple[SortKey, ...], child: SafetyState, wording: Wording
 ) -> SafetyState | None:
-    """Refusal for the first ORDER BY term by which a row could overtake; None if there is none."""
+    """Refusal for the first ORDER BY term by which a row could overtake others, or None."""
     for key in order:
         relation = direction(key.expr, child.columns)
         if relation is Relation.EQUAL:
@@ -614,7 +591,7 @@ def _has_own_order(expr: Expr) -> bool:
 
 
 def window(node: Window, child: SafetyState, wording: Wording) -> SafetyState:
-    """Exact where all rows of a window's partition are kept or dropped together."""
+    """The rows of a window's partition must be kept or dropped together."""
     columns = child.columns
     added = tuple(call.attribute for call in node.calls)
     signs: KnownSigns = {**columns.signs, **{attribute.id: NOTHING for attribute in added}}
@@ -658,10 +635,10 @@ def _window_ties(node: Window, child: SafetyState) -> Refusal | None:
 def first_rows_per_partition(
     predicate: Expr, below: Window, child: SafetyState, wording: Wording
 ) -> SafetyState | None:
-    """`rank <= k` directly above the window, at the root; None if it is another shape. Sound
-    because the rows of rank k and better are all in the result, so their lineage is in the sketch,
-    and no other row can overtake them. For `row_number` all columns must be EQUAL, because which of
-    two tied rows is numbered first is open."""
+    """The state of `rank <= k` directly above the window, at the root; None for another shape.
+    Sound because all rows of rank k and better are in the result, so their lineage is in the
+    sketch, and no other row can overtake them. For `row_number` all columns must be EQUAL, because
+    either of two tied rows may come first."""
     if len(below.calls) != 1 or child.status is Status.EXACT:
         return None
     call = below.calls[0]
@@ -685,14 +662,14 @@ def first_rows_per_partition(
 
 
 class RankBound(Struct, frozen=True):
-    """What a predicate lets through: no rank beyond `count`, and `is_all` every one up to it."""
+    """A predicate that passes no rank beyond `count`; if `is_all`, every rank up to it."""
 
     count: int
     is_all: bool
 
 
 def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
-    """`rank <= k`, `rank < k`, `rank = k`, either way round; None for anything else."""
+    """The bound of `rank <= k`, `rank < k`, `rank = k`, or mirrored; None for anything else."""
     if not isinstance(predicate, Compare):
         return None
     left, right, op = predicate.left, predicate.right, predicate.op
@@ -715,33 +692,31 @@ def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
             return None
 
 
-# Fixpoints: when the rows derived over the sketches are those derived over the tables. Law: a
-# fixpoint is a barrier: the sketches hold a derivation of every row, so every row is derived over
-# them, too. None more is, if steps only add rows where they read more (as all that are read do)
-# and what they join with is no other row over part of a table: whatever base and step give
-# stands, value for value, among what they give over the tables. Then the node is EXACT, and so is
-# anything above it. That is judged by the rules for any plan, with the rows derived so far as
-# contained ones. If it is to be sketched for the answer alone, some rows may be missing of which
-# the answer does not stem: CONTAINED, all columns EQUAL, as the rows of a table are that is
-# sketched on no column of it. Or it is KEYED on a column that no step changes: base and step,
-# with the rows derived so far as ones KEYED on it, give the rows of the keys that are in the
-# sketch and no others, if one sketch is that of all sketched accesses below. Then so do all
-# rounds.
+# Fixpoints have one of three states.
+# EXACT (a barrier): the sketches contain a derivation of every row, so every row is derived over
+# them. No others are if steps are monotone, as all supported ones are, and all that base and step
+# give over the sketches is also, with equal values, what they give over the tables. That is judged
+# by the rules for any plan, with the rows derived so far CONTAINED.
+# CONTAINED, all columns EQUAL: sketched for the answer alone, so rows that the answer does not
+# derive from may be missing.
+# KEYED on a column that no step changes: base and step, with the rows derived so far KEYED on it,
+# give exactly the rows of the keys in the sketch, if all sketched accesses below share it. By
+# induction so do all rounds.
 
 
 def leaf(node: Recursive, key: int | None = None) -> SafetyState:
-    """The state of a fixpoint's own rows inside its step; KEYED on the column at `key`."""
+    """The state of a fixpoint's rows inside its step; KEYED on the column at position `key`."""
     signs: KnownSigns = {attribute.id: NOTHING for attribute in node.attributes}
     columns = equal_columns(node.attributes, signs)
     if key is None:
         return SafetyState(Status.CONTAINED, columns)
-    # A leaf has a key of its own: rows derived from two have the same one only by a condition.
+    # Each leaf has its own key: rows derived from two leaves agree on it only by a condition.
     keys = {table_of(node).access: frozenset({node.attributes[key].id})}
     return SafetyState(Status.KEYED, columns, keys=keys)
 
 
 def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetyState:
-    """The state of a fixpoint over those of its base and step, or of its rows inside the step."""
+    """The state of a fixpoint that is not KEYED, or of its rows inside the step."""
     if isinstance(node, Recursive):
         return leaf(node)
     base, step = inputs
@@ -765,42 +740,40 @@ def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetySt
     )
 
 
-def key_candidates(
-    node: Fixpoint, base: SafetyState, sketched: Mapping[AccessId, ColumnName]
-) -> Iterator[int]:
-    """Positions of the columns that the base is KEYED on for all sketches below. None where
-    sketches below are of several tables or columns: each has its own ranges then."""
-    own = [scan for scan in scans_of(node) if scan.access in sketched]
-    if len({(scan.table, sketched[scan.access].lower()) for scan in own}) != 1:
+def key_candidates(node: Fixpoint, base: SafetyState, sketched: Sketched) -> Iterator[int]:
+    """Positions of the columns that the base is KEYED on for all sketches below; none if these are
+    of several tables or columns, with different ranges."""
+    scans = [scan for scan in scans_of(node) if scan.access in sketched]
+    if len({(scan.table, sketched[scan.access].lower()) for scan in scans}) != 1:
         return
-    name = sketched[own[0].access].lower()
-    kinds = {a.type for scan in own for a in scan.attributes if a.name.lower() == name}
-    # The rows of a base without a sketch are there whatever the sketch contains.
+    name = sketched[scans[0].access].lower()
+    kinds = {a.type for scan in scans for a in scan.attributes if a.name.lower() == name}
+    # Rows of a base without a sketch do not depend on the sketch.
     if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
         return
-    for place, (attribute, made) in enumerate(
+    for position, (attribute, source) in enumerate(
         zip(node.attributes, attributes_of(node.base), strict=True)
     ):
-        if kinds == {attribute.type} == {made.type} and _is_key(made, base):
-            yield place
+        if kinds == {attribute.type} == {source.type} and _is_key(source, base):
+            yield position
 
 
 def keyed_fixpoint(
-    node: Fixpoint, place: int, base: SafetyState, step: SafetyState
+    node: Fixpoint, position: int, base: SafetyState, step: SafetyState
 ) -> SafetyState | None:
-    """The state of a fixpoint KEYED on one of the candidates; None where its step is not. `step` is
-    judged with the leaves KEYED on that column."""
-    leaves = {table_of(one).access for one in leaves_of(node)}
-    made, attribute = attributes_of(node.step)[place], node.attributes[place]
+    """The state of a fixpoint KEYED on a candidate; None if its step is not. `step` was judged with
+    the leaves KEYED on that column."""
+    leaves = {table_of(recursive).access for recursive in leaves_of(node)}
+    source, attribute = attributes_of(node.step)[position], node.attributes[position]
     is_keyed = (
-        # Rows of other keys beat some of this one where groups are not within keys.
-        (node.best is None or place in node.best.keys)
+        # Unless groups are within keys, rows of other keys replace rows of this one.
+        (node.best is None or position in node.best.keys)
         and base.ties is None
         and step.ties is None
         and step.status is Status.KEYED
         and step.keys.keys() == step.sketched | leaves
-        and made.type == attribute.type
-        and _is_key(made, step)
+        and source.type == attribute.type
+        and _is_key(source, step)
     )
     if not is_keyed:
         return None
@@ -815,17 +788,17 @@ def keyed_fixpoint(
 
 
 def facts_of_rows(node: Fixpoint, state: SafetyState) -> Iterator[Fact]:
-    """What is known of a fixpoint's columns, as facts of the table that has its rows."""
+    """What is known about a fixpoint's columns, as facts of the table that has its rows."""
     for attribute in table_of(node).attributes:
-        signs = state.columns.signs.get(attribute.id, NOTHING)
-        told = {
+        signs = _sign(state.columns, attribute)
+        facts = {
             FactKind.NONNEGATIVE: signs.nonnegative,
             FactKind.NONPOSITIVE: signs.nonpositive,
             FactKind.NAN_FREE: signs.nan_free,
             FactKind.NOT_NULL: signs.not_null,
         }
-        for kind, is_so in told.items():
-            if is_so:
+        for kind, holds in facts.items():
+            if holds:
                 yield Fact(node.id, attribute.name, kind, FactSource.PREDICATE)
 
 
@@ -844,19 +817,19 @@ def _inexact(node: Fixpoint, side: Plan, state: SafetyState) -> SafetyState | No
     """Refusal where a side may have different rows over part of the tables."""
     if state.is_whole:
         return None
-    for own, attribute in zip(node.attributes, attributes_of(side), strict=True):
+    for output, attribute in zip(node.attributes, attributes_of(side), strict=True):
         relation = state.columns.relations.get(attribute.id, Relation.UNKNOWN)
         if relation is not Relation.EQUAL:
-            text = f"WITH RECURSIVE derives rows by `{own.name}`, which {difference(relation)}"
+            text = f"WITH RECURSIVE derives rows by `{output.name}`, which {difference(relation)}"
             return refused(text, side.span if side.span is not None else node.span)
     return None
 
 
 def _signs(node: Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
-    """What is known of a column in both parts."""
+    """What is known about each column in both base and step."""
     return {
-        own.id: _sign(base.columns, here).meet(_sign(step.columns, there))
-        for own, here, there in zip(
+        output.id: _sign(base.columns, in_base).meet(_sign(step.columns, in_step))
+        for output, in_base, in_step in zip(
             node.attributes, attributes_of(node.base), attributes_of(node.step), strict=True
         )
     }
@@ -866,17 +839,17 @@ def _sign(columns: Columns, attribute: Attribute) -> Signs:
     return columns.signs.get(attribute.id, NOTHING)
 
 
-# The state of every node of a plan, from its inputs up. Law: a rule claims of its node only what
-# `safety.direction` says the state means; a node with an UNSAFE input is UNSAFE. Rules ask
-# nothing of the plan's shape, so a plan is judged alike before and after `rules`.
+# Law: a rule claims about its node only what `safety.direction` defines for the state; a node with
+# an UNSAFE input is UNSAFE. Rules do not depend on the plan's shape, so a plan is judged alike
+# before and after `rules`.
 
 
 def state_of(
     node: Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool = False
 ) -> SafetyState:
-    """The state of a node over its inputs' states, where it has no `changing_state`. A scan's is
-    EXACT here, and `scan_state` says more. `has_rank_barriers`: first ranks are barriers also where
-    they could stay KEYED."""
+    """The state of a node without a `changing_state`, from its inputs' states. A scan is EXACT
+    here; see `scan_state`. `has_rank_barriers`: first ranks are barriers even where they could stay
+    KEYED."""
     unsafe = next((state for state in inputs if state.status is Status.UNSAFE), None)
     if unsafe is not None:
         return unsafe
@@ -908,7 +881,7 @@ def _state(
         case Recursive() | Fixpoint():
             return recursion(node, inputs)
         case Sort() | Witness():
-            # No executed plan has such a node; it only says which rows a sketch is kept for.
+            # No executed plan has a Witness; it marks the rows that a sketch is kept for.
             return inputs[0]
         case TopK():
             return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
@@ -921,9 +894,9 @@ def _state(
 
 
 def _without_loose_ties(node: Plan, inputs: list[SafetyState], state: SafetyState) -> SafetyState:
-    """Refuse to combine rows chosen among ties whose losers are not in the sketch too. Filtering
-    them one by one is fine: a choice made at capture and another made at use combine to an answer
-    of the query. Grouping or joining them mixes the two."""
+    """Refuse to combine rows chosen among ties if the other tied rows may not be in the sketch.
+    Filtering row by row is sound: the choice at capture and another at use combine to an answer of
+    the query. Grouping or joining mixes the two."""
     if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
         return state
     for result in inputs:
@@ -939,29 +912,27 @@ def changing_state(node: Plan) -> SafetyState | None:
     """The state of a node with a call whose value changes from run to run; None without one."""
     for expr in expressions_of(node):
         for part in walk(expr):
-            if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
+            if isinstance(part, Call) and part.name.lower() in VOLATILE:
+                # `unix_timestamp(text)` only converts; without arguments it reads the clock.
+                if part.name.lower() == "unix_timestamp" and part.arguments:
+                    continue
                 return refused(f"`{part.name}` returns a different value on every run", part.span)
     return None
 
 
-def _is_clockless(call: Call) -> bool:
-    """`unix_timestamp(text)` only converts; without arguments it reads the clock."""
-    return call.name.lower() == "unix_timestamp" and bool(call.arguments)
-
-
 def scan_columns(node: Scan | OneRow, facts: Collection[Fact]) -> Columns:
-    """What these facts say of a table's columns in one access."""
+    """What these facts say about a table's columns in one access."""
     if isinstance(node, OneRow):
         return equal_columns((), {})
     return equal_columns(node.attributes, signs_of_scan(node, facts))
 
 
 def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> SafetyState:
-    """The state of an access that is sketched on the column of that name, or is not."""
+    """The state of an access that is sketched on the column `name`, or not sketched."""
     if name is None:
         return SafetyState(Status.EXACT, columns)
-    # Column pruning may have dropped the attribute, and types impctl does not know may count
-    # different values as equal (collations): what is left is still a part of the table.
+    # Column pruning may have dropped the attribute, and types that impctl does not know may treat
+    # different values as equal (collations). The rows are still contained in the table.
     keys = frozenset(
         a.id
         for a in node.attributes
@@ -976,8 +947,8 @@ def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> SafetyS
 
 
 def _select(node: Select, child: SafetyState, wording: Wording) -> SafetyState:
-    own = child.columns
-    columns = own.once(lambda: Columns(own.relations, learn(node.predicate, own.signs)), node)
+    known = child.columns
+    columns = known.once(lambda: Columns(known.relations, learn(node.predicate, known.signs)), node)
     result = replace(child, columns=columns)
     if child.is_whole:
         return with_equalities(result, node.predicate)
@@ -990,26 +961,25 @@ def _select(node: Select, child: SafetyState, wording: Wording) -> SafetyState:
 
 
 def _explode(node: Explode, child: SafetyState) -> SafetyState:
-    """Row by row; a row that is there twice is exploded twice, so nothing identifies rows."""
+    """Nothing identifies the resulting rows: an array may have an element twice."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
             f"`{node.function}` expands a value that can differ over part of a group", node.span
         )
-    made = {attribute.id: Relation.EQUAL for attribute in node.made}
-    columns = Columns({**child.columns.relations, **made}, child.columns.signs)
+    outputs = {attribute.id: Relation.EQUAL for attribute in node.made}
+    columns = Columns({**child.columns.relations, **outputs}, child.columns.signs)
     return replace(child, columns=columns, identifiers=frozenset())
 
 
 def project_state(node: Project, child: SafetyState) -> SafetyState:
-    """The state of a projection over its child's state."""
     causes: dict[AttributeId, str] = {}
     renamed: dict[AttributeId, frozenset[AttributeId]] = {}
     for output in node.outputs:
-        made, expr = output.attribute.id, output.expr
+        output_id, expr = output.attribute.id, output.expr
         if isinstance(expr, ColumnRef):
-            renamed[expr.id] = renamed.get(expr.id, frozenset()) | {made}
+            renamed[expr.id] = renamed.get(expr.id, frozenset()) | {output_id}
             if expr.id in child.causes:
-                causes[made] = child.causes[expr.id]
+                causes[output_id] = child.causes[expr.id]
     keys = {
         access: frozenset().union(*(renamed.get(column, frozenset()) for column in columns))
         for access, columns in child.keys.items()

@@ -306,7 +306,7 @@ def _rows_per_range(
 ) -> Ints:
     """Rows per range, by the state's counts where these can be told apart, else by the log."""
     from impctl.compile.fill import RangeRows, counts_name
-    from impctl.tables.prune import likely_counts
+    from impctl.tables.statistics import likely_counts
 
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
@@ -561,8 +561,7 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
     """Share of ranges the median file spans; None if files are skipped or sorting won't help."""
-    from impctl.tables.prune import prune
-    from impctl.tables.statistics import file_bounds
+    from impctl.tables.statistics import file_bounds, prune
 
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE

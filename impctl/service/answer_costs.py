@@ -267,7 +267,7 @@ def _is_double(arguments: Sequence[Expr]) -> bool:
 
 def _quicker(ctx: Context, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
     """A note if DuckDB over all files would be clearly quicker, and how to use it."""
-    from impctl.tables.rows import why_not_plain
+    from impctl.tables.files import why_not_plain
 
     snapshots = {
         table: ctx.tables.snapshot(table, versions.get(table)) for table in prepared.tables

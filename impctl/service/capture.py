@@ -39,7 +39,7 @@ from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, 
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
 from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
-from impctl.service.results import CaptureResult, Failure, LeftEntry, Outcome, unsketched_capture
+from impctl.service.results import SKETCH_NONE_REASON, CaptureResult, Failure, LeftEntry, Outcome
 from impctl.service.stored import (
     StateMeta,
     check_pinned_commit,
@@ -361,13 +361,13 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
                 results.append(
                     foreseen_capture(ctx, held, spec)
                     if spec.is_sketched
-                    else unsketched_capture(spec.name)
+                    else CaptureResult(query=spec.name, reason=SKETCH_NONE_REASON)
                 )
         return Outcome(tuple(results), (), tuple(failures))
     with ctx.writing("capture") as store:
         for number, spec in enumerate(specs, start=1):
             if not spec.is_sketched:
-                results.append(unsketched_capture(spec.name))
+                results.append(CaptureResult(query=spec.name, reason=SKETCH_NONE_REASON))
                 ctx.reporter.finished(results[-1], number, len(specs))
                 continue
             ctx.reporter.step(f"capturing {spec.name}", number, len(specs))

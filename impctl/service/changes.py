@@ -37,7 +37,7 @@ from impctl.service.result_changes import (
     CommitInfo,
     RowsOf,
     changes_between,
-    check_kept,
+    check_with_core,
     rows_kept,
     whole_answer,
 )
@@ -193,7 +193,7 @@ class FollowedAnswer:
         """UsageError if no rows are kept."""
         self._spec = spec
         self._stored = captured_query(ctx, ctx.reading_store(), spec)
-        check_kept(spec, self._stored)
+        check_with_core(spec, self._stored)
         catch_up(ctx.tables, self._stored)
         self._since: Versions = self._stored.versions
         self._ahead: AdvancedState | None = None

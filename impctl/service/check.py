@@ -22,7 +22,6 @@ from impctl.service.results import (
     CheckResult,
     Failure,
     Outcome,
-    unsketched_check,
 )
 from impctl.workload.schema import workload_json_schema
 
@@ -69,7 +68,7 @@ def _checked(
     ctx: Context, spec: QuerySpec, warnings: list[str]
 ) -> tuple[CheckResult, ImpctlError | None]:
     if not spec.is_sketched:
-        return replace(unsketched_check(spec.name), answered=_unsketched(ctx, spec)), None
+        return replace(CheckResult(spec.name), answered=_unsketched(ctx, spec)), None
     judges = Judges()
     judged: tuple[CandidateEntry, ...] = ()
     answered: AnsweredEntry | None = None

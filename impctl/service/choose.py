@@ -14,7 +14,7 @@ from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
 from impctl.plan.recursion import is_recursive
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
-from impctl.safety.judge import Judges, Verdict, check_kept, keyed_groups
+from impctl.safety.judge import Judges, Verdict, check_with_core, keyed_groups
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import PreparedQuery, facts_of, sketched_nodes
@@ -112,7 +112,7 @@ def _lost(
         for one in chosen.candidates if access not in chosen.sketched else ():
             is_of_it = (one.table, one.occurrence) == (scan.table, names[access])
             sketched = {**chosen.sketched, access: one.attribute}
-            if is_of_it and not one.safe and check_kept(query, core, sketched, facts).safe:
+            if is_of_it and not one.safe and check_with_core(query, core, sketched, facts).safe:
                 yield one
 
 
@@ -211,7 +211,7 @@ def judge_candidates(
     for scan in prepared.scans:
         at = names[scan.access]
         for column in columns[scan.table]:
-            it = check_kept(query, prepared.core, {scan.access: column}, facts, judges)
+            it = check_with_core(query, prepared.core, {scan.access: column}, facts, judges)
             entry = CandidateEntry(scan.table, column, it.safe, False, it.reason, occurrence=at)
             entries.append(entry)
     return tuple(entries)

@@ -35,7 +35,7 @@ from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
 from impctl.tables.log import FilesMark
-from impctl.tables.schema import read_schema
+from impctl.tables.snapshot import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:

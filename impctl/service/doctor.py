@@ -28,8 +28,8 @@ from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
 from impctl.service.explain import extra_findings
-from impctl.service.outcome import GRAVITY
-from impctl.service.results import Area, Failure, Finding, Outcome, Subject, problems_error
+from impctl.service.outcome import problems_error
+from impctl.service.results import Area, Failure, Finding, Outcome, Subject
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
@@ -813,7 +813,7 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
 
 # Use case: look at everything impctl rests on, and say for each thing what is wrong and the fix.
 # Law: writes nothing and starts no JVM unless asked to; one thing that is wrong hides no other.
-# Problems end the run with the exit code of the gravest (`service.outcome.GRAVITY`), warnings
+# Problems end the run with the exit code of the gravest (`service.outcome`), warnings
 # with 0.
 
 
@@ -836,7 +836,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
-    sum_of_problems = problems_error(findings, GRAVITY)
+    sum_of_problems = problems_error(findings)
     if sum_of_problems is not None:
         failures.append(Failure(None, sum_of_problems))
     return Outcome(tuple(findings), (), tuple(failures))

@@ -38,11 +38,17 @@ from impctl.service.partitions import partition_about, ranges_to_spare
 from impctl.service.results import ExpectedReading
 from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.prune import FileSpans, file_spans, prune_by_condition, rows_by_range
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import FileSample, file_sample, mean_overlap
 from impctl.tables.snapshot import ColumnBounds, DataFile
-from impctl.tables.statistics import file_bounds, line_of
+from impctl.tables.statistics import (
+    FileSpans,
+    file_bounds,
+    file_spans,
+    line_of,
+    prune_by_condition,
+    rows_by_range,
+)
 from impctl.types import AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ from impctl.service.partners import SparkPartners, tagged_frame
 from impctl.service.prepare import kept_plan
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.spark.render import render_plan
-from impctl.tables.prune import known_counts, spread_counts
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
+from impctl.tables.statistics import known_counts, spread_counts
 from impctl.workload.models import JoinStrategy, Policy
 
 if TYPE_CHECKING:

@@ -20,11 +20,16 @@ from impctl.service.choose import groups_of, united_groups
 from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
-from impctl.tables.footers import hiding_columns
-from impctl.tables.prune import key_spans, prune, prune_by_condition, prune_to_values
+from impctl.tables.files import hiding_columns
 from impctl.tables.rows import ReadPart, parted_read, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of
-from impctl.tables.statistics import file_bounds
+from impctl.tables.statistics import (
+    file_bounds,
+    key_spans,
+    prune,
+    prune_by_condition,
+    prune_to_values,
+)
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:

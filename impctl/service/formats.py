@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, whole_file
-from impctl.service.text import RowsFormat, ending_of, plain
+from impctl.service.text import RowsFormat, ending_of, number_or_name, plain
 
 # Arrow columns as values that JSON can say. Law: strict JSON, with every digit: decimals are
 # texts, numbers that JSON lacks the texts "NaN", "Infinity" and "-Infinity", dates and times ISO
@@ -62,18 +61,11 @@ def json_values(array: pa.Array) -> list[Json]:
     return values
 
 
-def number_or_name(value: float | None) -> Json:
-    """The number, or the name of one that JSON lacks."""
-    if value is None or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def numbers(array: pa.Array) -> list[Json]:
     values: list[Json] = array.to_pylist()
     if pc.all(pc.is_finite(array)).as_py() is not False:
         return values
-    return [number_or_name(value) for value in array.to_pylist()]
+    return [value if value is None else number_or_name(value) for value in array.to_pylist()]
 
 
 def moments(array: pa.Array, separator: str = "T") -> list[str | None]:

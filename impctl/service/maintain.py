@@ -20,7 +20,6 @@ from impctl.service.results import (
     MaintainStep,
     Outcome,
     TreeWork,
-    unsketched_maintain,
 )
 from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
 from impctl.service.stored import (
@@ -543,7 +542,7 @@ def maintain_queries(
             outcome = _maintained(ctx, store, sketched, batch_rows, kept, for_use=for_use)
     if len(sketched) == len(specs):
         return outcome
-    without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
+    without = [MaintainResult(query=spec.name) for spec in specs if not spec.is_sketched]
     done = [result for result in outcome.results if isinstance(result, MaintainResult)]
     return replace(outcome, results=_in_order(specs, [*done, *without]))
 
@@ -792,7 +791,9 @@ def _without_refused(ctx: Context, outcome: Outcome) -> Outcome:
     for failure in outcome.failures:
         error, query = failure.error, failure.query
         if query is not None and is_refused(specs[query], error):
-            results.append(unsketched_maintain(query, error.code, error.message))
+            results.append(
+                MaintainResult(query=query, reason_code=error.code, reason=error.message)
+            )
         else:
             failures.append(failure)
     return replace(outcome, results=tuple(results), failures=tuple(failures))

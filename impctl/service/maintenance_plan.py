@@ -54,7 +54,7 @@ from impctl.service.stored import (
 )
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
-from impctl.tables.lookup import KeyCounts, fan_out, one_in
+from impctl.tables.sample import KeyCounts, fan_out, one_in
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKept
 
 if TYPE_CHECKING:

@@ -7,13 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.errors import INTERRUPTED, ImpctlError, UnsoundSketchError, with_limit
+from impctl.errors import (
+    INTERRUPTED,
+    ImpctlError,
+    ProblemsFoundError,
+    UnsoundSketchError,
+    with_limit,
+)
 from impctl.service.results import (
     REFUSED,
     CaptureResult,
     DueResult,
     Failure,
+    Finding,
     GainResult,
+    Level,
     MaintainResult,
     Outcome,
     PlanResult,
@@ -68,6 +76,19 @@ def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
 
 def _gravity(error: ImpctlError) -> int:
     return GRAVITY.index(error.exit_code) if error.exit_code in GRAVITY else 0
+
+
+def problems_error(findings: Iterable[Finding]) -> ImpctlError | None:
+    """The error of a run that found problems, with the most severe exit code; None without."""
+    problems = [finding for finding in findings if finding.level == Level.PROBLEM]
+    if not problems:
+        return None
+    worst = min(problems, key=lambda finding: GRAVITY.index(finding.exit_code))
+    about = f"{worst.area} `{worst.subject}`" if worst.area != worst.subject else worst.area
+    message = f"Found a problem with {about}"
+    if len(problems) > 1:
+        message = f"Found {len(problems)} problems; the most serious one is about {about}"
+    return ProblemsFoundError(message, hint=worst.fix, exit_code=worst.exit_code)
 
 
 def is_pending(outcome: Outcome) -> bool:

@@ -26,10 +26,9 @@ from impctl.service.filters import Uris, files_under, wanted_files
 from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
-from impctl.tables.lookup import rows_with
-from impctl.tables.prune import prune_to_values
-from impctl.tables.rows import read_batches, read_rows
-from impctl.tables.schema import arrow_type
+from impctl.tables.rows import read_batches, read_rows, rows_with
+from impctl.tables.snapshot import arrow_type
+from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from impctl.workload.sections import require_credentials
 
 if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
-    from impctl.tables.lookup import ColumnCache, KeyColumns, KeyCounts
+    from impctl.tables.rows import ColumnCache
+    from impctl.tables.sample import KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
     from impctl.workload.models import TableSpec
@@ -68,7 +69,7 @@ class PinnedTables:
     @property
     def once(self) -> ColumnCache:
         """What was decoded of files in this run, shared by all lookups."""
-        from impctl.tables.lookup import ColumnCache
+        from impctl.tables.rows import ColumnCache
 
         if self._once is None:
             self._once = ColumnCache()
@@ -166,7 +167,7 @@ class PinnedTables:
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
-        from impctl.tables.lookup import MANY_ROWS, key_counts, sampled_counts
+        from impctl.tables.sample import MANY_ROWS, key_counts, sampled_counts
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version, columns, one_in)

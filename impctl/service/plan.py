@@ -25,7 +25,6 @@ from impctl.service.results import (
     Outcome,
     PlannedChange,
     PlanResult,
-    unsketched_plan,
 )
 from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
@@ -49,7 +48,7 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
     for spec in specs:
         with Isolated(failures, spec):
             if not spec.is_sketched:
-                results.append(unsketched_plan(spec.name, str(ctx.policy(spec))))
+                results.append(PlanResult(query=spec.name, policy=str(ctx.policy(spec))))
                 continue
             stored = None if store is None else store.load(spec.name)
             if store is None or stored is None:

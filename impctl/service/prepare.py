@@ -363,7 +363,7 @@ def prepare(ctx: Context, spec: QuerySpec, held: Mapping[str, str] | None = None
             zone=ctx.session_zone,
             names=workload.names,
             live=live,
-            at=now,
+            instant=now,
         )
         now = now if result.query.live else ""
         ruled, core = result.ruled, result.core

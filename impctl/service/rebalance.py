@@ -40,8 +40,8 @@ from impctl.sketch.boundaries import evened, heavy_ranges
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, Renumbering, exact_filter
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
-from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
+from impctl.tables.statistics import prune
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan

@@ -65,7 +65,7 @@ from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, range_filter, ranges_between
 from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
-from impctl.tables.footers import hiding_columns
+from impctl.tables.files import hiding_columns
 from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.tables.source import oldest_version

@@ -360,7 +360,7 @@ class RecaptureChangeWriter:
 def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
     """The rows stored with a query's newest sketch, and its answer then. UsageError without stored
     rows; RecaptureNeededError if they belong to another form of the query."""
-    check_kept(spec, stored)
+    check_with_core(spec, stored)
     check_definition(ctx, spec, stored)
     prepared = prepare(ctx, spec, stored_moments(stored))
     if not is_same_circuit(ctx, prepared, stored):
@@ -373,7 +373,7 @@ def rows_kept(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQ
     return RowsOf(answer.ending, kept.whole(), kept.bounded)
 
 
-def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
+def check_with_core(spec: QuerySpec, stored: StoredQuery) -> None:
     """UsageError where the store has no materialized result of the query."""
     if not stored.state_meta.get("answer"):
         raise answer_not_kept(spec)

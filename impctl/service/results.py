@@ -1,8 +1,15 @@
-"""Results of commands as frozen records: all that the command line and Python show."""
+"""Results of commands as frozen records: all that the command line and Python show.
+
+Law: a record declares a result. Its fields, in order, are the keys of the JSON document, and they
+change only with `SCHEMA_VERSION`; in the document, rows replace an Arrow table. Durations are
+milliseconds and times UTC. Ranges are numbers from 0 to `total` - 1, and `total` itself is the
+range of NULL. What is unknown is None, never a guess. `moments` are the values of a query's clock
+constants. A dry run sets `foreseen`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -12,7 +19,7 @@ from msgspec import Struct, field
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
-from impctl.errors import ImpctlError, Location, ProblemsFoundError
+from impctl.errors import ImpctlError, Location
 from impctl.service.answer import ArrowAnswer, RowValue
 
 if TYPE_CHECKING:
@@ -20,10 +27,266 @@ if TYPE_CHECKING:
 
     from impctl.types import TableName
 
+SCHEMA_VERSION = 1
 
-# What `doctor` finds: one record per thing looked at, and the error that problems add up to. Law:
-# every finding says in a sentence what is, and all but the good ones how to mend it; a problem
-# carries the exit code of the command that would fail for it, a warning none.
+SKETCH_NONE = "sketch_none"
+"""The reason code and mode of a query with `sketch: none`; a sketch stored before stays."""
+SKETCH_NONE_REASON = "the workload file sets `sketch: none`"
+NOT_DUE = "not_due"
+"""The reason code of a stale query that `maintain --due` postpones."""
+REFUSED = "refused"
+"""The action of a query that can have no sketch."""
+NOT_USED = "not_used"
+"""The action of a query that was to be read without a sketch."""
+NO_SKETCH = "no_sketch"
+"""The action of a query that has no sketch to read through now."""
+VERIFY = "verify"
+"""The action of a recorded verification: `added` is the slack, `removed` the missing ranges."""
+WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
+"""Actions that read whole tables, not their changes."""
+VERIFIED = "verified"
+"""The reason code of a verification that found nothing wrong."""
+ENGINE, SPARK = "engine", "Spark"
+STATE = "state"
+"""`by` of an answer from stored rows."""
+ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
+"""Whether a query's answer has changed, as far as maintaining its sketch shows."""
+PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
+ANSWERS = "answers"
+"""Verdict: the materialized result was read, and saved less than its maintenance so far."""
+
+
+# Parts of several results.
+
+
+class SketchEntry(Struct, frozen=True):
+    """The ranges in a sketch, of `total` ranges."""
+
+    table: str
+    attribute: str
+    ranges: tuple[int, ...]
+    total: int
+
+
+class RangesEntry(Struct, frozen=True, kw_only=True):
+    """How evenly the ranges of a sketch are filled, without NULL rows. `imbalance` is the largest
+    range over the mean, 0 without rows; `at_capture` is that when the ranges were chosen. `drifted`
+    ranges exceed the run's threshold; `hint` says what to do."""
+
+    table: str
+    attribute: str
+    ranges: int
+    rows: int
+    largest: int
+    imbalance: float
+    at_capture: float
+    drifted: bool
+    hint: str | None = None
+
+
+class ExpectedReading(Struct, frozen=True, kw_only=True):
+    """Expected reads of a table through a sketch of an attribute, from a sample of files. `files`
+    lie between `files_low` and `files_high` nine times out of ten. `upkeep` is the stored state in
+    bytes, which every run of `maintain` reads. `is_measured`: by a capture that stored nothing."""
+
+    files: int
+    files_low: int
+    files_high: int
+    files_total: int
+    rows: int
+    bytes: int
+    upkeep: int = 0
+    is_measured: bool = False
+
+
+class CandidateEntry(Struct, frozen=True):
+    """A candidate attribute of a sketch: safe or not, chosen or not, and why. `expected` is None if
+    there was no choice or no estimate. `occurrence` is the alias, else the number, of one of
+    several places where the query reads the table."""
+
+    table: str
+    attribute: str
+    safe: bool
+    chosen: bool
+    reason: str
+    expected: ExpectedReading | None = None
+    occurrence: str = ""
+
+
+class AnswerEntry(Struct, frozen=True):
+    """Whether a query's answer is `kept` with its state; `reason` says why not. A row takes about
+    `row_bytes`, none where a join tree gives it; there are `most_rows` but for ties, None without a
+    LIMIT. `state_bytes` is the stored size, None where the query is not captured in this form."""
+
+    kept: bool
+    reason: str
+    columns: tuple[str, ...] = ()
+    row_bytes: int = 0
+    most_rows: int | None = None
+    state_bytes: int | None = None
+
+
+class AnsweredEntry(Struct, frozen=True):
+    """Who answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
+    Spark are estimates in milliseconds; None where one cannot."""
+
+    by: str
+    reason: str
+    engine_ms: int | None = None
+    spark_ms: int | None = None
+
+
+class TreeWork(Struct, frozen=True):
+    """What join trees did in a run: `touched` tuples, `flips` of their liveness, reported `pairs`
+    of tuple and range."""
+
+    touched: int
+    flips: int
+    pairs: int
+
+
+def work_text(work: TreeWork | None) -> str:
+    """The work in a run's reason; empty without a tree."""
+    if work is None:
+        return ""
+    return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
+
+
+# `check`, `explain` and `doctor`.
+
+
+class CheckResult(Struct, frozen=True):
+    """Whether a query can have a sketch; `mode` is how it would be maintained. `hint` says what to
+    do about a query that can have none, `place` where the obstacle is in the file. `answer` says
+    whether its answer would be materialized, None where it is not to be. `answered` says who
+    answers it."""
+
+    query: str
+    supported: bool = False
+    mode: str | None = SKETCH_NONE
+    reason: str = SKETCH_NONE_REASON
+    candidates: tuple[CandidateEntry, ...] = ()
+    hint: str | None = None
+    answer: AnswerEntry | None = None
+    place: Location | None = None
+    answered: AnsweredEntry | None = None
+
+
+class PlanEntry(Struct, frozen=True, kw_only=True):
+    """A line of the plan tree; `how` an operator is maintained, why, and its place. `state_bytes`
+    is its stored state (None where nothing is stored), `pushed` what is done early at a scan or on
+    a change: columns, conditions, the sketch's ranges, files."""
+
+    depth: int
+    operator: str
+    detail: str
+    how: str = ""
+    why: str = ""
+    place: Location | None = None
+    state_bytes: int | None = None
+    pushed: tuple[str, ...] = ()
+
+
+class JoinSideEntry(Struct, frozen=True):
+    """How one side of a join finds partners: `index` stores its rows, `files` and `spark` read
+    them; *rebuilt* (`mode`) of all rows where no key narrows these. `rows` and `bytes` are upper
+    bounds of the index."""
+
+    side: str
+    tables: tuple[str, ...]
+    strategy: str
+    mode: str
+    reason: str
+    rows: int | None
+    bytes: int | None
+
+
+class GroupsEntry(Struct, frozen=True):
+    """The groups of a grouping or DISTINCT over these tables: *kept*, or *read* from files when
+    they change, or *rebuilt* of all rows where no key narrows these; and why. Without tables the
+    rows below it are computed."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    reason: str
+
+
+class BuffersEntry(Struct, frozen=True):
+    """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
+    `buffer` of each group; and why. `chosen`: a budget or `state: least` bounds them; `state_bytes`
+    is their stored size, None where the query is not captured in this form."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    buffer: int | None
+    chosen: bool
+    reason: str
+    state_bytes: int | None = None
+
+
+class TreeNodeEntry(Struct, frozen=True):
+    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and its state.
+    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
+    kind; the root's are the group columns. Its tuples differ in `kept`, `calls` are aggregated over
+    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
+    column`. The rows of a `probed` bag are found by look-ups over its tables' rows. `bytes` is its
+    stored state, None where it is not captured in this form."""
+
+    bag: tuple[str, ...]
+    parent: int | None
+    edge: str
+    key: tuple[str, ...]
+    kept: tuple[str, ...]
+    calls: tuple[str, ...]
+    ranges: tuple[tuple[str, str], ...]
+    probed: bool
+    bytes: int | None = None
+
+
+class TreeResultEntry(Struct, frozen=True):
+    """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
+    where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
+    root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
+    touches `touched` tuples of the tree: both estimated means, as are milliseconds of a step of a
+    thousand changed rows and bytes of state, both ways."""
+
+    used: bool
+    reason: str
+    place: Location | None = None
+    mode: str = ""
+    height: int = 0
+    nodes: tuple[TreeNodeEntry, ...] = ()
+    drawn: tuple[str, ...] = ()
+    joined: float | None = None
+    touched: float | None = None
+    index_ms: float | None = None
+    tree_ms: float | None = None
+    index_bytes: int | None = None
+    tree_bytes: int | None = None
+
+
+class ExplainResult(Struct, frozen=True, kw_only=True):
+    """Whether a query is sketchable and maintainable, and the obstacles. `state_bytes` is all that
+    is stored for it, with the range counts outside of operators; None if it is not captured in its
+    present form. `answer` is set where it is to be materialized, `provenance` where recursion is to
+    be kept by absorption: how it is, or `given_up`. `answered` says who answers it."""
+
+    query: str
+    mode: str
+    reason: str
+    policy: str
+    plan: tuple[PlanEntry, ...]
+    attributes: tuple[CandidateEntry, ...]
+    joins: tuple[JoinSideEntry, ...] = ()
+    groups: tuple[GroupsEntry, ...] = ()
+    buffers: tuple[BuffersEntry, ...] = ()
+    trees: tuple[TreeResultEntry, ...] = ()
+    state_bytes: int | None = None
+    answer: AnswerEntry | None = None
+    provenance: str | None = None
+    answered: AnsweredEntry | None = None
 
 
 class Level(StrEnum):
@@ -44,8 +307,9 @@ class Area(StrEnum):
 
 
 class Finding(Struct, frozen=True):
-    """One thing checked; `check` is its stable name, `subject` the table or query. `exit_code` is
-    that of a command that fails for this problem, else 0."""
+    """One thing checked by `doctor`; `check` is its stable name, `subject` the table or query.
+    `message` says what is; all but good findings say in `fix` what to do. A problem has the
+    `exit_code` of a command that fails for it, a warning 0."""
 
     area: str
     subject: str
@@ -85,78 +349,80 @@ class Subject(Struct, frozen=True):
         return self.problem(check, error.message, fix, error.exit_code)
 
 
-def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> ImpctlError | None:
-    """The error of a run that found problems, with the most severe exit code; None without."""
-    problems = [finding for finding in findings if finding.level == Level.PROBLEM]
-    if not problems:
-        return None
-    worst = min(problems, key=lambda finding: gravity.index(finding.exit_code))
-    count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
-    about = f"{worst.area} `{worst.subject}`" if worst.area != worst.subject else worst.area
-    which = "" if len(problems) == 1 else "; the most serious one"
-    return ProblemsFoundError(
-        f"Found {count}{which} is about {about}" if which else f"Found {count} with {about}",
-        hint=worst.fix,
-        exit_code=worst.exit_code,
-    )
+# `init`, `capture`, `apply`, `cluster`, `gc` and `bench`.
 
 
-# What join trees did: in one run, and since the capture. Law: values only.
+class StartedResult(Struct, frozen=True):
+    """The workload file that `init` wrote, its tables and queries, and the next command."""
+
+    file: str
+    tables: tuple[str, ...]
+    queries: tuple[str, ...]
+    next_commands: tuple[str, ...]
 
 
-class TreeWork(Struct, frozen=True):
-    """`touched` tuples, `flips` of their liveness, reported `pairs` of tuple and range."""
+class ReadEntry(Struct, frozen=True):
+    """What would be read of a table; `rows` is None if its log does not count them."""
 
-    touched: int
-    flips: int
-    pairs: int
-
-
-class TreeRecord(Struct, frozen=True):
-    """Work of a query's trees for all `changes` since the capture. `expected` tuples touched per
-    changed row, by the capture's estimate; None where the trees were requested, not estimated."""
-
-    changes: int
-    touched: int
-    flips: int
-    pairs: int
-    expected: float | None
-
-    @property
-    def touched_each(self) -> float | None:
-        """Tuples touched per changed row; None without changes."""
-        return self.touched / self.changes if self.changes else None
+    table: str
+    version: int
+    rows: int | None
+    files: int
+    bytes: int
 
 
-def work_text(work: TreeWork | None) -> str:
-    """The work in a run's reason; empty without a tree."""
-    if work is None:
-        return ""
-    return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
+class LeftEntry(Struct, frozen=True, kw_only=True):
+    """What a query reads of a table through its sketch and conditions. `expected` is the estimate
+    when the attribute was chosen."""
+
+    table: str
+    files: int
+    files_total: int
+    bytes: int
+    bytes_total: int
+    expected: ExpectedReading | None = None
 
 
-# What came and went of a query's answer, as it is told. Law: as for `service.results`; in JSON
-# the rows stand in place of the Arrow table.
-
-STATE = "state"
-"""`by` of changes that the stored rows produced."""
-
-
-class ChangesResult(ArrowAnswer, frozen=True, kw_only=True):
-    """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
-    (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
+class CaptureResult(Struct, frozen=True, kw_only=True):
+    """A captured sketch; `action` is capture, rebalance, or none (a dry run, or nothing to do).
+    `spark_ms` is 0 where the engine captured alone. `reason` says what became of ranges and state
+    in a rebalance. A dry run says who would capture it (`by`), what it would read, and what is
+    `stored` now: none, stale or current (of ranges: uneven or even)."""
 
     query: str
-    since: Mapping[str, int]
-    versions: Mapping[str, int]
-    elapsed_ms: float
-    by: str
-    by_reason: str = ""
+    action: str = "none"
+    sketches: tuple[SketchEntry, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)
+    mode: str = SKETCH_NONE
+    elapsed_ms: float = 0.0
+    spark_ms: float = 0.0
+    engine_ms: float = 0.0
+    considered: tuple[CandidateEntry, ...] = ()
+    left: tuple[LeftEntry, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    foreseen: bool = False
+    by: str | None = None
+    reads: tuple[ReadEntry, ...] = ()
+    stored: str | None = None
     moments: Mapping[str, str] = field(default_factory=dict)
 
 
-# Frozen records of what clustering a table does for its sketches. Law: as for `service.results`,
-# whose documents they are part of.
+class ApplyResult(Struct, frozen=True, kw_only=True):
+    """One update batch; `version` is the one that it made, None where nothing was committed. With
+    `already_applied` an earlier run made that version, and this one did nothing. A dry run gives
+    the `foreseen_version` that its `statement` would make, and counts the rows of an insert; a
+    delete or update that matches no row makes no version."""
+
+    name: str
+    table: str
+    version: int | None = None
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
+    statement: str = ""
+    foreseen_version: int | None = None
+    already_applied: bool = False
 
 
 class ClusteredSketch(Struct, frozen=True, kw_only=True):
@@ -192,16 +458,12 @@ class ClusterResult(Struct, frozen=True, kw_only=True):
     @property
     def losers(self) -> tuple[ClusteredSketch, ...]:
         """Sketches expected to read more than now."""
-        return tuple(one for one in self.sketches if one.bytes_expected > one.bytes)
+        return tuple(s for s in self.sketches if s.bytes_expected > s.bytes)
 
     @property
     def winners(self) -> tuple[ClusteredSketch, ...]:
         """Sketches expected to read less."""
-        return tuple(one for one in self.sketches if one.bytes_expected < one.bytes)
-
-
-# The frozen record of what `gc` removed. Law: as for `service.results`, whose documents it is
-# part of.
+        return tuple(s for s in self.sketches if s.bytes_expected < s.bytes)
 
 
 class GcEntry(Struct, frozen=True):
@@ -226,88 +488,6 @@ class GcResult(Struct, frozen=True):
     foreseen: bool = False
 
 
-# Frozen records of when queries are due: what `plan --due` and `status` say of it. Law: as in
-# `service.results`, of which these are a part; times are in UTC, and what nobody can tell, or
-# never comes by itself, is None.
-
-NOT_DUE = "not_due"
-"""Reason code of a stale query that `maintain --due` postpones."""
-
-
-class DueResult(Struct, frozen=True, kw_only=True):
-    """When a query is maintained next, and why. `due`: a run would start for it now. `due_at` is
-    what its `trigger` names (a commit, a moment, the end of a bound), `due_by` the deadline,
-    `start_at` when a run starts for it. `rows` are pending, None where a log does not count them;
-    `cost_ms` is the estimated time, None without a recorded run, and `margin` its error factor."""
-
-    query: str
-    trigger: str
-    due: bool
-    why: str
-    due_at: datetime | None
-    due_by: datetime | None
-    start_at: datetime | None
-    pending: bool
-    rows: int | None
-    oldest_at: datetime | None
-    cost_ms: float | None
-    margin: float
-
-
-class FreshEntry(Struct, frozen=True):
-    """Age in seconds of the oldest change missing from a sketch; 0 without any. `bound_s` is what
-    `fresh_within` allows, None without it; `late`: it is exceeded."""
-
-    bound_s: float | None
-    age_s: float
-    late: bool
-
-
-# Frozen records of what sketches left out and what they cost: `gain`. Law: as for
-# `service.results`, whose documents they are part of; counted, but for `saved_ms`.
-
-PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
-ANSWERS = "answers"
-"""The materialized result was read, and saved less than its maintenance so far."""
-
-
-class GainResult(Struct, frozen=True, kw_only=True):
-    """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
-    `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
-    `uses`, `used` went through a sketch. `kept_answers` counts reads of the materialized result,
-    which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is what they
-    would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
-    `saved_ms` is an estimate: all bytes skipped, at Spark's read rate."""
-
-    query: str
-    since: datetime | None
-    uses: int
-    used: int
-    last_use: datetime | None
-    files: int
-    files_plain: int
-    rows: int
-    rows_plain: int
-    bytes: int
-    bytes_plain: int
-    query_ms: float
-    upkeep_runs: int
-    upkeep_ms: float
-    saved_ms: float
-    verdict: str
-    kept_answers: int = 0
-    answers_bytes: int = 0
-    hint: str = ""
-
-    @property
-    def bytes_left_out(self) -> int:
-        return self.bytes_plain - self.bytes
-
-
-# Frozen records of what measuring writes: tables and files. Law: as for `service.results`, whose
-# documents they are part of.
-
-
 class GenerateResult(Struct, frozen=True):
     """A table written for the demo or a benchmark."""
 
@@ -324,140 +504,90 @@ class WrittenResult(Struct, frozen=True):
     path: str
 
 
-# Frozen records of what happened to a query and its tables: runs, verifications, pending changes.
-# Law: as for `service.results`, whose documents they are part of; times are UTC.
+# `maintain`, `plan` and `simulate`.
 
 
-class PendingEntry(Struct, frozen=True):
-    """Commits to a table since the sketch's version, by the log; None is unknown. `rows` are those
-    that maintenance reads: an updated row counts twice, and so does every row of a file that was
-    rewritten without a change feed and without the writer's own count."""
-
-    table: str
-    since: int
-    versions: int
-    files: int | None
-    rows: int | None
-    bytes: int | None
-
-
-class RunEntry(Struct, frozen=True):
-    """A run; `at` is its start (UTC), `changes` the changed rows, None if it read whole tables."""
+class MaintainStep(Struct, frozen=True):
+    """The versions and cost of one step of a run."""
 
     action: str
-    reason_code: str
-    reason: str
-    at: datetime
-    elapsed_ms: float
+    versions: Mapping[str, int]
+    added: tuple[int, ...]
+    removed: tuple[int, ...]
     changes: int | None
-    versions: Mapping[str, int]
+    elapsed_ms: float
+    answer_changed: str | None = None
 
 
-VERIFY = "verify"
-"""The action of a recorded verification: `added` is the slack, `removed` the missing ranges."""
-WHOLE_TABLES = frozenset({"capture", "recapture", VERIFY})
-"""Actions that read whole tables, not their changes."""
-VERIFIED = "verified"
-"""The reason code of a verification that found nothing wrong."""
+class MaintainResult(Struct, frozen=True, kw_only=True):
+    """One maintained sketch of `total` ranges; `action` is exact, touch, recapture or none. Without
+    a sketch, `table` and `attribute` are empty. `since` are the versions before the run, `versions`
+    those after it; `steps` has an entry per version where the query is maintained eagerly. In a dry
+    run the action is the planned one, and no sketch was computed. `changes` are the changed rows
+    processed; None for a recapture, which reads tables. `ranges` is None if not counted.
+    `refilled_groups` counts groups whose bounded buffer was refilled, from `refilled_rows` rows of
+    the table. `answer_changed` is `no` where the answer is surely unchanged, else `maybe`; None in
+    a dry run. `change_files` has the files of the answer's changes, one per step (`--changes`)."""
+
+    query: str
+    table: str = ""
+    attribute: str = ""
+    total: int = 0
+    action: str = "none"
+    reason_code: str = SKETCH_NONE
+    reason: str = SKETCH_NONE_REASON
+    since: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    changes: int | None = 0
+    elapsed_ms: float = 0.0
+    read_ms: float = 0.0
+    engine_ms: float = 0.0
+    commit_ms: float = 0.0
+    steps: tuple[MaintainStep, ...] = ()
+    foreseen: bool = False
+    ranges: RangesEntry | None = None
+    refilled_groups: int = 0
+    refilled_rows: int = 0
+    tree: TreeWork | None = None
+    answer_changed: str | None = None
+    moments: Mapping[str, str] = field(default_factory=dict)
+    change_files: tuple[str, ...] = ()
 
 
-class VerifiedEntry(Struct, frozen=True):
-    """The last recorded verification: result, time and versions."""
+class FollowedRun(Struct, frozen=True):
+    """One run of `maintain --follow`, shown beside its outcome; `started_at` is ISO 8601 in UTC.
+    `retry_ms` is the pause until the first query with a temporary failure is retried. `late_ms` is
+    the largest excess over a bound of its queries, 0 without excess; None without bounds."""
 
-    sound: bool
-    slack: int
-    at: datetime
-    versions: Mapping[str, int]
-
-
-# Frozen records of what `simulate` replays, and what it comes to in each setting. Law: as in
-# `service.results`, of which these are a part; what nobody can tell is None.
-
-
-class SimulatedSetting(Struct, frozen=True, kw_only=True):
-    """One budget with one trigger, and its figures over the replayed time. `disk_bytes` None keeps
-    all, `trigger` None is each query's own. `steps` are queries maintained, `work_ms` their time;
-    ages are of the oldest change in a step at its end: median, 99th percentile and maximum. `late`
-    steps end after their bound. `reads` of sides from files are expected, `conversions` are queries
-    whose state changes its mode."""
-
-    setting: str
-    present: bool
-    disk_bytes: int | None
-    trigger: str | None
-    runs: int
-    steps: int
-    work_ms: float
-    age_s: float | None
-    age_99_s: float | None
-    age_worst_s: float | None
-    late: int
-    state_bytes: int
-    over_budget: bool
-    reads: float
-    conversions: int
+    number: int
+    started_at: str
+    elapsed_ms: float
+    exit_code: int
+    retry_ms: float | None = None
+    late_ms: float | None = None
 
 
-class RecordedRuns(Struct, frozen=True, kw_only=True):
-    """Recorded runs from `since` on, compared with the model of the same time. Shares are the
-    model's error: 0.1 is a tenth too much, None is unknown."""
+class DueResult(Struct, frozen=True, kw_only=True):
+    """When a query is maintained next, and why. `due`: a run would start for it now. `due_at` is
+    what its `trigger` names (a commit, a moment, the end of a bound), `due_by` the deadline,
+    `start_at` when a run starts for it; None for what never comes by itself. `rows` are pending,
+    None where a log does not count them; `cost_ms` is the estimated time, None without a recorded
+    run, and `margin` its error factor."""
 
-    since: datetime
-    runs: int
-    steps: int
-    work_ms: float
-    model_runs: int
-    model_steps: int
-    model_work_ms: float
-    runs_off: float
-    steps_off: float
-    work_off: float | None
-
-
-class SimulateResult(Struct, frozen=True, kw_only=True):
-    """What was replayed, and what each setting comes to, the present one first.
-
-    `commits` are by table, `costs_by` says of each query what tells what its steps take: `runs`,
-    its `capture`, or `priors`. `recorded` is None where nothing was.
-    """
-
-    source: str
-    since: datetime
-    until: datetime
-    look_s: float
-    commits: Mapping[str, int]
-    rows: int
-    costs_by: Mapping[str, str]
-    settings: tuple[SimulatedSetting, ...]
-    recorded: RecordedRuns | None = None
-
-
-# The frozen record of what `init` wrote. Law: as for `service.results`, whose documents it is
-# part of.
-
-
-class StartedResult(Struct, frozen=True):
-    """The workload file that `init` wrote, its tables and queries, and the next command."""
-
-    file: str
-    tables: tuple[str, ...]
-    queries: tuple[str, ...]
-    next_commands: tuple[str, ...]
-
-
-# Frozen records of what has not been done yet: what `plan` and dry runs say. Law: as in
-# `service.results`, of which these are a part; a size or an estimate that nobody can tell is
-# None, never a guess.
-
-
-class ReadEntry(Struct, frozen=True):
-    """What would be read of a table; `rows` is None if its log does not count them."""
-
-    table: str
-    version: int
+    query: str
+    trigger: str
+    due: bool
+    why: str
+    due_at: datetime | None
+    due_by: datetime | None
+    start_at: datetime | None
+    pending: bool
     rows: int | None
-    files: int
-    bytes: int
+    oldest_at: datetime | None
+    cost_ms: float | None
+    margin: float
 
 
 class PlannedChange(Struct, frozen=True):
@@ -505,17 +635,19 @@ class PlannedPiece(Struct, frozen=True):
 class PlanResult(Struct, frozen=True, kw_only=True):
     """What `maintain` would do with a query now, under its policy. `action` is exact, touch,
     recapture, none, capture (no sketch to maintain), or refused where there can be none (`hint`
-    says what to do); `by` is who would compute. Estimates are milliseconds, None without a recorded
-    run to learn from."""
+    says what to do); `by` is who would compute. Estimates are None without a recorded run to learn
+    from. `next_change` is None without a sketch to maintain, `due` also if maintained at each
+    commit. `state` has the pieces of its state that are chosen under a budget; `next_expiry` is as
+    in `status`."""
 
     query: str
-    action: str
-    by: str | None
-    reason_code: str
-    reason: str
+    action: str = "none"
+    by: str | None = None
+    reason_code: str = SKETCH_NONE
+    reason: str = SKETCH_NONE_REASON
     policy: str
-    since: Mapping[str, int]
-    versions: Mapping[str, int]
+    since: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, int] = field(default_factory=dict)
     pending: tuple[PlannedChange, ...] = ()
     maintain_ms: float | None = None
     maintain_runs: int = 0
@@ -523,214 +655,141 @@ class PlanResult(Struct, frozen=True, kw_only=True):
     recapture_runs: int = 0
     hint: str | None = None
     next_change: NextChange | None = None
-    """None without a sketch to maintain."""
     due: DueResult | None = None
-    """None without a sketch, or if maintained at each commit."""
     state: tuple[PlannedPiece, ...] = ()
-    """Under a budget, the pieces of its state that are chosen."""
     next_expiry: str | None = None
-    """As of `status`."""
 
 
-ENGINE, SPARK = "engine", "Spark"
+class SimulatedSetting(Struct, frozen=True, kw_only=True):
+    """One budget with one trigger, and its figures over the replayed time. `disk_bytes` None keeps
+    all, `trigger` None is each query's own. `steps` are queries maintained, `work_ms` their time;
+    ages are of the oldest change in a step at its end: median, 99th percentile and maximum. `late`
+    steps end after their bound. `reads` of sides from files are expected, `conversions` are queries
+    whose state changes its mode."""
 
-REFUSED = "refused"
-"""The action of a query that can have no sketch."""
+    setting: str
+    present: bool
+    disk_bytes: int | None
+    trigger: str | None
+    runs: int
+    steps: int
+    work_ms: float
+    age_s: float | None
+    age_99_s: float | None
+    age_worst_s: float | None
+    late: int
+    state_bytes: int
+    over_budget: bool
+    reads: float
+    conversions: int
 
 
-# Frozen records of what could be done for a query, and why: `check` and `explain`. Law: as for
-# `service.results`, whose documents they are part of; nothing was run or stored to say it.
+class RecordedRuns(Struct, frozen=True, kw_only=True):
+    """Recorded runs from `since` on, compared with the model of the same time. Shares are the
+    model's error: 0.1 is a tenth too much."""
+
+    since: datetime
+    runs: int
+    steps: int
+    work_ms: float
+    model_runs: int
+    model_steps: int
+    model_work_ms: float
+    runs_off: float
+    steps_off: float
+    work_off: float | None
 
 
-class ExpectedReading(Struct, frozen=True, kw_only=True):
-    """Expected reads of a table through a sketch of an attribute, from a sample. `files` lie
-    between `files_low` and `files_high` nine times out of ten, as far as a sample of files can
-    tell. `upkeep` is the stored state of the sketch in bytes, which every run of `maintain` reads.
-    `is_measured`: by a capture that stored nothing, not from a sample."""
+class SimulateResult(Struct, frozen=True, kw_only=True):
+    """What was replayed, and what each setting comes to, the present one first. `commits` are by
+    table; `costs_by` names, by query, the source of the cost of its steps: `runs`, its `capture`,
+    or `priors`. `recorded` is None where nothing was."""
 
-    files: int
-    files_low: int
-    files_high: int
-    files_total: int
+    source: str
+    since: datetime
+    until: datetime
+    look_s: float
+    commits: Mapping[str, int]
     rows: int
-    bytes: int
-    upkeep: int = 0
-    is_measured: bool = False
+    costs_by: Mapping[str, str]
+    settings: tuple[SimulatedSetting, ...]
+    recorded: RecordedRuns | None = None
 
 
-class CandidateEntry(Struct, frozen=True):
-    """A candidate attribute of a sketch: safe or not, chosen or not, and why. `expected` is None if
-    there was no choice or no estimate. `occurrence` is the alias, else the number, of one of
-    several places where the query reads the table."""
-
-    table: str
-    attribute: str
-    safe: bool
-    chosen: bool
-    reason: str
-    expected: ExpectedReading | None = None
-    occurrence: str = ""
+# `query`, `rewrite`, `changes`, `why` and data frames.
 
 
-class CheckResult(Struct, frozen=True):
-    """Whether a query can have a sketch; `mode` is how it would be maintained. `hint` says what to
-    do about a query that can have none, `place` where the obstacle is in the file. `answer` says
-    whether its answer would be materialized, None where it is not to be. `answered` says who
-    answers it, None if unknown."""
+class ReuseCandidate(Struct, frozen=True):
+    """A stored sketch and why it is (not) used; `rows` of the files that it keeps."""
 
     query: str
-    supported: bool
-    mode: str | None
-    reason: str
-    candidates: tuple[CandidateEntry, ...] = ()
-    hint: str | None = None
-    answer: AnswerEntry | None = None
-    place: Location | None = None
-    answered: AnsweredEntry | None = None
-
-
-class PlanEntry(Struct, frozen=True, kw_only=True):
-    """A line of the plan tree; `how` an operator is maintained, why, and its place. `state_bytes`
-    is its stored state (None where nothing is stored), `pushed` what is done early at a scan or on
-    a change: columns, conditions, the sketch's ranges, files."""
-
-    depth: int
-    operator: str
-    detail: str
-    how: str = ""
-    why: str = ""
-    place: Location | None = None
-    state_bytes: int | None = None
-    pushed: tuple[str, ...] = ()
-
-
-class JoinSideEntry(Struct, frozen=True):
-    """How one side of a join finds partners: `index` stores its rows, `files` and `spark` read
-    them; *rebuilt* (`mode`) of all rows where no key narrows these. `rows` and `bytes` are upper
-    bounds of the index, None if unknown."""
-
-    side: str
-    tables: tuple[str, ...]
-    strategy: str
-    mode: str
-    reason: str
-    rows: int | None
-    bytes: int | None
-
-
-class GroupsEntry(Struct, frozen=True):
-    """The groups of a grouping or DISTINCT over these tables: *kept*, or *read* from files when
-    they change, or *rebuilt* of all rows where no key narrows these; and why. Without tables the
-    rows below it are computed."""
-
-    name: str
-    tables: tuple[str, ...]
-    mode: str
-    reason: str
-
-
-class BuffersEntry(Struct, frozen=True):
-    """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
-    `buffer` of each group; and why. `chosen`: a budget or `state: least` bounds them; `state_bytes`
-    is their stored size, None where the query is not captured in this form."""
-
-    name: str
-    tables: tuple[str, ...]
-    mode: str
-    buffer: int | None
+    allowed: bool
     chosen: bool
     reason: str
-    state_bytes: int | None = None
+    sketches: tuple[SketchEntry, ...] = ()
+    rows: int | None = None
 
 
-class TreeNodeEntry(Struct, frozen=True):
-    """A node of a join tree: the accesses of its `bag` (none of a virtual root) and its state.
-    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
-    kind; the root's are the group columns. Its tuples differ in `kept`, `calls` are aggregated over
-    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
-    column`. `bytes` is its stored state, None where it is not captured in this form. The rows of a
-    `probed` bag are found by look-ups over its tables' rows."""
+class ReuseEntry(Struct, frozen=True):
+    """Which query's sketch was used for another query, and why; `query` None is none."""
 
-    bag: tuple[str, ...]
-    parent: int | None
-    edge: str
-    key: tuple[str, ...]
-    kept: tuple[str, ...]
-    calls: tuple[str, ...]
-    ranges: tuple[tuple[str, str], ...]
-    probed: bool
-    bytes: int | None = None
-
-
-class TreeResultEntry(Struct, frozen=True):
-    """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring`
-    where counts and sums decide, `bits` where nothing does; `height` counts edges. `nodes` has the
-    root first; `drawn` shows them as lines. `joined` rows are joined to a changed row, which
-    touches `touched` tuples of the tree: both estimated means, as are milliseconds of a step of a
-    thousand changed rows and bytes of state, both ways."""
-
-    used: bool
+    query: str | None
     reason: str
-    place: Location | None = None
-    mode: str = ""
-    height: int = 0
-    nodes: tuple[TreeNodeEntry, ...] = ()
-    drawn: tuple[str, ...] = ()
-    joined: float | None = None
-    touched: float | None = None
-    index_ms: float | None = None
-    tree_ms: float | None = None
-    index_bytes: int | None = None
-    tree_bytes: int | None = None
+    candidates: tuple[ReuseCandidate, ...]
 
 
-class AnswerEntry(Struct, frozen=True):
-    """Whether a query's answer is `kept` with its state; `reason` says why not. A row takes about
-    `row_bytes`, none where a join tree gives it; there are `most_rows` but for ties, None without a
-    LIMIT. `state_bytes` is the stored size, None where the query is not captured in this form."""
+class RewriteResult(Struct, frozen=True, kw_only=True):
+    """The query with its range predicates; `intervals` has the text of each. `action`: how the
+    sketch was maintained; `reuse` is set for constants of its own. `left_away`: why a table is read
+    without its sketch. `runs_on_spark` is false for some queries that impctl reads."""
 
-    kept: bool
-    reason: str
-    columns: tuple[str, ...] = ()
-    row_bytes: int = 0
-    most_rows: int | None = None
-    state_bytes: int | None = None
+    query: str
+    sql: str
+    sketches: tuple[SketchEntry, ...]
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    intervals: tuple[str, ...]
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
+    runs_on_spark: bool = True
 
 
-class AnsweredEntry(Struct, frozen=True):
-    """Who answers a query by default: `state`, `engine` or `spark`, and why. Times of engine and
-    Spark are estimates in milliseconds; None where one cannot."""
+class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
+    """The answer; `action`, `reuse` and `left_away` are as for `rewrite`. `elapsed_ms` is the query
+    alone, after `spark_start_ms`, which is 0 where Spark was running. `by`: who answered,
+    `by_reason` why; by state no file was read. `quicker` says who else would have been faster."""
 
+    query: str
+    versions: Mapping[str, int]
+    files_kept: int
+    files_total: int
+    elapsed_ms: float
+    action: str = "none"
+    reason: str = ""
+    reuse: ReuseEntry | None = None
+    spark_start_ms: float = 0.0
+    left_away: Mapping[str, str] = field(default_factory=dict)
+    moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = "spark"
+    by_reason: str = ""
+    quicker: str = ""
+
+
+class ChangesResult(ArrowAnswer, frozen=True, kw_only=True):
+    """Rows inserted and deleted between versions; `since` is empty for a whole answer. `by`: state
+    (stored rows were maintained) or engine (answers were compared); `by_reason` says why."""
+
+    query: str
+    since: Mapping[str, int]
+    versions: Mapping[str, int]
+    elapsed_ms: float
     by: str
-    reason: str
-    engine_ms: int | None = None
-    spark_ms: int | None = None
-
-
-class ExplainResult(Struct, frozen=True, kw_only=True):
-    """Whether a query is sketchable and maintainable, and the obstacles. `state_bytes` is all that
-    is stored for it, with the range counts outside of operators; None if it is not captured in its
-    present form. `answer` is set where it is to be materialized, `provenance` where recursion is to
-    be kept by absorption: how it is, or `given_up`. `answered` says who answers it."""
-
-    query: str
-    mode: str
-    reason: str
-    policy: str
-    plan: tuple[PlanEntry, ...]
-    attributes: tuple[CandidateEntry, ...]
-    joins: tuple[JoinSideEntry, ...] = ()
-    groups: tuple[GroupsEntry, ...] = ()
-    buffers: tuple[BuffersEntry, ...] = ()
-    trees: tuple[TreeResultEntry, ...] = ()
-    state_bytes: int | None = None
-    answer: AnswerEntry | None = None
-    provenance: str | None = None
-    answered: AnsweredEntry | None = None
-
-
-# Why a row is in an answer, and what an answer would be without some rows, as it is told. Law: as
-# for `service.results`.
+    by_reason: str = ""
+    moments: Mapping[str, str] = field(default_factory=dict)
 
 
 class WhyEntry(Struct, frozen=True):
@@ -781,20 +840,17 @@ class WithoutResult(ArrowAnswer, frozen=True, kw_only=True):
     by: str = ENGINE
 
 
-# The data files that a query needs of each table, for engines that read Parquet themselves. Law:
-# the rows of a table are those of the files, without the deleted ones, with the values of
-# partition columns put in, and of them those that meet the predicate, where there is one: over
-# just these rows the query gives its answer. Files and predicate belong together; without the
-# predicate the query would see groups in part.
-
-
 class TableFiles(Struct, frozen=True, kw_only=True):
     """What to read of one table; `path` is its folder or URI. `listing` has a row per file: `file`
     (absolute path or URI), `size`, `rows` (deleted ones too, NULL if not in the log), `deleted`
     (positions of deleted rows from 0, NULL for none), and for a partitioned table
     `partition_values`, a struct of typed values. `predicate` is SQL that DuckDB and Polars read,
     times in UTC; None for all rows. `names_in_files` is empty unless the table maps column names:
-    then it has each column's name in the files, by its name in predicate and query."""
+    then it has each column's name in the files, by its name in predicate and query.
+
+    The rows of the table are those of the files, without the deleted ones, with the values of
+    partition columns put in, and of them those that meet the predicate: over just these rows the
+    query gives its answer. Without the predicate it would see groups in part."""
 
     table: str
     path: str
@@ -812,9 +868,8 @@ class TableFiles(Struct, frozen=True, kw_only=True):
     @property
     def deleted(self) -> dict[str, pa.Array]:
         """Positions of deleted rows, by file; no file without any."""
-        column = self.listing.column("deleted")
-        pairs = zip(self.files, column, strict=True)
-        return {file: places.values for file, places in pairs if places.is_valid}
+        pairs = zip(self.files, self.listing.column("deleted"), strict=True)
+        return {file: positions.values for file, positions in pairs if positions.is_valid}
 
     @property
     def deleted_rows(self) -> pa.Table:
@@ -822,9 +877,9 @@ class TableFiles(Struct, frozen=True, kw_only=True):
         import pyarrow as pa
 
         deleted = self.deleted
-        files = [file for file, places in deleted.items() for _ in range(len(places))]
-        places = pa.chunked_array(list(deleted.values()), pa.int64())
-        return pa.table({"file": pa.array(files, pa.string()), "position": places})
+        files = [file for file, positions in deleted.items() for _ in range(len(positions))]
+        positions = pa.chunked_array(list(deleted.values()), pa.int64())
+        return pa.table({"file": pa.array(files, pa.string()), "position": positions})
 
     @property
     def partition_values(self) -> dict[str, dict[str, RowValue]]:
@@ -836,9 +891,9 @@ class TableFiles(Struct, frozen=True, kw_only=True):
 
 
 class QueryFiles(Struct, frozen=True, kw_only=True):
-    """What a query needs of its tables, by name; `action`, `reuse` and the like as for `rewrite`.
-    `sql` is the query in Spark SQL with parameter values; ranges are the tables' predicates.
-    `left_away`: why a table is read without its sketch."""
+    """The data files that a query needs of each table, for engines that read Parquet themselves;
+    `action`, `reuse` and the like as for `rewrite`. `sql` is the query in Spark SQL with parameter
+    values; ranges are the tables' predicates."""
 
     query: str
     sql: str
@@ -855,229 +910,84 @@ class QueryFiles(Struct, frozen=True, kw_only=True):
         return {name: table.version for name, table in self.tables.items()}
 
 
-# Frozen records of what a use case did: all that the command line ever shows. Law: a record holds
-# plain values only, so that text and JSON say the same; durations are milliseconds, ranges are
-# numbers from 0 to `total` - 1, and `total` itself is the range of NULL. Field names are the keys
-# of the JSON document and change only with `SCHEMA_VERSION`.
-
-SCHEMA_VERSION = 1
-
-ANSWER_SAME, ANSWER_OPEN = "no", "maybe"
-"""Whether a query's answer has changed, as far as maintaining its sketch shows."""
-
-NOT_USED = "not_used"
-"""Action of a query that was to be read without a sketch."""
-
-NO_SKETCH = "no_sketch"
-"""Action of a query that has no sketch to read through now."""
+# `status`, `gain` and `verify`.
 
 
-class SketchEntry(Struct, frozen=True):
-    """The ranges in a sketch, of `total` ranges."""
+class PendingEntry(Struct, frozen=True):
+    """Commits to a table since the sketch's version, by the log. `rows` are those that maintenance
+    reads: an updated row counts twice, and so does every row of a file that was rewritten without a
+    change feed and without the writer's own count."""
 
     table: str
-    attribute: str
-    ranges: tuple[int, ...]
-    total: int
+    since: int
+    versions: int
+    files: int | None
+    rows: int | None
+    bytes: int | None
 
 
-class LeftEntry(Struct, frozen=True, kw_only=True):
-    """What a query reads of a table through its sketch and conditions. `expected` is the estimate
-    when the attribute was chosen, None without one."""
+class RunEntry(Struct, frozen=True):
+    """A run; `at` is its start, `changes` the changed rows, None if it read whole tables."""
 
-    table: str
-    files: int
-    files_total: int
-    bytes: int
-    bytes_total: int
-    expected: ExpectedReading | None = None
-
-
-class RangesEntry(Struct, frozen=True, kw_only=True):
-    """How evenly the ranges of a sketch are filled, without NULL rows. `imbalance` is the largest
-    range over the mean, 0 without rows; `at_capture` is that when the ranges were chosen. `drifted`
-    ranges exceed the run's threshold; `hint` says what to do."""
-
-    table: str
-    attribute: str
-    ranges: int
-    rows: int
-    largest: int
-    imbalance: float
-    at_capture: float
-    drifted: bool
-    hint: str | None = None
-
-
-class CaptureResult(Struct, frozen=True, kw_only=True):
-    """A captured sketch; `action` is capture, rebalance, or none (a dry run, or nothing to do).
-    `moments`, here as in others, are the query's clock constants with their values. A dry run
-    (`foreseen`) says who would capture it (`by`), what it would read, and what is `stored` now:
-    none, stale or current (of ranges: uneven or even)."""
-
-    query: str
-    action: str
-    sketches: tuple[SketchEntry, ...]
-    versions: Mapping[str, int]
-    mode: str
-    elapsed_ms: float
-    spark_ms: float
-    """Time in Spark; 0 where the engine captured alone."""
-    engine_ms: float
-    considered: tuple[CandidateEntry, ...] = ()
-    left: tuple[LeftEntry, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    reason: str = ""
-    """Of a rebalance: what became of ranges and state."""
-    foreseen: bool = False
-    by: str | None = None
-    reads: tuple[ReadEntry, ...] = ()
-    stored: str | None = None
-    moments: Mapping[str, str] = field(default_factory=dict)
-
-
-class ApplyResult(Struct, frozen=True, kw_only=True):
-    """One update batch; `version` is the one that it made, None where nothing was committed. With
-    `already_applied` an earlier run made that version, and this one did nothing. A dry run gives
-    the `foreseen_version` that its `statement` would make, and counts the rows of an insert; a
-    delete or update that matches no row makes no version."""
-
-    name: str
-    table: str
-    version: int | None = None
-    inserted: int = 0
-    deleted: int = 0
-    updated: int = 0
-    statement: str = ""
-    foreseen_version: int | None = None
-    already_applied: bool = False
-
-
-class MaintainStep(Struct, frozen=True):
-    """The versions and cost of one step of a run."""
-
-    action: str
-    versions: Mapping[str, int]
-    added: tuple[int, ...]
-    removed: tuple[int, ...]
-    changes: int | None
-    elapsed_ms: float
-    answer_changed: str | None = None
-
-
-class MaintainResult(Struct, frozen=True, kw_only=True):
-    """One maintained sketch of `total` ranges; `action` is exact, touch, recapture or none. `since`
-    are the versions before the run, `versions` those after it; `steps` has an entry per version
-    where the query is maintained eagerly. `foreseen` marks a dry run: the action is the planned
-    one, no sketch was computed. `refilled_groups` counts groups whose bounded buffer was refilled,
-    from `refilled_rows` rows of the table. `changes` are the changed rows processed; None for a
-    recapture, which reads tables."""
-
-    query: str
-    table: str
-    attribute: str
-    total: int
     action: str
     reason_code: str
     reason: str
-    since: Mapping[str, int]
-    versions: Mapping[str, int]
-    added: tuple[int, ...]
-    removed: tuple[int, ...]
+    at: datetime
+    elapsed_ms: float
     changes: int | None
-    elapsed_ms: float
-    read_ms: float
-    engine_ms: float
-    commit_ms: float
-    steps: tuple[MaintainStep, ...] = ()
-    foreseen: bool = False
-    ranges: RangesEntry | None = None
-    """How even the sketch's ranges are now; None if not counted."""
-    refilled_groups: int = 0
-    refilled_rows: int = 0
-    tree: TreeWork | None = None
-    answer_changed: str | None = None
-    """`no` where the answer is surely unchanged, else `maybe`; None in a dry run."""
-    moments: Mapping[str, str] = field(default_factory=dict)
-    change_files: tuple[str, ...] = ()
-    """Files of the answer's changes, one per step (`--changes`)."""
-
-
-class ReuseCandidate(Struct, frozen=True):
-    """A stored sketch and why it is (not) used; `rows` of the files that it keeps."""
-
-    query: str
-    allowed: bool
-    chosen: bool
-    reason: str
-    sketches: tuple[SketchEntry, ...] = ()
-    rows: int | None = None
-
-
-class ReuseEntry(Struct, frozen=True):
-    """Which query's sketch was used for another query, and why; `query` None is none."""
-
-    query: str | None
-    reason: str
-    candidates: tuple[ReuseCandidate, ...]
-
-
-class RewriteResult(Struct, frozen=True, kw_only=True):
-    """The query with its range predicates; `intervals` has the text of each. `action`: how the
-    sketch was maintained; `reuse` is set for constants of its own; `left_away` is as for `query`.
-    `runs_on_spark` is false for some queries that impctl reads."""
-
-    query: str
-    sql: str
-    sketches: tuple[SketchEntry, ...]
     versions: Mapping[str, int]
-    files_kept: int
-    files_total: int
-    intervals: tuple[str, ...]
-    action: str = "none"
-    reason: str = ""
-    reuse: ReuseEntry | None = None
-    left_away: Mapping[str, str] = field(default_factory=dict)
-    moments: Mapping[str, str] = field(default_factory=dict)
-    runs_on_spark: bool = True
 
 
-class QueryResult(ArrowAnswer, frozen=True, kw_only=True):
-    """The answer; `action` and `reuse` are as for `rewrite`. Its JSON has rows instead of Arrow.
-    `left_away`: why a table was read without its sketch. `elapsed_ms` is the query alone, after
-    `spark_start_ms`, which is 0 where Spark was running. `by`: who answered, `by_reason` why; by
-    state no file was read. `quicker` says who else would have been faster."""
+class VerifiedEntry(Struct, frozen=True):
+    """The last recorded verification: result, time and versions."""
 
-    query: str
+    sound: bool
+    slack: int
+    at: datetime
     versions: Mapping[str, int]
-    files_kept: int
-    files_total: int
-    elapsed_ms: float
-    action: str = "none"
-    reason: str = ""
-    reuse: ReuseEntry | None = None
-    spark_start_ms: float = 0.0
-    left_away: Mapping[str, str] = field(default_factory=dict)
-    moments: Mapping[str, str] = field(default_factory=dict)
-    by: str = "spark"
-    by_reason: str = ""
-    quicker: str = ""
+
+
+class TreeRecord(Struct, frozen=True):
+    """Work of a query's trees for all `changes` since the capture. `expected` tuples touched per
+    changed row, by the capture's estimate; None where the trees were requested, not estimated."""
+
+    changes: int
+    touched: int
+    flips: int
+    pairs: int
+    expected: float | None
+
+    @property
+    def touched_each(self) -> float | None:
+        """Tuples touched per changed row; None without changes."""
+        return self.touched / self.changes if self.changes else None
+
+
+class FreshEntry(Struct, frozen=True):
+    """Age in seconds of the oldest change missing from a sketch; 0 without any. `bound_s` is what
+    `fresh_within` allows, None without it; `late`: it is exceeded."""
+
+    bound_s: float | None
+    age_s: float
+    late: bool
 
 
 class StatusResult(Struct, frozen=True, kw_only=True):
     """What the store knows of a query; without `versions` it was never captured. `pending_versions`
     counts the table versions committed since, `pending` has their changes; `runs` are the latest,
     newest first; `verified` is None if the sketch was never verified. `kept_answers` counts reads
-    of a present or former materialized result. `provenance` is as of `explain`."""
+    of a present or former materialized result. `provenance` is as of `explain`. `fresh` is None
+    without a sketch, `trigger` is as written in the file. No row expires before `next_expiry`, an
+    instant or `never`; None where none can."""
 
     query: str
-    sketches: tuple[SketchEntry, ...]
-    versions: Mapping[str, int]
-    pending_versions: Mapping[str, int]
-    stale: bool
-    mode: str | None
+    sketches: tuple[SketchEntry, ...] = ()
+    versions: Mapping[str, int] = field(default_factory=dict)
+    pending_versions: Mapping[str, int] = field(default_factory=dict)
+    stale: bool = False
+    mode: str | None = SKETCH_NONE
     policy: str
-    state_bytes: int
+    state_bytes: int = 0
     last_action: str | None = None
     last_reason: str | None = None
     stale_reason: str | None = None
@@ -1095,11 +1005,41 @@ class StatusResult(Struct, frozen=True, kw_only=True):
     kept_answers: int = 0
     provenance: str | None = None
     fresh: FreshEntry | None = None
-    """Age of the pending changes; None without a sketch, or where the logs do not tell."""
     trigger: str | None = None
-    """The trigger as written in the file; None without one."""
     next_expiry: str | None = None
-    """No row expires before this instant, or `never`; None where none can, or unknown."""
+
+
+class GainResult(Struct, frozen=True, kw_only=True):
+    """Uses of one query's sketches since a moment, and the runs that maintained them. `files`,
+    `rows` and `bytes` were read, `..._plain` would have been by the query's conditions alone; of
+    `uses`, `used` went through a sketch. `kept_answers` counts reads of the materialized result,
+    which read no file; they are no uses, but `last_use` covers both. `answers_bytes` is what they
+    would read of the present tables. `upkeep_ms` is the time of captures and maintenance.
+    `saved_ms` is an estimate: all bytes skipped, at Spark's read rate."""
+
+    query: str
+    since: datetime | None
+    uses: int
+    used: int
+    last_use: datetime | None
+    files: int
+    files_plain: int
+    rows: int
+    rows_plain: int
+    bytes: int
+    bytes_plain: int
+    query_ms: float
+    upkeep_runs: int
+    upkeep_ms: float
+    saved_ms: float
+    verdict: str
+    kept_answers: int = 0
+    answers_bytes: int = 0
+    hint: str = ""
+
+    @property
+    def bytes_left_out(self) -> int:
+        return self.bytes_plain - self.bytes
 
 
 class VerifyResult(Struct, frozen=True, kw_only=True):
@@ -1127,6 +1067,8 @@ class VerifyResult(Struct, frozen=True, kw_only=True):
         """Whether no check failed."""
         return self.covers and self.results_equal is not False and self.answer_equal is not False
 
+
+# How a run ends.
 
 Result = (
     CheckResult
@@ -1164,107 +1106,10 @@ class Failure(Struct, frozen=True):
 
 
 class Outcome(Struct, frozen=True):
-    """Results of a run, warnings, and the failures, which hide no results."""
+    """Results of a run, warnings, and the failures, which hide no results. `note` is a remark on
+    the run itself, for people."""
 
     results: tuple[Result, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     note: str = ""
-    """A remark on the run itself, for people."""
-
-
-# What each command says of a query that is to have no sketch (`sketch: none` in the file). Law:
-# it is told and counts as nothing to do; a sketch that was stored before is left where it is.
-
-SKETCH_NONE = "sketch_none"
-"""The reason code, and the reported mode."""
-
-SKETCH_NONE_REASON = "the workload file sets `sketch: none`"
-"""Why a query is read whole."""
-
-
-def unsketched_check(query: str) -> CheckResult:
-    return CheckResult(query, False, SKETCH_NONE, SKETCH_NONE_REASON)
-
-
-def unsketched_capture(query: str) -> CaptureResult:
-    """The result of `capture`, also of a dry run."""
-    return CaptureResult(
-        query=query,
-        action="none",
-        sketches=(),
-        versions={},
-        mode=SKETCH_NONE,
-        elapsed_ms=0.0,
-        spark_ms=0.0,
-        engine_ms=0.0,
-        reason=SKETCH_NONE_REASON,
-    )
-
-
-def unsketched_plan(query: str, policy: str) -> PlanResult:
-    return PlanResult(
-        query=query,
-        action="none",
-        by=None,
-        reason_code=SKETCH_NONE,
-        reason=SKETCH_NONE_REASON,
-        policy=policy,
-        since={},
-        versions={},
-    )
-
-
-def unsketched_maintain(
-    query: str, code: str = SKETCH_NONE, reason: str = SKETCH_NONE_REASON
-) -> MaintainResult:
-    """The result of `maintain` without table and attribute; also if there can be no sketch."""
-    return MaintainResult(
-        query=query,
-        table="",
-        attribute="",
-        total=0,
-        action="none",
-        reason_code=code,
-        reason=reason,
-        since={},
-        versions={},
-        added=(),
-        removed=(),
-        changes=0,
-        elapsed_ms=0.0,
-        read_ms=0.0,
-        engine_ms=0.0,
-        commit_ms=0.0,
-    )
-
-
-def unsketched_status(query: str, policy: str) -> StatusResult:
-    """The result of `status`: nothing can be stale."""
-    return StatusResult(
-        query=query,
-        sketches=(),
-        versions={},
-        pending_versions={},
-        stale=False,
-        mode=SKETCH_NONE,
-        policy=policy,
-        state_bytes=0,
-    )
-
-
-# What is said of each run of a process that follows, beside the run's outcome. Law: as for
-# `service.results`: plain values, field names that are the keys of the JSON document.
-
-
-class FollowedRun(Struct, frozen=True):
-    """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC. `retry_ms` is the pause
-    until the first query with a temporary failure is retried. `late_ms` is the largest excess over
-    a bound of its queries, 0 without excess; None without bounds."""
-
-    number: int
-    started_at: str
-    elapsed_ms: float
-    exit_code: int
-    retry_ms: float | None = None
-    late_ms: float | None = None

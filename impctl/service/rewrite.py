@@ -30,9 +30,9 @@ from impctl.service.results import Outcome, QueryFiles, RewriteResult, TableFile
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
-from impctl.tables.footers import miscopied_columns
-from impctl.tables.rows import partition_literal, why_not_plain
-from impctl.tables.schema import arrow_type
+from impctl.tables.files import miscopied_columns, why_not_plain
+from impctl.tables.rows import partition_literal
+from impctl.tables.snapshot import arrow_type
 from impctl.workload.models import SketchPolicy
 
 if TYPE_CHECKING:

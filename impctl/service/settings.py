@@ -16,8 +16,8 @@ from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload, store_path_problem
 from impctl.workload.models import SketchPolicy as SketchPolicy
-from impctl.workload.models import seconds_in as seconds_in
 from impctl.workload.scalars import SIZE_HINT, size_from
+from impctl.workload.scalars import seconds_in as seconds_in
 
 if TYPE_CHECKING:
     from impctl.types import QueryName

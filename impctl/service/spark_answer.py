@@ -25,7 +25,7 @@ from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Context, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
-from impctl.tables.footers import hiding_columns
+from impctl.tables.files import hiding_columns
 from impctl.tables.snapshot import bytes_of
 
 if TYPE_CHECKING:

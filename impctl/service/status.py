@@ -23,7 +23,6 @@ from impctl.service.results import (
     RunEntry,
     StatusResult,
     VerifiedEntry,
-    unsketched_status,
 )
 from impctl.service.stored import (
     catch_up,
@@ -71,11 +70,11 @@ def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int)
 
     policy = str(ctx.policy(spec))
     if not spec.is_sketched:
-        return unsketched_status(spec.name, policy)
+        return StatusResult(query=spec.name, policy=policy)
     trigger = None if spec.trigger is None else spec.trigger.text
     stored = None if store is None else store.load(spec.name)
     if store is None or stored is None:
-        result = unsketched_status(spec.name, policy)
+        result = StatusResult(query=spec.name, policy=policy)
         return replace(result, stale=True, mode=None, trigger=trigger)
     catch_up(ctx.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, json
 
 from impctl.data.schema import quoted
 from impctl.errors import (
@@ -26,7 +26,7 @@ from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.store.records import Count, plain
 from impctl.tables.log import FilesMark, commit_mark, files_mark
-from impctl.tables.schema import schema_mark
+from impctl.tables.snapshot import schema_mark
 from impctl.tables.source import refresh
 from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.version import is_stamped_alike, stamped
@@ -111,7 +111,7 @@ def known_ending(tables: PinnedTables, stored: StoredQuery) -> FinalSteps | None
 
 
 # What the store keeps beside a query's state. Law: another run wrote it, so a field that is
-# missing, unknown or of the wrong type is a corrupt state, never a default.
+# unknown or of the wrong type is a corrupt state. Fields that are empty are not stored.
 
 
 class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -162,8 +162,9 @@ class StateMeta(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ValueError("not a mark with a value")
 
     def as_stored(self) -> dict[str, Any]:
-        """The value that `read` takes."""
-        stored: dict[str, Any] = to_builtins(self, enc_hook=plain)
+        """The value that `read` takes: exactly what a later read of the store returns, so that a
+        cached state is recognized as the stored one."""
+        stored: dict[str, Any] = json.decode(json.encode(self, enc_hook=plain))
         return stored
 
     @property

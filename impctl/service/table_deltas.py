@@ -27,9 +27,9 @@ from impctl.tables.log import (
     files_mark,
     read_commits,
 )
-from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.source import other_history
+from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ every start of the command line reads it.
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 from enum import StrEnum
@@ -36,6 +37,13 @@ def plain(text: str) -> str:
     codes = {ord(character) for character in CONTROL.findall(text)}
     escapes = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in codes}
     return text.translate(escapes)
+
+
+def number_or_name(value: float) -> float | str:
+    """The number, or the name of one that JSON lacks."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_text(value: float) -> str:

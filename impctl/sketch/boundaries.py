@@ -19,20 +19,16 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
-# How many rows have which values of an attribute, as far as it can be told without reading all.
-# Law: values ascend and differ; weights are estimates of rows, each above zero. How good they are
-# decides how even ranges get, never soundness.
-
-
 class ValueWeights(Struct, frozen=True, dict=True):
-    """Values and the rows that each stands for."""
+    """Distinct ascending values of an attribute and an estimate above zero of the rows with each.
+    The estimates decide how even ranges are, never soundness."""
 
     values: tuple[BoundaryValue, ...]
     weights: tuple[float, ...]
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[BoundaryValue, float]]) -> Self:
-        """From pairs in any order; equal values are summed, those without weight removed."""
+        """From pairs in any order; weights of equal values are summed, others than > 0 dropped."""
         result: dict[BoundaryValue, float] = {}
         for value, weight in pairs:
             if weight > 0:
@@ -43,7 +39,7 @@ class ValueWeights(Struct, frozen=True, dict=True):
 
     @cached_property
     def before(self) -> tuple[float, ...]:
-        """Rows before each value, and all rows at the end; shape (values + 1,)."""
+        """Rows below each value, and all rows at the end; shape (values + 1,)."""
         return tuple(accumulate(self.weights, initial=0.0))
 
     @property
@@ -51,13 +47,8 @@ class ValueWeights(Struct, frozen=True, dict=True):
         return self.before[-1]
 
     def rows_before(self, value: BoundaryValue) -> float:
-        """Rows with less than this value."""
         return self.before[bisect_left(self.values, value)]
 
-
-# Equi-depth boundaries, from a sample of values or from values with their weights. Law:
-# boundaries are strictly increasing values of the attribute's type, at most `ranges - 1`; how
-# well balanced they are depends on what is known of the values, soundness never does.
 
 _LEAST, _MOST = 0.67, 1.5
 """The shares at which a range may end so that the next starts where a file does."""
@@ -67,9 +58,9 @@ _HALVINGS = 8
 
 
 def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[BoundaryValue, ...]:
-    """At most `ranges - 1` boundaries that split the sample evenly; it must not contain NULL and
-    NaN. A value that fills several quantiles gets a range for itself; with no more distinct values
-    than ranges, every value does."""
+    """At most `ranges - 1` increasing boundaries that split the sample evenly; it must not contain
+    NULL or NaN. A value that fills several quantiles gets its own range; with no more distinct
+    values than ranges, every value does."""
     ordered = sorted(sample)
     distinct: list[BoundaryValue] = []
     first_at: list[int] = []
@@ -93,17 +84,16 @@ def equidepth_boundaries(sample: Iterable[BoundaryValue], ranges: int) -> tuple[
 def aligned_boundaries(
     weights: ValueWeights, ranges: int, starts: Sequence[BoundaryValue]
 ) -> tuple[BoundaryValue, ...]:
-    """At most `ranges - 1` boundaries, even by weight, at one of `starts` if one is near. `starts`
-    ascend: the least values of files, so that a file lies in as few ranges as possible. A heavy
-    value gets a range for itself; with no more values than ranges each does."""
+    """At most `ranges - 1` increasing boundaries, even by weight, at one of `starts` if one is
+    near: the ascending least values of files, so that a file lies in as few ranges as possible. A
+    heavy value gets its own range; with no more values than ranges, every value does."""
     if len(weights.values) <= ranges:
         return weights.values[1:]
     placed = _Starts(tuple(starts), tuple(map(weights.rows_before, starts)))
     share = weights.total / max(ranges, 1)
     while len(result := _swept(weights, share, placed)) >= ranges:
         share *= _WIDER
-    # Heavy values fill several shares each: smaller shares cut what is between them as finely as
-    # was asked for.
+    # Heavy values fill several shares each; smaller shares make up for them in between.
     too_small = 0.0
     for _ in range(_HALVINGS):
         if len(result) + 1 >= _ENOUGH * ranges:
@@ -124,11 +114,12 @@ class _Starts(Struct, frozen=True):
     rows: tuple[float, ...]
 
     def nearest(self, least: float, wanted: float, most: float) -> int | None:
-        """The start with the rows nearest to `wanted` before it; None if none is between."""
+        """Index of the start with nearest to `wanted` rows before it; None without a start between
+        `least` and `most`."""
         first, end = bisect_left(self.rows, least), bisect_right(self.rows, most)
-        at = bisect_left(self.rows, wanted, first, end)
-        near = range(max(first, at - 1), min(end, at + 1))
-        return min(near, key=lambda at: abs(self.rows[at] - wanted), default=None)
+        middle = bisect_left(self.rows, wanted, first, end)
+        near = range(max(first, middle - 1), min(end, middle + 1))
+        return min(near, key=lambda middle: abs(self.rows[middle] - wanted), default=None)
 
 
 def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[BoundaryValue]:
@@ -136,9 +127,9 @@ def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[Boundar
     result: list[BoundaryValue] = []
     last = 0.0
     while weights.total - last > share * _MOST:
-        at = starts.nearest(last + share * _LEAST, last + share, last + share * _MOST)
-        if at is not None:
-            value, rows = starts.values[at], starts.rows[at]
+        index = starts.nearest(last + share * _LEAST, last + share, last + share * _MOST)
+        if index is not None:
+            value, rows = starts.values[index], starts.rows[index]
         else:
             value, rows = _cut(weights, last, share)
         if rows >= weights.total:
@@ -149,20 +140,18 @@ def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[Boundar
 
 
 def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValue, float]:
-    """The value to cut at, `share` rows after `last`: before a heavy one, or else behind it."""
-    at = bisect_left(weights.before, last + share)
-    rows = weights.before[at]
-    if rows > last + share * _MOST and weights.before[at - 1] > last:
-        at, rows = at - 1, weights.before[at - 1]
-    return weights.values[min(at, len(weights.values) - 1)], rows
+    """The value to cut at, `share` rows after `last`: before a heavy value, or else after it."""
+    index = bisect_left(weights.before, last + share)
+    rows = weights.before[index]
+    if rows > last + share * _MOST and weights.before[index - 1] > last:
+        index, rows = index - 1, weights.before[index - 1]
+    return weights.values[min(index, len(weights.values) - 1)], rows
 
 
-# New ranges for an attribute whose ranges no longer hold about as many rows as each other. Law:
-# boundaries stay strictly increasing; every range that is neither heavy nor among the lightest
-# neighbours keeps its boundaries. A range is heavy with more than `HEAVY` times its share of
-# rows; heavy ones are split at values of a sample, then the lightest neighbours are merged until
-# there are no more ranges than asked for. A range of a single value cannot be split. How good the
-# sample is decides balance only, never soundness (Liu et al., EDBT 2026, section 7.4).
+# Rebalancing (Liu et al., EDBT 2026, section 7.4). Ranges with more than `HEAVY` times their share
+# of rows are split at values of a sample; then the lightest neighbors are merged until no more
+# ranges are left than requested. All other ranges keep their boundaries. A range of a single value
+# cannot be split. The sample decides balance, never soundness.
 
 HEAVY = 2  # Sampled boundaries alone make ranges up to about half as large again as their share
 
@@ -176,8 +165,8 @@ def evened(
     partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
 ) -> RangePartition:
     """The partition with heavy ranges split and light ones merged; unchanged if the largest range
-    would become larger, as it may if fewer ranges are wanted than there are. `counts` has shape
-    (ranges,); `sample` are values in the heavy ranges."""
+    would grow, as it may with fewer ranges than before. `counts` has shape (ranges,); `sample` are
+    values in the heavy ranges."""
     finer = with_splits(partition, counts[:-1], wanted, sample)
     new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
     largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
@@ -202,8 +191,8 @@ def with_splits(
 def estimated_rows(
     partition: RangePartition, finer: RangePartition, counts: Ints, sample: Sequence[BoundaryValue]
 ) -> Ints:
-    """Rows per range of `finer`; those of a split range by the parts' shares of the sample.
-    `counts` are those of `partition`; both of shape (ranges,)."""
+    """Rows per range of `finer`, from those of `partition` (shape (ranges,)). Rows of a split range
+    are divided by the parts' shares of the sample."""
     renumbering = Renumbering(partition, finer)
     result = renumbering.carried(counts)
     drawn = np.zeros(finer.size, dtype=np.int64)
@@ -217,11 +206,13 @@ def estimated_rows(
 
 
 def merged_to(partition: RangePartition, rows: Ints, wanted: int) -> RangePartition:
-    """The partition with the lightest neighbours merged until `wanted` ranges are left."""
+    """The partition with the lightest neighbors merged until `wanted` ranges are left."""
     counts = rows.astype(np.int64)
-    kept = np.arange(len(partition.boundaries))
+    boundaries = np.arange(len(partition.boundaries))
     while len(counts) > max(wanted, 1):
-        at = int(np.argmin(counts[:-1] + counts[1:]))
-        counts[at] += counts[at + 1]
-        counts, kept = np.delete(counts, at + 1), np.delete(kept, at)
-    return replace(partition, boundaries=tuple(partition.boundaries[at] for at in kept.tolist()))
+        index = int(np.argmin(counts[:-1] + counts[1:]))
+        counts[index] += counts[index + 1]
+        counts, boundaries = np.delete(counts, index + 1), np.delete(boundaries, index)
+    return replace(
+        partition, boundaries=tuple(partition.boundaries[index] for index in boundaries.tolist())
+    )

@@ -1,9 +1,8 @@
 """Range partitions of one attribute over its whole domain.
 
 Law: every value has exactly one range. With boundaries b1 < ... < bm, range 0 is open below, range
-i holds b_i <= v < b_(i+1), range m is open above and holds NaN; NULL has range m + 1 of its own.
--0.0 equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order. Engine, capture
-and use filter all rest on this one definition.
+i holds b_i <= v < b_(i+1), range m is open above and holds NaN; range m + 1 holds NULL only. -0.0
+equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from impctl.data.schema import INTEGRAL, Kind, SqlType
+from impctl.data.schema import FRACTIONAL, INTEGRAL, TEMPORAL, Kind, SqlType
 from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
 
@@ -26,18 +25,8 @@ if TYPE_CHECKING:
 
 BoundaryValue = int | float | str | bytes
 """A boundary in canonical form (see `data.vector`): unscaled for decimals, days for dates."""
-
-PARTITIONABLE = INTEGRAL | {
-    Kind.FLOAT,
-    Kind.DOUBLE,
-    Kind.DECIMAL,
-    Kind.STRING,
-    Kind.DATE,
-    Kind.TIMESTAMP,
-    Kind.TIMESTAMP_NTZ,
-}
+PARTITIONABLE = INTEGRAL | FRACTIONAL | TEMPORAL | {Kind.DECIMAL, Kind.STRING}
 """Types that ranges can be made of."""
-
 RangeIds = npt.NDArray[np.int32]
 
 _TABLE = 1 << 20  # Integers from the first boundary to the last that a look-up table may hold
@@ -86,10 +75,10 @@ class RangePartition(Struct, frozen=True, dict=True):
     @cached_property
     def _array(self) -> npt.NDArray[np.int64] | npt.NDArray[np.float64] | None:
         """Boundaries as a NumPy array if one holds them exactly."""
-        # A text's array would take the longest one's room for each.
+        # An array of texts would reserve the length of the longest for each.
         if not self.boundaries or isinstance(self.boundaries[0], str | bytes):
             return None
-        # Whole numbers of which some need more than 64 bits come out as anything but int64.
+        # With integers beyond 64 bits the array's type is not int64.
         array = np.array(self.boundaries)
         wanted = np.float64 if isinstance(self.boundaries[0], float) else np.int64
         return array if array.dtype == wanted else None
@@ -105,7 +94,7 @@ class RangePartition(Struct, frozen=True, dict=True):
 
     @cached_property
     def _table(self) -> RangeIds:
-        """The range id of each of these integers, if there is a span."""
+        """The range id of each integer of the span."""
         array, span = self._array, self._span
         assert array is not None
         assert span is not None
@@ -118,7 +107,7 @@ class RangePartition(Struct, frozen=True, dict=True):
         if not self.boundaries:
             ids = np.zeros(len(vector), dtype=np.int32)
         elif span is not None and _is_whole(vector) and len(vector) * _PER_VALUE >= span:
-            # Values below or above all boundaries have the range of the number at that end.
+            # Values outside the span have the range of its nearest end.
             below = int(self.boundaries[0]) - 1
             ids = self._table[np.clip(vector.values, below, below + span - 1) - below]
         elif not vector.is_textual and self._array is not None and vector.values.dtype != object:
@@ -130,9 +119,8 @@ class RangePartition(Struct, frozen=True, dict=True):
         return ids
 
     def are_all_in(self, vector: Vector, wanted: Bools) -> bool:
-        """Whether these ranges, a mask of shape (size,), include every range from the least value
-        to the greatest, without looking values up; only for integers without NULL. False if
-        unknown."""
+        """Whether `wanted`, a mask of shape (size,), has every range from the least value to the
+        greatest, without looking values up. False if unknown: for all but integers without NULL."""
         if not len(vector) or vector.valid is not None or not _is_whole(vector):
             return False
         ends = np.array([vector.values.min(), vector.values.max()])
@@ -140,7 +128,7 @@ class RangePartition(Struct, frozen=True, dict=True):
         return bool(wanted[low : high + 1].all())
 
     def _one_by_one(self, vector: Vector) -> RangeIds:
-        # Strings and wide decimals have no NumPy order; bounded by distinct values of the batch.
+        # Strings and wide decimals have no NumPy order: one search per distinct value of the batch.
         values = vector.values.to_pylist() if vector.is_textual else vector.values
         known: dict[object, int] = {}
         ids = np.zeros(len(vector), dtype=np.int32)

@@ -18,30 +18,22 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import BoundaryValue, RangePartition
 
 
-# How a sketch is kept up to date, by name. Law: a mode is stored with the sketch, and its text
-# never changes its meaning.
-
-
 class MaintenanceMode(StrEnum):
-    """Ways to maintain, best first."""
+    """How a sketch is maintained, best first; stored with it, so texts never change meaning."""
 
     EXACT = "exact"
     TOUCH = "touch"
     RECAPTURE = "recapture"
 
 
-# Sets of range ids as bits. Law: a `RangeSet` belongs to a partition of `size` ranges and never
-# changes.
-
-
 class RangeSet(Struct, frozen=True):
-    """A subset of ranges 0 .. size-1."""
+    """A subset of the ranges 0 .. size-1 of a partition, as bits."""
 
     bits: frozenbitarray
 
     @classmethod
     def of(cls, ids: Iterable[int], size: int) -> Self:
-        """The set of these ids among `size` ranges; IndexError for an id outside."""
+        """IndexError for an id outside of `size` ranges."""
         bits = bitarray(size, endian="little")
         for range_id in ids:
             bits[range_id] = 1
@@ -49,7 +41,6 @@ class RangeSet(Struct, frozen=True):
 
     @classmethod
     def from_mask(cls, mask: npt.NDArray[np.bool_]) -> Self:
-        """The set of positions where `mask` is set."""
         bits = bitarray(endian="little")
         bits.frombytes(np.packbits(mask, bitorder="little").tobytes())
         return cls(frozenbitarray(bits[: len(mask)]))
@@ -75,7 +66,7 @@ class RangeSet(Struct, frozen=True):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The ids, ascending."""
+        """Ascending."""
         return tuple(self.bits.search(1))
 
     def __len__(self) -> int:
@@ -94,12 +85,8 @@ class RangeSet(Struct, frozen=True):
         return RangeSet(frozenbitarray(self.bits & ~other.bits))
 
 
-# How two sketches over one partition compare. Law: `covers` is the promise (a sketch may be too
-# large, never too small); slack is the excess.
-
-
 class Comparison(Struct, frozen=True):
-    """One sketch compared with the accurate one: `missing` is unsound, `extra` is slack."""
+    """A sketch compared with the accurate one: it may be too large, never too small."""
 
     missing: tuple[int, ...]
     extra: tuple[int, ...]
@@ -113,17 +100,12 @@ class Comparison(Struct, frozen=True):
         return len(self.extra)
 
 
-def compare(held: RangeSet, accurate: RangeSet) -> Comparison:
-    """Compare `held` with `accurate`; both over the same partition."""
-    return Comparison(accurate.minus(held).ids, held.minus(accurate).ids)
+def compare(sketch: RangeSet, accurate: RangeSet) -> Comparison:
+    """Compare two sketches over the same partition."""
+    return Comparison(accurate.minus(sketch).ids, sketch.minus(accurate).ids)
 
 
-# A set of ranges as few intervals on the bare attribute. Law: the intervals ascend, do not touch,
-# and contain every value of every range in the set; closing a gap only adds (superset lemma of
-# Niu et al., PVLDB 2021). At most `limit` intervals, because Spark's generated filter falls off a
-# cliff between 48 and 64 of them.
-
-MAX_INTERVALS = 32
+MAX_INTERVALS = 32  # Spark's generated filter becomes far slower between 48 and 64 intervals
 
 
 class Interval(Struct, frozen=True):
@@ -134,7 +116,7 @@ class Interval(Struct, frozen=True):
 
 
 class RangeFilter(Struct, frozen=True):
-    """The rows of an access to read: intervals in order, and whether NULL is wanted."""
+    """The rows of an access to read. The intervals ascend and do not touch."""
 
     partition: RangePartition
     intervals: tuple[Interval, ...]
@@ -152,8 +134,9 @@ def range_filter(
     limit: int = MAX_INTERVALS,
     rows: Sequence[int] | None = None,
 ) -> RangeFilter:
-    """The filter for a sketch; the smallest gaps are closed first until `limit` are left. A gap is
-    as large as its rows if `rows` per range are given, else as its ranges."""
+    """The filter for a sketch: at least every value of its ranges, in at most `limit` intervals.
+    The smallest gaps are closed first, which only adds values (superset lemma of Niu et al., PVLDB
+    2021). The size of a gap is its rows if `rows` per range are given, else its ranges."""
     runs = _runs([f for f in ranges.ids if f != partition.null_range])
     gaps = [
         (sum(rows[end + 1 : start]) if rows is not None else start - end - 1, index)
@@ -166,20 +149,18 @@ def range_filter(
             merged[-1] = (merged[-1][0], run[1])
         else:
             merged.append(run)
-    return RangeFilter(
-        partition,
-        tuple(_interval(partition, first, last) for first, last in merged),
-        partition.null_range in ranges,
-    )
+    ends = (None, *partition.boundaries, None)
+    intervals = tuple(Interval(ends[first], ends[last + 1]) for first, last in merged)
+    return RangeFilter(partition, intervals, partition.null_range in ranges)
 
 
 def exact_filter(ranges: RangeSet, partition: RangePartition) -> RangeFilter:
-    """The filter with no gap closed: for skipping files, where intervals cost nothing."""
+    """The filter with no gap closed, to skip files, where intervals cost nothing."""
     return range_filter(ranges, partition, limit=partition.size)
 
 
 def ranges_between(interval: Interval, partition: RangePartition) -> range:
-    """The ranges that an interval is made of; its ends are boundaries."""
+    """The ranges of an interval whose ends are boundaries."""
     first = 0 if interval.low is None else bisect_right(partition.boundaries, interval.low)
     if interval.high is None:
         return range(first, partition.ranges)
@@ -197,42 +178,35 @@ def _runs(ids: list[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _interval(partition: RangePartition, first: int, last: int) -> Interval:
-    low = None if first == 0 else partition.boundaries[first - 1]
-    return Interval(low, None if last == partition.ranges - 1 else partition.boundaries[last])
-
-
-# What becomes of ranges when the ranges of an attribute change. Law: a new range is in the new
-# sketch when any old range that shares a value with it is in the old one. So a range that was
-# split passes its membership to all its parts, a merged one is in if any part was, and the new
-# sketch holds every row of the old one: it is sound wherever the attribute is safe (superset
-# lemma of Niu et al., PVLDB 2021; Liu et al., EDBT 2026, section 7.4). NULL's range stays NULL's;
-# NaN is in the last range before and after.
-
-
 class Renumbering(Struct, frozen=True, dict=True):
-    """Map from the ranges of `old` to those of `new`, both on one attribute of one table."""
+    """Map from the ranges of `old` to those of `new`, both on one attribute of one table.
+
+    A new range is in the new sketch if any old range that shares a value with it is in the old one.
+    So the new sketch covers every row of the old one, and is sound wherever the attribute is safe
+    (superset lemma of Niu et al., PVLDB 2021; Liu et al., EDBT 2026, section 7.4). NULL's range
+    stays NULL's; NaN is in the last range before and after.
+    """
 
     old: RangePartition
     new: RangePartition
 
-    def ranges(self, held: RangeSet) -> RangeSet:
-        """The sketch `held` over the new ranges; at least all rows it stood for."""
+    def ranges(self, sketch: RangeSet) -> RangeSet:
+        """The sketch over the new ranges."""
         mask = np.zeros(self.new.size, dtype=np.bool_)
-        for range_id in held:
+        for range_id in sketch:
             mask[self.first[range_id] : self.last[range_id] + 1] = True
         return RangeSet.from_mask(mask)
 
     @cached_property
     def targets(self) -> Ints:
-        """The new range that holds all of an old one, -1 for one that was split."""
+        """For each old range the new range that contains it, -1 for one that was split."""
         return np.where(self.first == self.last, self.first, -1)
 
     def carried(self, counts: Ints) -> Ints:
         """Counts per old range as counts per new one, without those of split ranges."""
-        kept = self.targets >= 0
+        whole = self.targets >= 0
         result = np.zeros(self.new.size, dtype=np.int64)
-        np.add.at(result, self.targets[kept], counts[kept])
+        np.add.at(result, self.targets[whole], counts[whole])
         return result
 
     @cached_property

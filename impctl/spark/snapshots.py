@@ -17,8 +17,7 @@ from impctl.data.schema import Kind, quoted
 from impctl.errors import ImpctlError, TableError
 from impctl.spark.run import plain_failures
 from impctl.spark.session import few_listing_tasks, reader_options, spark_uri
-from impctl.tables.footers import hiding_columns
-from impctl.tables.rows import DataFiles
+from impctl.tables.files import DataFiles, hiding_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 # Columns that no filter in Parquet is asked about, because it would lose rows. Law: the rows and
 # their values are those of the frame; a condition on a guarded column is never handed down to the
-# files, where NaN and the sign of zero are told otherwise than in Spark (`tables.footers`). Every
+# files, where NaN and the sign of zero are told otherwise than in Spark (`tables.files`). Every
 # other column's conditions are, as before. A setting would do it for the whole session, all its
 # columns and other programs' reads.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import STRING, TEMPORAL, Column, Kind, SqlType
+from impctl.data.schema import STRING, Column, Kind
 from impctl.data.vector import Once
 from impctl.errors import (
     HistoryGoneError,
     LogDiffersError,
     SchemaChangedError,
-    StorageError,
     TableError,
     TableRecreatedError,
 )
+from impctl.tables.files import DataFiles
 from impctl.tables.log import (
     Action,
     FilesMark,
@@ -34,42 +34,34 @@ from impctl.tables.log import (
     leads_to,
     read_commits,
 )
-from impctl.tables.rows import (
-    DataFiles,
-    FileReader,
-    bare_rows,
-    is_hybrid,
-    read_failure,
-    spellings,
-)
-from impctl.tables.schema import TableSchema, arrow_type, read_schema, to_arrow_type
+from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import (
     CHANGE_FEED,
     DataFile,
     Positions,
     Snapshot,
+    TableSchema,
+    arrow_type,
     logged_file,
-    null_when_empty,
+    read_schema,
 )
 from impctl.tables.source import DeltaSource, other_history, recreated
-from impctl.tables.storage import READ_FAILURES, failure_text, file_uri, is_missing
+from impctl.tables.storage import file_uri
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from impctl.types import ColumnName, TableName, TableVersion
+    from impctl.types import ColumnName, TableVersion
 
-# The net change: rows that went and came again left out. Law: the sum of the weighted rows as a
-# bag is what it was; no row is left on both sides. Rows are the same where every column is, bit
-# by bit: 0.0 and -0.0 are not, so nothing is lost that some expression could tell apart. Cost:
-# one pass of grouping over the rows, which were read from files a moment ago.
+# The net change. Law: the sum of the weighted rows stays the same, and no row has both signs. Equal
+# rows are equal bit by bit, so -0.0 differs from 0.0, and no expression can tell the difference.
+# Cost: one grouping of rows that were just read.
 
-# What changed in a table between two versions, as rows with weights. Law: the weighted rows are
-# snapshot(until) minus snapshot(since) as a bag. A row that went and came again in all of the
-# columns that count may be left out. The change feed serves where it is on for the whole range,
-# nothing the query reads was altered within it, no deletion vector tells rows, and rows that were
-# copied from file to file are the same rows to Spark; else the two snapshots' files are compared;
-# else the history is gone, by name.
+# Law: the weighted rows are snapshot(until) minus snapshot(since) as a bag. A row that was removed
+# and added again with the same counted columns may be omitted. The change feed is used if it was on
+# for the whole range, the columns did not change, no deletion vector names rows, and copied rows
+# are the same rows to Spark. Otherwise the files of both snapshots are compared. Otherwise the
+# history is gone, by name.
 
 Weights = npt.NDArray[np.int64]
 _Versions = npt.NDArray[np.int64]
@@ -94,10 +86,10 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
     return kept.cast(table.schema), sums[left]
 
 
-# Files whose statistics tell one double only, beside which NaN may be hidden. Law: statistics
-# leave NaN out, and delta-rs 1.6.6 takes a column whose least and greatest value are one for that
-# value in every row: its reader of the feed gives it for NaN, and its DELETE, UPDATE and MERGE
-# write it, into change data and into rows that they copy. Such a file is compared, not fed.
+# Files with one double in their statistics, which may hide NaN. Law: statistics omit NaN, and
+# delta-rs 1.6.6 may give a column whose minimum and maximum are equal that value in every row: when
+# it reads the feed, and when a DELETE, UPDATE or MERGE writes change data or copies rows. Such
+# files are compared instead.
 
 
 def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
@@ -127,12 +119,11 @@ def may_have_hidden_nan(
     )
 
 
-# Whether files that commits add are new to the table, and files that they remove were in it. Law:
-# a change feed takes every row of an added file for inserted and every row of a removed one for
-# deleted, where a commit has no change data. That is so only where the file was not in the table,
-# or was; an entry for a file that is there already takes the place of the older one. It is
-# believed of commits that Spark or an operation of deltalake composed; for others the files are
-# looked up. Cost: one snapshot, the one at the start, if there are such others.
+# Whether a feed counts a file twice. Law: without change data, a feed takes every row of an added
+# file as inserted and every row of a removed one as deleted. That is right only if the added file
+# was not in the table and the removed one was; an entry for a present file replaces the older
+# entry. Commits of Spark and operations of deltalake are trusted; for others the files are looked
+# up. Cost: the snapshot at the start, if there are others.
 
 _OF_DELTALAKE = "delta-rs:"
 
@@ -183,11 +174,10 @@ def _uris(path: str, actions: Sequence[Action], wanted: str) -> list[str]:
     return [file_uri(path, body["path"]) for name, body in actions if name == wanted]
 
 
-# Whether the change data that a commit wrote hold all of its rows, as they were. Law: an update
-# has two images in its change data of each row that it says it updated. delta-rs leaves an old
-# image out that equals another row's new one, and that new one too: sums of rows agree and rows
-# are missing (seen in 1.6.6). With fewer rows than told, or none told, files are compared; so are
-# they where a double may have been written for NaN (`tables.changes`).
+# Whether change data are complete. Law: change data have two images of each updated row. delta-rs
+# omits an old image that equals another row's new one, and that new one too, so sums agree but rows
+# are missing (seen in 1.6.6). If there are fewer rows than counted, or no count, files are
+# compared, and also if a double may have replaced NaN.
 
 _WRITER = "delta-rs"
 _IMAGES: Mapping[str, Mapping[str, int]] = {
@@ -238,11 +228,9 @@ def _rows(after: Snapshot, paths: Sequence[str]) -> int:
     return rows
 
 
-# The difference of two snapshots, by comparing their data files and deletion vectors. Law: a file
-# in both snapshots contributes only the rows whose deletion changed; a file in one of them
-# contributes all its rows, but for those that a writer only copied, where it is said by which
-# columns a row is the same. The sum is snapshot(after) minus snapshot(before), as a bag. Cost:
-# the rows of the differing files.
+# The difference of two snapshots, by their files and deletion vectors. Law: a file in both
+# contributes only rows whose deletion changed; a file in one contributes all its rows. The sum is
+# snapshot(after) minus snapshot(before), as a bag. Cost: the rows of the differing files.
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
@@ -311,12 +299,9 @@ def _deleted(file: DataFile) -> Positions:
     return _NONE if file.deleted is None else file.deleted
 
 
-# The change feed, read from the files that the commits name. Law: what the Delta protocol says of
-# one commit: where it has change data, these files are all of its change; else every row of an
-# added file was inserted and every row of a removed one deleted. A range with values that stand
-# in the log only (partition columns) is left to deltalake's reader as a whole; so is one with
-# deletion vectors and no change data, for which no feed is asked. Why: opening these files takes
-# a tenth of the time that reader takes.
+# The change feed, read from the files that the commits name. Law, by the Delta protocol: if a
+# commit has change data, these files are its whole change; otherwise every row of an added file was
+# inserted and every row of a removed one deleted. Values of partition columns come from the log.
 
 CHANGE_TYPE = "_change_type"
 """Column of a change data file with the kind of change."""
@@ -325,11 +310,11 @@ _WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage":
 
 
 class FeedRows(Struct, frozen=True):
-    """The requested columns, a weight per row, and on request the versions of the commits."""
+    """The requested columns, and per row a weight and the version of its commit."""
 
     table: pa.Table
     weights: Weights
-    versions: _Versions | None
+    versions: _Versions
 
 
 class _FeedPart(Struct, frozen=True):
@@ -343,13 +328,12 @@ class _FeedPart(Struct, frozen=True):
 def read_feed_files(
     commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
 ) -> FeedRows | None:
-    """The rows inserted and deleted after `since`; None if another reader must answer."""
-    if any(name in after.partition_columns for name in columns):
-        return None
-    parts = _parts(commits, since, after.path)
+    """The rows inserted and deleted after `since`; None if a file is gone, or if the log or a file
+    does not say what a file's rows are."""
+    wanted = [after.readable(name) for name in columns]
+    parts = _parts(commits, since, after, wanted)
     if parts is None:
         return None
-    wanted = [after.readable(name) for name in columns]
     files = [part.file for part in parts]
     rows = FileReader(after, wanted, files)
     typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)], files)
@@ -383,177 +367,27 @@ def _row_weights(table: pa.Table) -> Weights | None:
     return weights
 
 
-def _parts(commits: LogCommits, since: TableVersion, path: str) -> list[_FeedPart] | None:
+def _parts(
+    commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[Column]
+) -> list[_FeedPart] | None:
+    partitions = [column.name for column in columns if column.name in after.partition_columns]
     parts: list[_FeedPart] = []
     for version, actions in enumerate(commits.fed(), start=since + 1):
         for name, body in actions:
-            if body.get("deletionVector") is not None:
+            # An entry that removes a file need not have its partition.
+            values = body.get("partitionValues") or {}
+            if body.get("deletionVector") is not None or any(p not in values for p in partitions):
                 return None
             weight = {"add": 1, "remove": -1, "cdc": None}[name]
-            file = logged_file(path, body["path"], body.get("size"))
-            parts.append(_FeedPart(file, weight, version))
+            file = logged_file(after.path, body["path"], body.get("size"))
+            # The protocol reads an empty text as NULL.
+            texts = {partition: values[partition] or None for partition in partitions}
+            parts.append(_FeedPart(replace(file, partition_values=texts), weight, version))
     return parts
 
 
-# Rows of the change feed with weights. Law: +1 for an insertion and the image after an update, -1
-# for a deletion and the image before; every range is closed at a pinned version, because the
-# reader cuts longer ones short in silence.
-
-_VERSION = "_commit_version"
-OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})
+OWN_COLUMNS = frozenset({CHANGE_TYPE, "_commit_version", "_commit_timestamp"})
 """Columns the feed adds; a table with such a column cannot be read through it."""
-_FILES_MAY_SERVE = (
-    "Invalid table version",
-    "not enabled",
-    "missing required field",
-    # Of a feature that impctl ignores (`tables.storage`).
-    "Unsupported table features required",
-)
-"""Messages of deltalake after which comparing files may work."""
-_INSERTED = pa.array(["insert", "update_postimage"])
-
-
-def read_change_feed(
-    source: DeltaSource,
-    since: TableVersion,
-    after: Snapshot,
-    commits: LogCommits,
-    columns: tuple[ColumnName, ...],
-    *,
-    with_versions: bool,
-) -> FeedRows | None:
-    """The feed of `commits`, those after `since`. None if a file or commit is gone, if deltalake
-    would not find a column, or if entries of removed files lack what deltalake requires."""
-
-    direct = read_feed_files(commits, since, after, columns)
-    if direct is not None:
-        return direct if with_versions else replace(direct, versions=None)
-    if not _is_complete(commits):
-        return None
-    footers, doubles = list(_footers(after, commits)), fractional_columns(after, columns)
-    if _is_spelled_differently(footers, columns):
-        return None
-    if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
-        return None
-    extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
-    DataFiles(after).check(logged_file(after.path, path) for path in commits.files())
-    result = _loaded(source, since + 1, after.version, columns, extra)
-    if result is None:
-        return None
-    inserted = pc.is_in(result.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
-    weights = inserted.to_numpy().astype(np.int64) * 2 - 1
-    arrays = []
-    for name in columns:
-        kind = after.column(name).type
-        column = _typed(result.column(name), kind, source.name, name)
-        if kind.kind is Kind.STRING and name in after.partition_columns:
-            column = null_when_empty(column)
-        arrays.append(column)
-    versions = result.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
-    table = (
-        pa.Table.from_arrays(arrays, names=list(columns)) if columns else bare_rows(len(weights))
-    )
-    return FeedRows(table, weights, versions)
-
-
-def _loaded(
-    source: DeltaSource,
-    starting: TableVersion,
-    ending: TableVersion,
-    columns: tuple[ColumnName, ...],
-    extra: list[ColumnName],
-) -> pa.Table | None:
-    """The rows of deltalake's feed reader; None if comparing files may work."""
-    # deltalake reads these as SQL: a name that is not quoted would be folded to lower case.
-    quoted = ['"' + name.replace('"', '""') + '"' for name in columns]
-    try:
-        return pa.table(
-            source.delta.load_cdf(
-                starting_version=starting, ending_version=ending, columns=[*quoted, *extra]
-            )
-        )
-    except BaseException as error:
-        # A panic of deltalake is no Exception; what else is none passes below.
-        if _may_serve_otherwise(error):
-            return None
-        if not isinstance(error, READ_FAILURES):
-            raise
-        raise StorageError(
-            f"Reading the change feed of table `{source.name}` failed: {failure_text(error)}",
-            hint=f"check that `{source.path}` can be read, then run the command again",
-        ) from error
-
-
-def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: ColumnName) -> Any:
-    try:
-        return to_arrow_type(column, kind)
-    except pa.ArrowException as error:
-        raise TableError(
-            f"Column `{name}` in the change feed of table `{table}` is not of type `{kind}`: "
-            f"{failure_text(error)}",
-            hint="run `impctl capture`",
-            code="change_feed_type_differs",
-        ) from error
-
-
-def is_misread(after: Snapshot, commits: LogCommits) -> bool:
-    """Whether a file of the feed holds times that deltalake misreads: INT96, or Spark 2's
-    calendar."""
-    return any(
-        is_hybrid(footer.metadata)
-        or any(
-            footer.schema.column(at).physical_type == "INT96" for at in range(len(footer.schema))
-        )
-        for footer in _footers(after, commits)
-    )
-
-
-def _is_spelled_differently(
-    footers: Sequence[pq.FileMetaData], columns: tuple[ColumnName, ...]
-) -> bool:
-    """Whether a file of the feed spells one of the columns in different case. deltalake reads such
-    a column as NULL, while Spark finds it."""
-    for footer in footers:
-        present = spellings(_names_in(footer.schema))
-        if any(present.get(name.lower(), [name]) != [name] for name in columns):
-            return True
-    return False
-
-
-def _is_complete(commits: LogCommits) -> bool:
-    """Whether entries that remove files have size and partition, which the protocol makes optional.
-    Without them deltalake fails or panics."""
-    removed = [body for actions in commits.fed() for name, body in actions if name == "remove"]
-    return all(
-        body.get("size") is not None and body.get("partitionValues") is not None for body in removed
-    )
-
-
-def _names_in(schema: pq.ParquetSchema) -> frozenset[ColumnName]:
-    """The names of a file's columns, including nested ones; names with a dot look like nested
-    ones."""
-    paths = [schema.column(at).path for at in range(len(schema))]
-    return frozenset([*paths, *(path.split(".")[0] for path in paths)])
-
-
-def _footers(after: Snapshot, commits: LogCommits) -> Iterator[pq.FileMetaData]:
-    """Footers of the files of the feed, without missing files: the feed fails if it needs these."""
-    opened = DataFiles(after)
-    for path in commits.files():
-        file = logged_file(after.path, path)
-        try:
-            yield opened.footer(file)
-        except READ_FAILURES as error:
-            if not is_missing(error):
-                raise read_failure(after, file, error) from error
-
-
-def _may_serve_otherwise(error: BaseException) -> bool:
-    """Whether comparing files may work: something the feed needs is missing."""
-    if isinstance(error, READ_FAILURES):
-        text = failure_text(error)
-        return is_missing(error) or any(phrase in text for phrase in _FILES_MAY_SERVE)
-    return type(error).__name__ == "PanicException"
 
 
 _RECREATED_HINT = "the path now holds another table; run `impctl capture`"
@@ -626,9 +460,7 @@ def read_changes(
         if commits.only_move_rows:
             changes: Changes | None = no_changes(after, wanted)
         else:
-            changes = _from_change_feed(
-                source, since, after, before, commits, wanted, with_versions
-            )
+            changes = _from_change_feed(since, after, before, commits, wanted, with_versions)
         if changes is not None:
             return _checked(replace(changes, ending=after), held)
     return _file_diff(start(), source.snapshot(until), wanted, net_by)
@@ -819,7 +651,6 @@ def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
 
 
 def _from_change_feed(
-    source: DeltaSource,
     since: TableVersion,
     after: Snapshot,
     before: Snapshot | None,
@@ -832,18 +663,15 @@ def _from_change_feed(
         return None
     if before is not None and not _is_steady(before, after, commits, columns):
         return None
-    if commits.feed_needs_vectors:
-        # deltalake takes the deleted rows of a vector for the remaining ones.
-        return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
-        return None
-    kinds = {after.column(name).type.kind for name in columns}
-    if kinds & TEMPORAL and is_misread(after, commits):
         return None
     if not has_complete_feed(after, commits, columns):
         return None
-    feed = read_change_feed(source, since, after, commits, columns, with_versions=with_versions)
-    return None if feed is None else Changes(feed.table, feed.weights, "change_feed", feed.versions)
+    feed = read_feed_files(commits, since, after, columns)
+    if feed is None:
+        return None
+    versions = feed.versions if with_versions else None
+    return Changes(feed.table, feed.weights, "change_feed", versions)
 
 
 def _is_steady(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,40 +17,18 @@ import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.errors import (
-    HistoryGoneError,
-    TableError,
-)
-from impctl.tables.snapshot import (
-    Snapshot,
-    logged_file,
-)
-from impctl.tables.source import DeltaSource
-from impctl.tables.storage import READ_FAILURES, file_uri
-
-if TYPE_CHECKING:
-    from impctl.types import TableName, TableVersion
-import hashlib
-import json
-import os
-import re
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from functools import cached_property
-from typing import TYPE_CHECKING
-
-from impctl.errors import ImpctlError
+from impctl.errors import HistoryGoneError, ImpctlError, TableError
 from impctl.forecast import KEPT, Arrival, History
-from impctl.tables.source import advance, refresh
-from impctl.tables.storage import local_path, read_text
+from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.tables.source import DeltaSource, advance, refresh
+from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
 
 if TYPE_CHECKING:
     from impctl.types import TableName, TableVersion
 
 
-# A mark of one commit, so that a table's history is known again. Law: equal marks mean equal log
-# entries; a log entry that was cleaned away, or lies on remote storage, has no mark, and then
-# nothing is concluded from it.
+# Marks of commits, by which a table's history is recognized. Law: equal marks mean equal log
+# entries. An entry that is cleaned up or remote has no mark, which proves nothing.
 
 
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:
@@ -64,8 +49,8 @@ def _entry_path(source: DeltaSource, version: TableVersion) -> str | None:
     return None if folder is None else os.path.join(folder, f"_delta_log/{version:020}.json")
 
 
-# The log's commits between two versions, read as text. Law: `read_commits` answers only when
-# every commit of the range was read; it never guesses.
+# Commits between two versions. Law: `read_commits` answers only if it read every commit of the
+# range.
 
 Action = tuple[str, Any]
 
@@ -133,13 +118,6 @@ class LogCommits(Struct, frozen=True, dict=True):
             yield change_data or [action for action in actions if is_of_rows(action)]
 
     @property
-    def feed_needs_vectors(self) -> bool:
-        """Whether a change feed needs rows of deletion vectors, such as after DELETE in Spark."""
-        return any('"deletionVector"' in text for text in self.texts) and any(
-            body.get("deletionVector") is not None for actions in self.fed() for _, body in actions
-        )
-
-    @property
     def changed_bytes(self) -> int:
         """Bytes of the files a change feed would read; a file of unknown size counts 0."""
         return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
@@ -204,13 +182,13 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     )
 
 
+# The time of a commit: its own statement, else that of the entry's file. Law: times are seconds
+# since 1970, finite and not negative. A statement that cannot be a time (text, NaN, more than some
+# thousand years) is ignored. Times may lie in the future or go back; `forecast` and
+# `service.schedule.due` correct that.
+
 _TIMES = ("inCommitTimestamp", "timestamp")
 """Milliseconds since 1970; the first is monotonic, by its writer, the second a machine's clock."""
-# When a commit came: by its own word, else by the file of its log entry. Law: seconds since 1970,
-# finite and not negative; what a commit says that can be no time (text, NaN, more than some
-# thousand years) counts as not said. Times are as written, so they may lie in the future or go
-# back: who reckons with them sets that right (`forecast`, `service.schedule.due`).
-
 _LATEST_MS = 1e14
 
 
@@ -237,9 +215,9 @@ def _seconds(milliseconds: Any) -> float | None:
     return float(milliseconds) / 1000 if is_time else None
 
 
-# Whether a table's log has grown or is another one, found without opening the table again. Law:
-# on the local disk a replaced, cleaned-up or shortened log looks new, never the same. Elsewhere
-# only a newer version shows; so who watches opens the table again from time to time.
+# Whether a table's log has grown or is another one, without opening the table again. Law: a local
+# log that was replaced, cleaned up or shortened never looks unchanged. Of a remote log only a newer
+# version shows, so a watcher opens the table again from time to time.
 
 _Stat = tuple[int, int, int]
 
@@ -321,9 +299,8 @@ def _stat(path: str) -> _Stat | None:
     return result.st_ino, result.st_mtime_ns, result.st_size
 
 
-# The commits of a table one by one: when each came, and how much it changed, by the log alone.
-# Law: no data file is opened. Commits that only move rows are told as such; a size that the log
-# does not tell is None. Times are as written (`tables.log`).
+# The time and size of each commit. Law: no data file is opened. A size that the log does not state
+# is None.
 
 
 class Committed(Struct, frozen=True):
@@ -365,10 +342,10 @@ def _sizes_of(source: DeltaSource, commits: LogCommits) -> list[Committed]:
     return result
 
 
-# A table's commits as numbers, read from its log and added to those known before. Law: reads
-# entries of the log alone, and of those only what was not looked at before; no more than `KEPT`
-# at once. Commits that only move rows, or change none, are no arrivals; nor is the one that made
-# the table. An entry that is gone or damaged leaves a gap, which is noted; what is known stays.
+# The history of a table, extended by new entries of its log. Law: only entries that were not read
+# before are read, at most `KEPT` at once. Commits that only move rows or change none are no
+# arrivals, nor is the commit that created the table. A missing or damaged entry leaves a gap, which
+# is marked.
 
 _ELSEWHERE = 40
 """Entries read concurrently where each is a request to an object store."""
@@ -496,9 +473,9 @@ def _operation(actions: Sequence[Action]) -> str:
     return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
-# Whether the change since a version can still be read: the log's entries, and the files they
-# name. Law: looks, reads no data; what is called gone is really not there, by the change feed and
-# by comparing snapshots both. Whether files exist is looked at on the local disk only.
+# Whether the change since a version can still be read. Law: no data is read. A change is gone only
+# if neither the change feed nor a comparison of snapshots can give it. Only local files are checked
+# for existence.
 
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
@@ -527,10 +504,10 @@ def _missing(uris: Iterable[str]) -> str | None:
     return next((uri for uri in uris if not os.path.exists(uri)), None)
 
 
-# How large a change is, told from the log alone. Law: no data file is opened. `rows` are those
-# that the change feed would give, or more where a writer does not count what it deleted and
-# updated; None where a commit does not tell. A writer's own count is believed, because the number
-# is only ever shown or fed to an estimate.
+# The size of a change, by the log alone. Law: no data file is opened. `rows` counts the rows that
+# the change feed gives, or more if a writer does not count what it deleted and updated; None if a
+# commit does not say. A writer's count is trusted, because the number is only shown or used in an
+# estimate.
 
 _INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
 _SIGNS_OF_METRIC = {
@@ -664,10 +641,6 @@ def _records_of(body: Mapping[str, Any]) -> int | None:
     return rows if isinstance(rows, int) else None
 
 
-# What a table went through since a version, by what its log says. Law: reads the log only, never
-# a data file.
-
-
 class PendingCommits(Struct, frozen=True):
     """Commits since a version, and what they changed; None if the log does not say."""
 
@@ -704,9 +677,9 @@ def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
     return {path: rows for path, rows in named if rows is not None}
 
 
-# How long a table keeps what maintaining needs: the commits of its log, and deleted files. Law:
-# durations are read as Delta writes them (`interval 1 week 2 days`); a text that is not
-# understood is None, never a default. Without a setting Delta's own defaults hold.
+# How long commits and deleted files are kept. Law: durations are read as Delta writes them
+# (`interval 1 week 2 days`). A text that is not understood is None, never a default. Without a
+# setting Delta's defaults apply.
 
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
@@ -770,12 +743,11 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
         return None
 
 
-# Whether rows that a commit copied from file to file are the same rows to Spark. Law: a copy is
-# believed where Spark made it, or where the file that was copied is there and holds nothing that
-# deltalake misreads (`tables.footers`), in any column: the change feed names no row that was
-# merely copied, and an OPTIMIZE names none at all. Copies by others are not believed in tables
-# with deletion vectors, which some writers leave out of account. Cost: one small read per file
-# that a writer other than Spark removed, before any that the feed itself needs.
+# Whether the rows that a commit copied are the same rows to Spark. Law: a copy is trusted if Spark
+# made it, or if the copied file exists and has no column that deltalake misreads (`tables.files`).
+# For the change feed omits copied rows, and an OPTIMIZE has none. In tables with deletion vectors,
+# which some writers ignore, no other writer's copy is trusted. Cost: one small read per file that a
+# writer other than Spark removed.
 
 _VECTORS = "deletionVectors"
 _AT_ONCE = 8
@@ -784,8 +756,7 @@ _AT_ONCE = 8
 
 def has_faithful_copies(commits: LogCommits, after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
-    from impctl.tables.footers import ExpectedNames
-    from impctl.tables.rows import DataFiles
+    from impctl.tables.files import DataFiles, ExpectedNames
 
     paths = copied_by_others(commits)
     if not paths:
@@ -818,11 +789,10 @@ def copied_by_others(commits: LogCommits) -> list[str]:
     ]
 
 
-# A mark of the files a table consists of, so that its history is known where the log was cleaned.
-# Law: equal marks mean the same files (path, size, number of deleted rows), whatever their order;
-# the mark of a version plus the files that commits add, minus those they remove, is the mark of
-# the version they lead to. Like a checksum it finds accidents, not forgery. Cost: one columnar
-# pass over the add actions, no data file.
+# A mark of a table's files, by which its history is recognized after its log was cleaned up. Law:
+# equal marks mean the same files (path, size, number of deleted rows) in any order. The mark of a
+# version plus the files that commits add minus those they remove is the mark of the later version.
+# Like a checksum, it detects accidents, not forgery. Cost: one columnar pass over the add actions.
 
 _Words = npt.NDArray[np.uint64]
 _Numbers = npt.NDArray[np.int64]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import stat
+import datetime as dt
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,36 +13,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from impctl.data.keys import key_codes, normalise
 from impctl.data.memory import SMALL, reserve
-from impctl.data.schema import Column, Kind, SqlType
+from impctl.data.schema import Column, Kind
+from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.errors import (
-    HistoryGoneError,
-    ImpctlError,
-    StorageError,
     TableError,
-    UnsupportedError,
     pass_out_of_memory,
 )
 from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, exact_filter, range_filter
-from impctl.tables.prune import kept_files
-from impctl.tables.schema import arrow_type, to_arrow_type
+from impctl.tables.files import DataFiles, check_calendar, hybrid_columns, read_failure, spellings
 from impctl.tables.snapshot import (
     ColumnBounds,
     DataFile,
     Flags,
     Positions,
     Snapshot,
-    outside_table,
+    arrow_type,
     places_in,
+    to_arrow_type,
 )
-from impctl.tables.statistics import file_bounds
+from impctl.tables.statistics import file_bounds, kept_files, prune_to_values
 from impctl.tables.storage import (
     READ_FAILURES,
-    below_root,
-    failure_text,
-    is_missing,
-    local_path,
-    object_store,
 )
 
 if TYPE_CHECKING:
@@ -50,233 +43,13 @@ if TYPE_CHECKING:
 
     from impctl.data.vector import Ints
     from impctl.sketch.partition import RangePartition
+    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
-# Data files whose old dates and times Spark reads differently from everybody else. Law: a column
-# written in the hybrid calendar (by Spark 2, as INT96 by Spark 3.0, or in the legacy mode of a
-# later one) is read here only while no value of it lies before the calendars part; otherwise the
-# column is refused.
 
-_FIRST_SAFE_DAY = -141427
-"""1582-10-15: since then both calendars name the same days."""
-_FIRST_SAFE_MICROSECOND = -2208988800000000
-"""1900-01-01: since then zone offsets agree too, as Spark itself assumes."""
-_LEGACY_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
-_SPARK_VERSION = b"org.apache.spark.version"
-_FIRST_PROLEPTIC = b"3.0.0"
-_FIRST_PROLEPTIC_INT96 = b"3.1.0"
-"""Spark 3.0 still wrote INT96 in the old calendar, and Spark compares the versions as texts."""
-
-
-def is_hybrid(footer: Mapping[bytes, bytes] | None, *, as_int96: bool = False) -> bool:
-    """Whether a Parquet footer declares the file's dates to be in the hybrid calendar. `as_int96`
-    is about timestamps of that physical type."""
-    if footer is None:
-        return False
-    first = _FIRST_PROLEPTIC_INT96 if as_int96 else _FIRST_PROLEPTIC
-    version = footer.get(_SPARK_VERSION)
-    return any(mark in footer for mark in _LEGACY_MARKS) or (
-        version is not None and version < first
-    )
-
-
-def hybrid_columns(file: pq.FileMetaData, columns: Iterable[str]) -> frozenset[str]:
-    """Those of these columns (leaves) whose dates and times are in the hybrid calendar."""
-    if is_hybrid(file.metadata):
-        return frozenset(columns)
-    if not is_hybrid(file.metadata, as_int96=True):
-        return frozenset()
-    leaves = (file.schema.column(at) for at in range(len(file.schema)))
-    return frozenset(columns) & {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
-
-
-def is_surely_modern(file: pq.FileMetaData, at: int) -> bool:
-    """Whether the leaf at this index holds no date or time from before the calendars agree. True
-    for a leaf of another type; False if a row group lacks its least value."""
-    leaf = file.schema.column(at)
-    kind = leaf.logical_type
-    if leaf.physical_type != "INT96" and kind.type not in ("DATE", "TIMESTAMP"):
-        return True
-    if kind.type == "TIMESTAMP" and "microseconds" not in kind.to_json():
-        return False
-    limit = _FIRST_SAFE_DAY if kind.type == "DATE" else _FIRST_SAFE_MICROSECOND
-    chunks = (file.row_group(group).column(at) for group in range(file.num_row_groups))
-    return all(_starts_at(chunk, limit) for chunk in chunks)
-
-
-def _starts_at(chunk: Any, limit: int) -> bool:
-    """Whether a column chunk's statistics exclude values below this one."""
-    if not chunk.is_stats_set:
-        return False
-    stated = chunk.statistics
-    if stated.null_count == chunk.num_values:
-        return True
-    return stated.has_min_max and isinstance(stated.min_raw, int) and stated.min_raw >= limit
-
-
-def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
-    """Raise TableError if a value of a hybrid file lies where the calendars differ."""
-    if kind.kind is Kind.DATE:
-        numbers, limit = values.cast(pa.int32()), _FIRST_SAFE_DAY
-    elif kind.kind is Kind.TIMESTAMP:
-        numbers, limit = values.cast(pa.int64()), _FIRST_SAFE_MICROSECOND
-    else:
-        return
-    lowest = pc.min(numbers).as_py()
-    if lowest is not None and lowest < limit:
-        raise TableError(
-            f"Column `{column}` has old dates or times in the calendar of Spark 2: {uri}",
-            hint="rewrite the file with Spark 3.1 or newer, or remove the column from the query",
-            code="legacy_calendar",
-        )
-
-
-# Opening a table's data files, in this one place. Law: the log only chooses among files below the
-# table's folder, or below a folder that the workload names as `clone_of`. A name in the log never
-# selects a file system, a host or an option, so reading a table on the disk causes no network
-# access. FIFOs, devices and links that lead out of the folder are refused before anything opens
-# them. Cost: one `lstat` for each local file.
-
-
-class DataFiles:
-    """The data files of one snapshot, including its change data and removed files. An object store
-    need not be asked for the sizes of `files`."""
-
-    def __init__(self, snapshot: Snapshot, files: Iterable[DataFile] = ()) -> None:
-        self._snapshot = snapshot
-        self._known = tuple(files)
-        self._stores: dict[str, Any] = {}
-        self._folders: dict[str, bool] = {}
-        """Whether a local folder, links followed, lies below its root."""
-
-    def open(self, file: DataFile, *, buffer: int = 0) -> pq.ParquetFile:
-        """The file, to be closed by the caller; OSError or ArrowException if it is unreadable. With
-        a `buffer` columns of a local file are read in pieces of so many bytes; in an object store
-        that would be many requests. UnsupportedError for a file that the table must not have."""
-        import pyarrow.parquet as pq
-
-        store, name, is_local = self._place(file)
-        return pq.ParquetFile(
-            name,
-            filesystem=store,
-            buffer_size=buffer if is_local else 0,
-            coerce_int96_timestamp_unit="us",
-        )
-
-    def footer(self, file: DataFile) -> pq.FileMetaData:
-        """The Parquet metadata of the file; errors as for `open`."""
-        import pyarrow.parquet as pq
-
-        store, name, _ = self._place(file)
-        return pq.read_metadata(name, filesystem=store)
-
-    def try_footer(self, file: DataFile) -> pq.FileMetaData | None:
-        """Like `footer`; None if the file cannot be read."""
-        try:
-            return self.footer(file)
-        except READ_FAILURES:
-            return None
-
-    def check(self, files: Iterable[DataFile]) -> None:
-        """UnsupportedError if one of these must not be opened; for other readers."""
-        for file in files:
-            self._check_local(file, self._root(file)[0])
-
-    def _place(self, file: DataFile) -> tuple[Any, str, bool]:
-        """The file system of the file, its name there, and whether it is on the local disk."""
-        root, name = self._root(file)
-        self._check_local(file, root)
-        if root not in self._stores:
-            self._stores[root] = self._store(root)
-        is_local = local_path(root) is not None
-        return self._stores[root], file.uri if is_local else name, is_local
-
-    def _root(self, file: DataFile) -> tuple[str, str]:
-        """The root that the file lies below, and its path from there."""
-        for root in self._snapshot.roots:
-            name = below_root(root, file.uri)
-            if name is not None:
-                return root, name
-        raise outside_table(self._snapshot.table, file.uri)
-
-    def _store(self, root: str) -> Any:
-        if local_path(root) is not None:
-            import pyarrow.fs as pa_fs
-
-            return pa_fs.LocalFileSystem()
-        names = ((below_root(root, file.uri), file.size) for file in self._known)
-        sizes = {name: size for name, size in names if name and size}
-        return object_store(root, self._snapshot.storage_options, sizes)
-
-    def _check_local(self, file: DataFile, root: str) -> None:
-        if local_path(root) is None:
-            return
-        try:
-            mode = os.lstat(file.uri).st_mode
-        except OSError:
-            return  # Its reader reports the error.
-        folder = os.path.dirname(file.uri)
-        if folder not in self._folders:
-            self._folders[folder] = _is_inside(folder, root)
-        is_inside = self._folders[folder]
-        if stat.S_ISLNK(mode):
-            is_inside = is_inside and _is_inside(file.uri, root)
-            mode = os.stat(file.uri).st_mode if os.path.exists(file.uri) else stat.S_IFREG
-        if not is_inside:
-            raise outside_table(self._snapshot.table, file.uri)
-        if not stat.S_ISREG(mode):
-            raise UnsupportedError(
-                f"A data file of table `{self._snapshot.table}` is not a regular file: {file.uri}",
-                hint="the table's log lists it; check who writes to the table",
-                code="data_file_irregular",
-            )
-
-
-def _is_inside(path: str, root: str) -> bool:
-    """Whether a local path lies below the root, or is it, once links are followed."""
-    real, top = os.path.realpath(path), os.path.realpath(root)
-    return real == top or real.startswith(os.path.join(top, ""))
-
-
-def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> ImpctlError:
-    """The error for a data file that could not be read."""
-    if is_missing(error):
-        return HistoryGoneError(
-            f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"
-            f" data file {file.uri} is gone",
-            hint="run `impctl capture`; to keep files longer, raise "
-            "`delta.deletedFileRetentionDuration` before the next VACUUM",
-        )
-    return StorageError(
-        f"Reading a data file of table `{snapshot.table}` failed: {failure_text(error)}",
-        hint=f"check that the file can be read: {file.uri}",
-    )
-
-
-# Whether the rows of a snapshot are simply those of its files, for readers that know no Delta.
-# Law: nothing that such a reader would get wrong is passed over: rows that are deleted but still
-# there, columns that are not in the files or have other names there.
-
-
-def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
-    """Why its rows are not those of its files; empty if they are. A reader that `reads_folders`
-    takes the values of partition columns from their names (`day=2026-01-31`)."""
-    if snapshot.column_mapping is not None:
-        return "it uses column mapping"
-    # Delta does not require that the path of a file names its partition.
-    folders = [f"/{column}=" for column in snapshot.partition_columns]
-    is_in_folders = all(name in file.uri for file in snapshot.files for name in folders)
-    if folders and not (reads_folders and is_in_folders):
-        return "it has partition columns"
-    if any(file.deleted is not None for file in snapshot.files):
-        return "it has deletion vectors"
-    return ""
-
-
-# Rows of a snapshot's files as Arrow, read without a JVM. Law: columns are read by physical name,
-# found without regard to case as Spark does, and handed out by logical name in `tables.schema`
-# form; partition columns come from the log, columns a file lacks are NULL, deleted rows are left
-# out. Equal, as a bag, to what Spark reads.
+# Law: the rows are those that Spark reads, as a bag. Columns are found by physical name regardless
+# of case, and returned by logical name in the types of `tables.snapshot`. Partition columns come
+# from the log, columns that a file lacks are NULL, and deleted rows are omitted.
 
 _SLICES = 2
 """Slices of a row group to choose from: those before one are decoded too."""
@@ -550,14 +323,6 @@ def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
     return table.filter(pa.array(kept))
 
 
-def spellings(present: Iterable[str]) -> dict[str, list[str]]:
-    """The names a file has, by their form in lower case."""
-    result: dict[str, list[str]] = {}
-    for name in present:
-        result.setdefault(name.lower(), []).append(name)
-    return result
-
-
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
     """A partition column of one file: the same value in every row. Raises TableError for a text
     that Arrow cannot read, such as a year after 9999."""
@@ -580,11 +345,11 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
         ) from error
 
 
-# What is read of a snapshot for a sketch: files in parts, each with the few ranges it needs. Law:
-# there is a set of whole ranges, the sketch's and perhaps some between them, of which the parts
-# give all rows and no others; so every group is seen whole or not at all, if it lies in one
-# range. A file is in one part at most; a part without a filter has rows of these ranges alone. No
-# filter has more than `MAX_INTERVALS` intervals and one for NaN.
+# What a sketch reads: files in parts, each with the few ranges it needs. Law: the parts return
+# exactly the rows of some whole ranges, those of the sketch and perhaps some between them. So every
+# group within one range is complete or absent. A file is in at most one part. All rows of a part
+# without a filter are in these ranges. No filter has more than `MAX_INTERVALS` intervals and one
+# for NaN.
 
 MAX_PARTS = 16
 """Parts with a filter: each is planned by Spark and read by its own tasks."""
@@ -698,3 +463,242 @@ class _FilePlaces(Struct, frozen=True):
             last = max(last, end)
         if len(others):
             yield others[start:]
+
+
+# Values that rows are looked up by. Law: every row with a wanted value matches, where values are
+# equal as join keys are: NaN to NaN, -0.0 to 0.0, and NULL to NULL if NULL is wanted. Doubles and
+# wide decimals are compared by the codes of their keys, so a wrong row matches once in 2^64. Cost:
+# some nanoseconds per row.
+
+
+class WantedValues(Struct, frozen=True):
+    """The distinct values of `values`, prepared for comparison with many rows."""
+
+    values: Vector
+    distinct: pa.Array
+    has_null: bool
+
+    @classmethod
+    def of(cls, values: Vector) -> WantedValues:
+        valid = values.validity()
+        known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
+        return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
+
+    def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
+        """Whether one lies between two integers or dates, or is NULL where there are NULLs."""
+        if self.has_null and has_null:
+            return True
+        mine = self.distinct.to_numpy(zero_copy_only=False)
+        return bool(((mine >= low) & (mine <= high)).any())
+
+    def held_by(self, column: Vector) -> Bools:
+        """Which rows have one of the values; shape (n,). The column has the values' type."""
+        mine = _comparable(column)
+        result = pc.is_in(mine, value_set=self.distinct.cast(mine.type))
+        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+        mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
+        if column.valid is None:
+            return mask
+        return mask | ~column.valid if self.has_null else mask & column.valid
+
+
+def _comparable(column: Vector) -> Any:
+    """The column in a form Arrow compares correctly: unchanged, or by the codes of its keys."""
+    if column.is_textual:
+        return column.values
+    if column.values.dtype.kind in "iub":
+        return pa.array(column.values)
+    return pa.array(key_codes([normalise(column)], len(column)))
+
+
+# Row groups and their bounds. Law: only integers and dates have bounds, if the writer gives both
+# and counts NULLs. Writers cut texts, and bounds of doubles hide NaN and the signs of zero. The
+# file's metadata is trusted.
+
+_EPOCH = dt.date(1970, 1, 1).toordinal()
+
+
+class Bounds(Struct, frozen=True):
+    """The least and the greatest value of a column, dates in days since 1970."""
+
+    low: int
+    high: int
+    has_null: bool
+
+
+class RowGroup(Struct, frozen=True):
+    """Rows of a group, including deleted ones, and known bounds of columns."""
+
+    rows: int
+    bounds: Mapping[ColumnName, Bounds]
+
+
+def row_groups(
+    metadata: Any, stored: Mapping[ColumnName, str], columns: tuple[Column, ...]
+) -> tuple[RowGroup, ...]:
+    """The groups of a file, by its Parquet `metadata`; `stored` are the file's names of columns."""
+    result = []
+    for at in range(metadata.num_row_groups):
+        group = metadata.row_group(at)
+        places = {group.column(i).path_in_schema: i for i in range(group.num_columns)}
+        bounds = {}
+        for column in columns:
+            place = places.get(stored.get(column.name, ""))
+            known = None if place is None else _bounds(group.column(place).statistics, column)
+            if known is not None:
+                bounds[column.name] = known
+        result.append(RowGroup(group.num_rows, bounds))
+    return tuple(result)
+
+
+def _bounds(stated: Any, column: Column) -> Bounds | None:
+    if stated is None or not stated.has_min_max or not stated.has_null_count:
+        return None
+    low, high = _whole(stated.min, column), _whole(stated.max, column)
+    return None if low is None or high is None else Bounds(low, high, stated.null_count > 0)
+
+
+def _whole(value: object, column: Column) -> int | None:
+    if column.type.is_integral and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if column.type.kind is Kind.DATE and type(value) is dt.date:
+        return value.toordinal() - _EPOCH
+    return None
+
+
+# Columns of row groups that several readers of a run share. Law: they are what `FileReader` reads.
+# Files do not change, but the meaning of names does between versions, so a column is known by its
+# name in files and its type. At most `most` bytes are cached; the least recently used go first.
+
+MOST_BYTES = 128 << 20
+"""Limit of columns that a run holds: the keys of some ten million rows."""
+
+_Columns = tuple[tuple[str, str], ...]
+"""Columns by their names in files and their types."""
+_Place = tuple[str, str, str, int]
+"""A file, a column's name in files, its type, and a row group."""
+
+
+class ColumnCache:
+    """A cache of decoded columns of row groups, and of facts about the groups of files."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._bytes = 0
+        self._cache: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
+        self._groups: dict[tuple[str, _Columns], tuple[RowGroup, ...]] = {}
+        self._readers: dict[tuple[str, int, _Columns], FileReader] = {}
+
+    def groups(
+        self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile
+    ) -> tuple[RowGroup, ...]:
+        """The row groups of a file, with bounds of these columns."""
+        columns = tuple(snapshot.readable(name) for name in names)
+        key = (file.uri, tuple(_known_by(snapshot, column) for column in columns))
+        if key not in self._groups:
+            metadata, stored = self._reader(snapshot, columns).described(file)
+            self._groups[key] = row_groups(metadata, stored, columns)
+        return self._groups[key]
+
+    def columns(
+        self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile, group: int, rows: int
+    ) -> pa.Table:
+        """These columns of a row group of `rows` rows, including deleted ones."""
+        if not names:
+            return bare_rows(rows)
+        wanted = [snapshot.readable(name) for name in names]
+        places = {c.name: (file.uri, *_known_by(snapshot, c), group) for c in wanted}
+        missing = [column for column in wanted if places[column.name] not in self._cache]
+        result = {name: self._cache[at] for name, at in places.items() if at in self._cache}
+        if missing:
+            table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
+            result |= {column.name: table.column(column.name) for column in missing}
+        for name, place in places.items():
+            self._hold(place, result[name])
+        return pa.table({column.name: result[column.name] for column in wanted})
+
+    def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
+        known_by = tuple(_known_by(snapshot, column) for column in columns)
+        key = (snapshot.table, snapshot.version, known_by)
+        if key not in self._readers:
+            self._readers[key] = FileReader(snapshot, columns, snapshot.files)
+        return self._readers[key]
+
+    def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
+        """Cache as most recently used, unless it exceeds the limit."""
+        before = self._cache.pop(place, None)
+        if before is not None:
+            self._bytes -= before.nbytes
+        if column.nbytes > self._most:
+            return
+        self._cache[place] = column
+        self._bytes += column.nbytes
+        while self._bytes > self._most:
+            _, oldest = self._cache.popitem(last=False)
+            self._bytes -= oldest.nbytes
+
+
+def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
+    """The column's name in files, if they have it, and its type."""
+    return snapshot.columns.physical[column.name], str(column.type)
+
+
+# Look-ups. Law: every live row with a wanted value in each of the given columns is returned once,
+# and hardly any other row. Statistics skip files and row groups. Of the other row groups the given
+# columns are read first. Cost: some 10 ns per row and given column, and all columns of the row
+# groups with a match.
+
+
+def rows_with(
+    snapshot: Snapshot,
+    columns: Sequence[ColumnName],
+    values: Mapping[ColumnName, Sequence[Vector]],
+    files: Sequence[DataFile],
+    once: ColumnCache,
+) -> Iterator[pa.Table]:
+    """The rows in these files, exactly these columns, with one value of each of the lists. Raises
+    HistoryGoneError for a file that is gone, TableError for a column that cannot be read."""
+    wanted = {name: [WantedValues.of(v) for v in lists] for name, lists in values.items()}
+    kept_files = {file.uri for file in files}
+    for name, lists in values.items():
+        for vector in lists:
+            kept_files &= {file.uri for file in prune_to_values(snapshot, {name: vector})}
+    for file in files:
+        if file.uri in kept_files:
+            for group, rows, kept in _groups(snapshot, file, wanted, once):
+                yield once.columns(snapshot, columns, file, group, rows).filter(pa.array(kept))
+
+
+def _groups(
+    snapshot: Snapshot,
+    file: DataFile,
+    wanted: Mapping[ColumnName, Sequence[WantedValues]],
+    once: ColumnCache,
+) -> Iterator[tuple[int, int, Bools]]:
+    """The row groups of a file with matching rows, their rows, and a mask of the matches."""
+    names = list(wanted)
+    start = 0
+    for number, group in enumerate(once.groups(snapshot, names, file)):
+        first, start = start, start + group.rows
+        if not _may_hold(group, wanted):
+            continue
+        table = once.columns(snapshot, names, file, number, group.rows)
+        kept = np.ones(group.rows, dtype=np.bool_)
+        for name, lists in wanted.items():
+            column = from_arrow(table.column(name), snapshot.readable(name).type)
+            for values in lists:
+                kept &= values.held_by(column)
+        if file.deleted is not None:
+            low, high = np.searchsorted(file.deleted, [first, start])
+            kept[file.deleted[low:high] - first] = False
+        if bool(kept.any()):
+            yield number, group.rows, kept
+
+
+def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues]]) -> bool:
+    """Whether a row may have a value of every list, by the bounds of the group's columns."""
+    return all(
+        values.may_lie(bounds.low, bounds.high, has_null=bounds.has_null)
+        for name, bounds in group.bounds.items()
+        for values in wanted[name]
+    )

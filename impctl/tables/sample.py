@@ -1,10 +1,10 @@
-"""Samples of a table, and how its rows and files are distributed along a column."""
+"""Estimates from samples: values of a column, rows of files, and keys of joins."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
@@ -13,24 +13,29 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
-from impctl.data.vector import Ints, from_arrow
+from impctl.data.keys import ascending, key_codes, starts_in
+from impctl.data.vector import Bools, Ints, from_arrow
+from impctl.expr.evaluate import Condition
+from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.sketch.boundaries import ValueWeights
 from impctl.sketch.sketch import RangeSet, exact_filter
-from impctl.tables.prune import prune
-from impctl.tables.rows import FileReader
+from impctl.tables.rows import FileReader, read_batches
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, DataFile, Snapshot, places_in
-from impctl.tables.statistics import Density, Line, file_bounds, line_of
+from impctl.tables.statistics import Density, Line, file_bounds, line_of, prune
 from impctl.tables.storage import local_path
 
 if TYPE_CHECKING:
+    from impctl.data.schema import SqlType
     from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
 
-# How far the files of a table overlap on a column: each value in one file, or in all of them.
-# Law: from statistics alone, values taken as evenly spread between a file's bounds; a file
-# without statistics overlaps all. Cost: one sort of the files.
+# How far files overlap on a column: from each value in one file to each value in all of them. Law:
+# statistics alone decide; values are assumed evenly spread between a file's bounds, and a file
+# without statistics overlaps all others. Cost: one sort of the files.
 
 
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:
@@ -74,9 +79,8 @@ def clustered_columns(
 
 
 # A sample of a column's values, for choosing boundaries. Law: the same snapshot, column and seed
-# give the same sample; values are canonical and hold no NULL and no NaN. How even the sample is
-# decides only how balanced ranges are, never soundness. Cost: one column of a few row groups of
-# at most `MAX_FILES` files.
+# give the same sample. Values are canonical, without NULL and NaN. The sample affects how balanced
+# ranges are, never soundness. Cost: one column of a few row groups of at most `MAX_FILES` files.
 
 MAX_FILES = 64
 _GROUPS_PER_FILE = 4
@@ -146,17 +150,16 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
     return sorted(random.choice(groups, _GROUPS_PER_FILE, replace=False).tolist())
 
 
-# Which values the rows of a column have, from what the log says of all files and a sample. Law:
-# every file of the snapshot counts with its rows, read or not. A file's rows are spread over the
-# sampled values between its bounds, or evenly between the bounds where there are hardly any.
-# Cost: one pass over the log's statistics.
+# The distribution of a column's values, from statistics of all files and a sample. Law: every file
+# counts with its rows, read or not. Its rows are spread over the sampled values between its bounds,
+# or evenly between the bounds if these are too few. Cost: one pass over the log's statistics.
 
-# Windows of consecutive rows drawn along a column, with how many rows each of theirs stands for.
-# Law: the same snapshot, files and column give the same draw. A row's weight is how densely the
-# rows of all files lie at its group, over how densely those drawn do: 1 where a window holds
-# whole groups, rows over rows drawn where groups are scattered (Horvitz and Thompson, 1952, with
-# the chance of a group's row to be drawn told by statistics). No weight is below 1. What a draw
-# leaves out makes estimates wide, never an answer wrong.
+# Windows of consecutive rows, and the number of rows that each row represents. Law: the same
+# snapshot, files and column give the same windows. The weight of a row is the density of all rows
+# at its group over the density of the drawn ones: 1 if a window holds whole groups, all rows over
+# drawn rows if groups are scattered (Horvitz and Thompson, 1952; statistics give the probability
+# that a group's row is drawn). No weight is below 1. A sample makes estimates wide, never an answer
+# wrong.
 
 Floats = npt.NDArray[np.float64]
 
@@ -476,3 +479,177 @@ def _depth(weights: ValueWeights, files: ColumnBounds) -> float:
     first, end = _between(weights.values, files)
     before = np.array(weights.before)
     return float((before[end] - before[first]).sum()) / weights.total
+
+
+# Fan-outs: the mean number of rows of one table that have the key of a row of another. Law: over
+# all keys k, with r_k changed rows and s_k others, a changed row matches sum r_k * s_k / sum r_k
+# others. This is exact if all keys are counted, apart from collisions of codes. With a condition,
+# only rows that may satisfy it count. A sample chooses keys by their hash, alike in every table, so
+# the estimate is unbiased. NULL matches nothing unless the column is null-safe. Cost: one pass over
+# the columns of the key and the condition, and one number per distinct key.
+
+MANY_ROWS = 4_000_000
+"""Row count of a table from which only a sample of keys is counted."""
+ONE_IN = 16
+"""One key in this many is sampled."""
+_LARGE, _LEFT_OUT = 100_000, 0.01
+"""Row count of a table of which small files are skipped, and the limit of rows in these."""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+class KeyColumns(Struct, frozen=True):
+    """The columns of a key, with their types and where NULL equals NULL. With `counted`, more
+    columns, their distinct combinations count once per key: tuples. None counts rows. With `where`,
+    whose columns use their names in the table, only rows that may satisfy it count."""
+
+    key: tuple[tuple[ColumnName, SqlType], ...]
+    null_safe: tuple[bool, ...]
+    counted: tuple[tuple[ColumnName, SqlType], ...] | None = None
+    where: Expr | None = None
+
+    @property
+    def names(self) -> tuple[ColumnName, ...]:
+        every = (*self.key, *(self.counted or ()), *_read_by(self.where))
+        return tuple(dict.fromkeys(name for name, _ in every))
+
+
+class KeyCounts(Struct, frozen=True):
+    """How often keys occur: `codes` ascend, shape (keys,), `counts` are parallel. One in `one_in`
+    keys is sampled; `rows` of the table's `read` satisfy the condition, whatever their key."""
+
+    rows: int
+    codes: Ints
+    counts: Ints
+    read: int
+    one_in: int = 1
+
+    @property
+    def share(self) -> float:
+        """The share of the table's rows that satisfy the condition; 1 for an empty table."""
+        return self.rows / self.read if self.read else 1.0
+
+    @property
+    def keys(self) -> int:
+        """Distinct keys, estimated for all."""
+        return len(self.codes) * self.one_in
+
+    @property
+    def together(self) -> int:
+        """The sum of counts, estimated for all keys: rows with a key, or tuples."""
+        return int(self.counts.sum()) * self.one_in
+
+
+def one_in(*rows: int) -> int:
+    """The sampling ratio for tables of these sizes that are compared."""
+    return ONE_IN if max(rows, default=0) > MANY_ROWS else 1
+
+
+def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
+    """The mean number of matches of a changed row on the other side, by samples with one
+    `one_in`."""
+    assert changed.one_in == other.one_in, "samples of the same keys"
+    if not changed.rows:
+        return 0.0
+    _, mine, theirs = np.intersect1d(
+        changed.codes, other.codes, assume_unique=True, return_indices=True
+    )
+    # The sum of products may exceed 64 bits; a double is exact enough for an estimate.
+    met = changed.counts[mine].astype(np.float64) @ other.counts[theirs].astype(np.float64)
+    return float(met) * changed.one_in / changed.rows
+
+
+def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
+    """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
+    EvaluationError if the condition fails on a row."""
+    return counted(read_batches(snapshot, columns.names, _large_files(snapshot)), columns, one_in)
+
+
+def _large_files(snapshot: Snapshot) -> Sequence[DataFile]:
+    """The files to count: in a large table without the smallest, which take longer to open than to
+    read and together hold hardly any rows."""
+    files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
+    if snapshot.likely_rows < _LARGE or any(file.rows is None for file in files):
+        return snapshot.files
+    ends = np.cumsum([file.rows for file in files])
+    return files[: 1 + int(np.searchsorted(ends, (1.0 - _LEFT_OUT) * float(ends[-1])))]
+
+
+def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
+    """The counts of the keys in all batches, whose columns are named as in `key`."""
+    rows = read = 0
+    result: list[tuple[Ints, Ints]] = []
+    for whole in batches:
+        read += len(whole)
+        batch = _filtered(whole, columns.where)
+        rows += len(batch)
+        codes, can_match = _codes(batch, columns.key, columns.null_safe)
+        chosen = np.flatnonzero(can_match & _is_chosen(codes, one_in))
+        keys, counts = codes[chosen], np.ones(len(chosen), dtype=np.int64)
+        if columns.counted is not None:
+            every = (*columns.key, *columns.counted)
+            some = batch if len(chosen) == len(batch) else batch.take(pa.array(chosen))
+            counts, _ = _codes(some, every, (True,) * len(every))
+        result.append(_united(keys, counts, are_tuples=columns.counted is not None))
+    if not result:
+        nothing = np.zeros(0, dtype=np.int64)
+        return KeyCounts(0, nothing, nothing, 0, one_in)
+    keys, counts = (np.concatenate(parts) for parts in zip(*result, strict=True))
+    keys, counts = _united(keys, counts, are_tuples=columns.counted is not None)
+    if columns.counted is not None:
+        keys, counts = _united(keys, np.ones(len(keys), dtype=np.int64), are_tuples=False)
+    return KeyCounts(rows, keys, counts, read, one_in)
+
+
+def _filtered(batch: pa.Table, where: Expr | None) -> pa.Table:
+    """The rows that may satisfy the condition."""
+    if where is None:
+        return batch
+    columns = {name: from_arrow(batch.column(name), kind) for name, kind in _read_by(where)}
+    return batch.filter(pa.array(Condition(where).truth(columns, len(batch)).may_true))
+
+
+def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
+    parts = () if where is None else walk(where)
+    return [(part.id, part.type) for part in parts if isinstance(part, ColumnRef)]
+
+
+def _codes(
+    batch: pa.Table, columns: Sequence[tuple[ColumnName, SqlType]], null_safe: Sequence[bool]
+) -> tuple[Ints, Bools]:
+    """One code per row, and whether the key can match another."""
+    can_match = np.ones(len(batch), dtype=bool)
+    vectors = [from_arrow(batch.column(name), kind) for name, kind in columns]
+    for vector, is_safe in zip(vectors, null_safe, strict=True):
+        if not is_safe:
+            can_match &= vector.validity()
+    return key_codes(vectors, len(batch)), can_match
+
+
+def _is_chosen(codes: Ints, one_in: int) -> Bools:
+    """Whether the key is in the sample; its code need not be uniform, such as whole numbers."""
+    if one_in == 1:
+        return np.ones(len(codes), dtype=bool)
+    words = codes.view(np.uint64)
+    # The upper bits of a product depend on all lower ones and are shifted down.
+    spread = ((words ^ (words >> np.uint64(29))) * _SPREAD) >> np.uint64(32)
+    chosen: Bools = spread % np.uint64(one_in) == 0
+    return chosen
+
+
+def sampled_counts(every: KeyCounts, one_in: int) -> KeyCounts:
+    """The counts that a sample of one key in `one_in` would have."""
+    assert every.one_in == 1, "all keys are there"
+    chosen = np.flatnonzero(_is_chosen(every.codes, one_in))
+    return replace(every, codes=every.codes[chosen], counts=every.counts[chosen], one_in=one_in)
+
+
+def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
+    """Sum the counts of equal keys; count each pair of key and tuple code once. A tuple's code
+    includes its key, so one code belongs to one key."""
+    order = ascending(counts if are_tuples else keys)
+    keys, counts = keys[order], counts[order]
+    if are_tuples:
+        is_first = starts_in(counts)
+        return keys[is_first], counts[is_first]
+    starts = np.flatnonzero(starts_in(keys))
+    return keys[starts], np.add.reduceat(counts, starts) if len(starts) else counts

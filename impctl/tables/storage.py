@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from impctl.types import TableName
 
 
-# Characters of the log that deltalake may have read as others. Law: a text that is not unsure is
-# the one in the log. deltalake 1.6.6 (Arrow's reader of JSON) puts an escaped pair of surrogates
-# together by OR where it has to add: of the planes beyond the first, every second comes out as
-# the one below. So a character of an odd plane may be one of the next, and a text is never read
-# too great.
+# Characters that deltalake may misread in the log. Law: a text that is not unsure is the one in the
+# log. deltalake 1.6.6 (Arrow's JSON reader) combines an escaped pair of surrogates by OR where it
+# has to add, so it reads a character of every second plane beyond the first as one of the plane
+# below. A text is never read too great.
 
 
 def is_unsure(text: str) -> bool:
@@ -31,9 +30,8 @@ def is_unsure(text: str) -> bool:
     return not text.isascii() and any(ord(char) >> 16 & 1 for char in text)
 
 
-# What deltalake and pyarrow say when something fails, made fit for a message. Law: texts come out
-# on one line without terminal escapes; a failure is called *missing* only when the text says that
-# a file or a version is not there.
+# Failures of deltalake and pyarrow as messages. Law: a text has one line and no terminal escapes. A
+# failure is called *missing* only if its text says that a file or a version is missing.
 
 READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowException, ValueError)
 """Exceptions of reading through deltalake or pyarrow."""
@@ -89,9 +87,9 @@ _SHORTEST = 6
 _IS_PLACE = re.compile(r"endpoint|region|bucket|container|account_?name", re.IGNORECASE)
 
 
-# Which Delta protocol features impctl can read past, and the refusal by name of the others. Law:
-# a reader feature that impctl does not know is fatal, because it may change what a file means; a
-# known one is fatal only where the table really uses it in a way that cannot be read.
+# Delta's protocol features. Law: an unknown reader feature is refused by name, because it may
+# change what a file means. A known one is refused only if the table uses it in a way that impctl
+# cannot read.
 
 _READABLE = frozenset(
     {
@@ -100,7 +98,7 @@ _READABLE = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
-        # A table may list these without using them: columns that do are found in `tables.schema`.
+        # A table may list these without using them: columns that do are found in `tables.snapshot`.
         "typeWidening",
         "typeWidening-preview",
         "variantType",
@@ -165,9 +163,8 @@ def feature_named_in(text: str) -> str | None:
     return next((match[1] for match in matches if match is not None), None)
 
 
-# Small files of a table by their path below its root, wherever the table lies. Law: local tables
-# are read from disk directly, all others through deltalake's object store, a file by one request
-# where it is smaller than what is asked for at first.
+# Small files by their path below a table's root. Law: local tables are read from disk, all others
+# through deltalake's object store. A file smaller than the first piece takes one request.
 
 _AT_FIRST = 1 << 22
 """Bytes requested before a file's size is known: most log entries are smaller."""

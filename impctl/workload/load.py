@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.types import Secrets
-from impctl.workload.models import DEFAULT_FILE, SparkSpec, Workload, store_path_problem
+from impctl.workload.models import DEFAULT_FILE, QuerySettings, SparkSpec, Workload, WorkloadFile
 from impctl.workload.sections import (
     is_name,
-    read_budget,
     read_defaults,
-    read_limits,
     read_partitions,
-    read_path,
     read_queries,
+    read_record,
+    read_struct,
     read_tables,
     read_updates,
     read_views,
     resolve_path,
 )
-from impctl.workload.yaml import FileReading, Lines, YamlFault, compose, inside
+from impctl.workload.yaml import FileReading, Lines, YamlFault, compose
 
 if TYPE_CHECKING:
     from yaml.nodes import Node
@@ -61,12 +58,8 @@ MAX_BYTES = 1 << 20
 
 DEFAULT_STORE = ".impctl"
 
-REQUIRED = ("tables", "queries")
-OPTIONAL = (
-    *("name", "catalog", "schema", "credentials", "views", "defaults", "partitions", "updates"),
-    *("store", "budget", "limits", "spark"),
-)
-"""The sections of a workload besides `version`."""
+_SECTIONS = ("tables", "views", "defaults", "partitions", "queries", "updates")
+"""Sections that depend on each other, read in this order."""
 
 
 def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
@@ -76,8 +69,11 @@ def load_workload(path: Path, env: Mapping[str, str]) -> Workload:
 
 def workload_of(path: Path, text: str, env: Mapping[str, str]) -> Workload:
     """The workload of the file `path`, from the text read from it."""
-    reading, root = _document_of(path, text, env)
-    workload = None if root is None else _read_root(path, root, reading)
+    reading, root = open_document(path, text, env)
+    workload = None
+    if root is not None:
+        base, what = path.parent.resolve(), "the workload file"
+        workload = read_workload(WorkloadFile, root, what, path, base, reading)
     if workload is None or reading.problems:
         raise all_problems(path, reading)
     return workload
@@ -85,19 +81,15 @@ def workload_of(path: Path, text: str, env: Mapping[str, str]) -> Workload:
 
 def load_spark_profile(path: Path, env: Mapping[str, str]) -> SparkSpec:
     """Spark settings from a separate file that holds the content of `spark:`."""
-    reading, root = open_document(path, env)
-    spark = None if root is None else _read_spark(root, "`spark`", reading)
+    reading, root = open_document(path, read_text(path), env)
+    spark = None if root is None else read_struct(SparkSpec, root, "`spark`", reading)
     if spark is None or reading.problems:
         raise all_problems(path, reading)
     return spark
 
 
-def open_document(path: Path, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
-    """The root node of a YAML file; None, with a problem reported, if there is none."""
-    return _document_of(path, read_text(path), env)
-
-
-def _document_of(path: Path, text: str, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
+def open_document(path: Path, text: str, env: Mapping[str, str]) -> tuple[FileReading, Node | None]:
+    """The root node of the text of a file; None, with a problem reported, if there is none."""
     reading = FileReading(Lines(str(path), text), env)
     try:
         root = compose(text)
@@ -169,100 +161,30 @@ def all_problems(path: Path, reading: FileReading) -> WorkloadError:
     return WorkloadError(f"File `{path}` has {count}", problems)
 
 
-def _read_root(path: Path, root: Node, reading: FileReading) -> Workload | None:
-    fields = reading.record(root, "the workload file", ("version", *REQUIRED), OPTIONAL)
-    if fields is None:
-        return None
-    check_version(fields.get("version"), reading)
-    return read_workload(fields, path, path.parent.resolve(), reading)
-
-
 def read_workload(
-    fields: Mapping[str, Node], path: Path, base: Path, reading: FileReading
+    model: type[Workload],
+    node: Node | None,
+    where: str,
+    path: Path,
+    base: Path,
+    reading: FileReading,
 ) -> Workload | None:
-    """The workload in the sections `REQUIRED` and `OPTIONAL`, its paths relative to `base`."""
-    declared, tables = read_tables(fields, base, reading)
-    views = read_views(fields.get("views"), declared, reading)
-    partitions = read_partitions(fields.get("partitions"), declared, reading)
-    defaults = read_defaults(fields.get("defaults"), reading)
-    queries = read_queries(fields.get("queries"), declared, defaults, reading)
-    updates = read_updates(fields.get("updates"), declared, base, reading)
-    name = reading.text(fields["name"], "`name`") if "name" in fields else path.stem
-    store: str | None = resolve_path(base, DEFAULT_STORE)
-    if "store" in fields:
-        store = _read_store(fields["store"], base, reading)
-    spark: SparkSpec | None = SparkSpec(None, Secrets())
-    if "spark" in fields:
-        spark = _read_spark(fields["spark"], "`spark`", reading)
-    if name is None or store is None or spark is None or declared is None:
+    """The workload at `node` with the keys of `model`, its paths relative to the folder `base`."""
+    reading.base = base
+    root = read_record(model, node, where, reading, later=_SECTIONS)
+    if root is None:
         return None
-    return Workload(
-        name=name,
-        file=str(path),
-        tables=tables,
-        names=declared.names,
-        views=views,
-        partitions=partitions,
-        queries=queries,
-        updates=updates,
-        store=store,
-        spark=spark,
-        budget=read_budget(fields.get("budget"), reading),
-        limits=read_limits(fields.get("limits"), reading),
-    )
-
-
-_SPARK_NAMES = """
-    cores.max default.parallelism driver.cores driver.extraClassPath driver.extraJavaOptions
-    driver.host driver.maxResultSize driver.memory driver.memoryOverhead
-    dynamicAllocation.enabled dynamicAllocation.maxExecutors dynamicAllocation.minExecutors
-    eventLog.dir eventLog.enabled executor.cores executor.extraClassPath
-    executor.extraJavaOptions executor.instances executor.memory executor.memoryOverhead
-    jars jars.excludes jars.ivy jars.packages jars.repositories kryoserializer.buffer.max
-    local.dir master memory.fraction memory.offHeap.enabled memory.offHeap.size serializer
-    sql.adaptive.coalescePartitions.enabled sql.adaptive.enabled sql.adaptive.skewJoin.enabled
-    sql.ansi.enabled sql.autoBroadcastJoinThreshold sql.broadcastTimeout sql.caseSensitive
-    sql.catalogImplementation sql.extensions sql.files.maxPartitionBytes sql.session.timeZone
-    sql.shuffle.partitions sql.sources.partitionOverwriteMode sql.timestampType
-    sql.warehouse.dir ui.enabled ui.port
-"""
-_SPARK_SETTINGS = {f"spark.{name}".lower(): f"spark.{name}" for name in _SPARK_NAMES.split()}
-"""Common settings, for suggestions on a misspelled one."""
-_ALIKE = 0.93
-
-
-def _read_store(node: Node, base: Path, reading: FileReading) -> str | None:
-    store = read_path(node, "`store`", base, reading)
-    written = reading.text(node, "`store`") if store is not None else None
-    wrong = None if written is None else store_path_problem(written)
-    if wrong is not None:
-        reading.report(node, wrong[0], wrong[1])
-        return None
-    return store
-
-
-def check_version(node: Node | None, reading: FileReading) -> None:
-    """Report a problem if the version of the file format is unknown."""
-    cell = reading.cell(node, "`version`", "the number 1")
-    if node is None or cell is None:
-        return
-    if isinstance(cell.value, bool) or not isinstance(cell.value, int) or cell.value != 1:
-        reading.report(node, "`version` must be the number 1", "write `version: 1`")
-
-
-def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None:
-    fields = reading.record(node, path, (), ("master", "conf"))
-    if fields is None:
-        return None
-    master = reading.text(fields.get("master"), inside(path, "master"))
-    where = inside(path, "conf")
-    conf = reading.settings(fields.get("conf"), where) or {}
-    for name in conf:
-        close = get_close_matches(name.lower(), _SPARK_SETTINGS, 1, _ALIKE)
-        if close and _SPARK_SETTINGS[close[0]] != name:
-            reading.report(
-                fields["conf"],
-                f"Spark has no setting `{name}`, and would ignore it",
-                f"did you mean `{_SPARK_SETTINGS[close[0]]}`?",
-            )
-    return SparkSpec(master, Secrets(conf))
+    nodes, values = root.nodes, root.values
+    tables = read_tables(root, reading)
+    defaults = read_defaults(nodes.get("defaults"), reading)
+    values |= {
+        "tables": tables,
+        "names": reading.names,
+        "views": read_views(nodes.get("views"), reading),
+        "partitions": read_partitions(nodes.get("partitions"), reading),
+        "defaults": QuerySettings(**defaults),
+        "queries": read_queries(nodes.get("queries"), defaults, reading),
+        "updates": read_updates(nodes.get("updates"), reading),
+    }
+    store = resolve_path(base, DEFAULT_STORE)
+    return Workload(**{"file": str(path), "name": path.stem, "store": store, **values})

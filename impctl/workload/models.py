@@ -1,218 +1,116 @@
-"""What a workload file says, as frozen values."""
-
-from __future__ import annotations
+"""What a workload file says, as frozen values: each key of the file is declared here, once."""
 
 import re
-from collections.abc import Iterator, Mapping
-from datetime import UTC, date, datetime, tzinfo
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, tzinfo
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from impctl.types import Secrets
-
-if TYPE_CHECKING:
-    from impctl.errors import Location
-    from impctl.sql.names import FullName, TableNames
-    from impctl.types import ColumnName, ParameterValue, QueryName, TableName
-
-# Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`, in flags and files.
-# Law: a duration is positive and finite, in seconds; one parser serves flags and files alike. A
-# file names the unit, since a bare number there would be guessed at; a flag without one is in
-# seconds.
-
-UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
-"""The same in words, possibly several: `1 hour`, `2 days`."""
-DURATION_PATTERN = rf"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)"
-"""For the JSON Schema of a file."""
-
-_TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d|)|({'|'.join(WORDS)})s?)")
-_LONGEST = 1e9
-
-
-def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
-    """The seconds that `text` means; None if it is no duration."""
-    match = _TEXT.fullmatch(text.strip())
-    if match is None or (needs_unit and not match[2] and not match[3]):
-        return None
-    value = float(match[1]) * (WORDS[match[3]] if match[3] else UNITS.get(match[2], 1.0))
-    return value if 0 < value < _LONGEST else None
-
-
-@lru_cache(maxsize=64)  # a few values, many times
-def written(seconds: float) -> str:
-    """The duration as in a file, in the largest unit with a whole number."""
-    for unit, size in reversed(UNITS.items()):
-        count = round(seconds / size)
-        if count and abs(count * size - seconds) < 1e-9 * max(1.0, seconds):
-            return f"{count}{unit}"
-    return f"{seconds:.3f}s"
-
-
-# Times of a crontab: five fields, or a word such as `@daily`.     minute 0-59 | hour 0-23 | day
-# of month 1-31 | month 1-12, jan-dec | day of week 0-7, sun-sat
-#
-# A field is `*`, a number, a name, a range `a-b`, any of these with a step `/n` (`a/n`: from `a`
-# on), or several with commas. 0 and 7 are both Sunday. Law: where both days are given (neither is
-# `*`), a day that either names is one; else a day has to fit both. What never comes, as the 30th
-# of February, is refused, and so are the letters of other readers (L, W, #, ?), each by its name.
-
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_SUNDAY = 7
-MACROS = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}
-_LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_LETTERS = {
-    "L": "the last day of a month or week",
-    "W": "the weekday nearest to a day",
-    "#": "the n-th weekday of a month",
-    "?": "any day",
-}
-
-
-class CronFault(Exception):
-    """A text that is not a crontab time; never leaves this module."""
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-class Cron(Struct, frozen=True):
-    """Minutes, hours, days of the month, months and days of the week (0 Sunday), each ascending.
-    `either` means that a day need match only one of its two fields."""
-
-    written: str
-    minutes: tuple[int, ...]
-    hours: tuple[int, ...]
-    days: tuple[int, ...]
-    months: tuple[int, ...]
-    weekdays: tuple[int, ...]
-    either: bool
-
-    def has_day(self, day: date) -> bool:
-        if day.month not in self.months:
-            return False
-        is_day = day.day in self.days
-        is_weekday = day.isoweekday() % _SUNDAY in self.weekdays
-        return is_day or is_weekday if self.either else is_day and is_weekday
-
-
-class _CronField(Struct, frozen=True):
-    """A field: its bounds, and the names of its values from `least` on."""
-
-    what: str
-    least: int
-    most: int
-    names: tuple[str, ...] = ()
-
-
-_FIELDS = (
-    _CronField("minute", 0, 59),
-    _CronField("hour", 0, 23),
-    _CronField("day of month", 1, 31),
-    _CronField("month", 1, 12, _MONTHS),
-    _CronField("day of week", 0, _SUNDAY, _WEEKDAYS),
+from impctl.errors import Location
+from impctl.types import ColumnName, ParameterValue, QueryName, Secrets, TableName
+from impctl.workload.keys import key, spelled, whole
+from impctl.workload.scalars import (
+    DURATION_PATTERN,
+    MACROS,
+    SHARE_PATTERN,
+    CellValue,
+    Cron,
+    ScalarFault,
+    YamlScalar,
+    cron_from,
+    deletions_from,
+    disk_from,
+    duration_from,
+    instant_from,
+    interval_from,
+    memory_from,
+    microseconds_from,
+    written,
+    zone_from,
+    zone_named,
 )
 
+if TYPE_CHECKING:
+    from impctl.sql.names import FullName, TableNames
 
-def read_cron(text: str) -> Cron:
-    """Parse crontab times; `CronFault` for anything else."""
-    word = text.strip()
-    if word.startswith("@"):
-        if word.lower() not in MACROS:
-            known = ", ".join(f"`{name}`" for name in MACROS)
-            raise CronFault("the `@` word is unknown", f"the words are {known}")
-        word = MACROS[word.lower()]
-    parts = word.split()
-    if len(parts) != len(_FIELDS):
-        count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        six = "; seconds and years are not supported" if len(parts) > len(_FIELDS) else ""
-        raise CronFault(
-            f"it has {count} instead of 5",
-            "write minute, hour, day of month, month and day of week, for example `0 6 * * "
-            f"1-5`{six}",
-        )
-    minutes, hours, days, months, weekdays = map(_values, parts, _FIELDS)
-    is_either = parts[2] != "*" and parts[4] != "*"
-    sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
-    result = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
-    if not is_either and min(days) > max(_LONGEST_MONTH[month - 1] for month in months):
-        raise CronFault("these times never occur", "none of these months has that many days")
-    return result
+# What values look like in a file, and their limits.
 
+NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+"""Names of queries and updates serve on a command line and in file names as they are."""
+NAME_HINT = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
 
-def _values(text: str, field: _CronField) -> tuple[int, ...]:
-    return tuple(sorted({value for item in text.split(",") for value in _item(item, field)}))
+IDENTIFIER_PATTERN = "[A-Za-z_][A-Za-z0-9_]{0,127}"
+"""Names of parameters, and parts of a table's name without backticks."""
 
+_PART = f"(?:{IDENTIFIER_PATTERN}|`[^`]+`)"
+TABLE_PATTERN = rf"{_PART}(?:\.{_PART}){{0,2}}"
+"""Names of tables and views: `sales`, `shop.sales`, ``main.`my shop`.sales``."""
 
-def _item(text: str, field: _CronField) -> range:
-    """The values of one item between commas."""
-    body, slash, step_text = text.partition("/")
-    step = _number(step_text, text, field) if slash else 1
-    if step == 0:
-        raise CronFault(f"the {field.what} has a step of 0", "steps start at 1")
-    first, dash, last = body.partition("-")
-    if body == "*":
-        return range(field.least, field.most + 1, step)
-    start = _value(first, text, field)
-    if not dash:
-        return range(start, (field.most if slash else start) + 1, step)
-    end = _value(last, text, field)
-    if field.most == _SUNDAY and end == 0 and start > 0:
-        end = _SUNDAY
-    if end < start:
-        raise CronFault(
-            f"the {field.what} has a range that runs backwards",
-            "write it as two ranges with a comma",
-        )
-    return range(start, end + 1, step)
+MAX_RANGES = 100_000
+"""Far below the limit of the engine (`engine.tags.RANGE_BITS`)."""
+MAX_BOUNDARIES = MAX_RANGES - 1
+MAX_BUFFER = 1_000_000
+"""More than that is as good as keeping everything (`all`)."""
+MAX_ROWS = 1_000_000_000_000
+"""The limit of rows per change."""
+MAX_NODES = 1_000_000_000
+"""Some twenty gigabytes."""
+
+_ROUNDS, _ROWS = 100_000, 20_000_000
+_CELL = ("string", "number", "boolean")
 
 
-def _value(text: str, item: str, field: _CronField) -> int:
-    """A number or a name within the bounds of its field."""
-    name = text.lower()
-    is_named = name in field.names
-    value = field.least + field.names.index(name) if is_named else _number(text, item, field)
-    if not field.least <= value <= field.most:
-        raise CronFault(
-            f"the {field.what} is out of range", f"use a value from {field.least} to {field.most}"
-        )
-    return value
+def _json(*types: str, **more: str) -> Any:
+    """Values of these types of JSON."""
+    kind = types[0] if len(types) == 1 else list(types)
+    return Annotated[Any, Meta(extra_json_schema={"type": kind, **more})]
 
 
-def _number(text: str, item: str, field: _CronField) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 4:
-        return int(text)
-    for letter, meaning in _LETTERS.items():
-        if letter in item.upper():
-            raise CronFault(
-                f"`{letter}` ({meaning}) in the {field.what} is not supported",
-                "list the days, or use another trigger",
-            )
-    raise CronFault(
-        f"the {field.what} is not valid",
-        f"use `*`, numbers from {field.least} to {field.most}, ranges such as `1-5`, or steps such "
-        "as `*/2`",
-    )
+def _text(pattern: str) -> Any:
+    # As a limit of `Meta`, the pattern would be compiled whenever this module is loaded.
+    return _json("string", pattern=f"^{pattern}$")
 
 
-# When a query is to be maintained, as its file says it: frozen values. Law: a trigger here is
-# complete and can come true; `commit` and `use` stand alone, and what goes with something else
-# stands beside it. Durations are seconds.
+def _name_of(what: str) -> Callable[[YamlScalar], str]:
+    """A reader of names that serve on a command line."""
+
+    def read(scalar: YamlScalar) -> str:
+        if re.fullmatch(NAME_PATTERN, scalar.written) is None:
+            raise ScalarFault(f"{{text}} cannot be the name of {what}", NAME_HINT)
+        return scalar.written
+
+    return read
+
+
+def _mapping(names: Any, values: Any, **limits: Any) -> Any:
+    return Annotated[Mapping[names, values], Meta(**limits)]
+
+
+def _columns(description: str, values: Any) -> Any:
+    """A mapping by column, not empty."""
+    return _mapping(_json("string", pattern=r"\S"), values, description=description, min_length=1)
+
+
+def _described(written: Any, description: str) -> Any:
+    return Annotated[written, Meta(description=description)]
+
+
+_DURATION, _LENGTH = _text(DURATION_PATTERN), "a duration such as 10m"
+_INSTANT = _json("string", pattern=r"^\d{4}-\d\d-\d\d")
+_SIZE = _json("string", "integer", pattern=r"\S")
+
+Duration = Annotated[float, spelled(duration_from, _DURATION, _LENGTH)]
+Instant = Annotated[float, spelled(instant_from, _INSTANT, "a date such as 2026-12-01")]
+"""Seconds since 1970 of a date or a time."""
+PathText = Annotated[str, spelled("path", str)]
+Settings = Annotated[Secrets, spelled("settings", _mapping(str, _json(*_CELL)))]
+
+
+# When a query is to be maintained. Law: a trigger is complete and can come true; `commit` and `use`
+# stand alone, and what goes with something else stands beside it. Durations are seconds.
 
 
 class SimpleTrigger(StrEnum):
@@ -223,20 +121,45 @@ class SimpleTrigger(StrEnum):
 
 
 class Trigger(Struct, frozen=True, kw_only=True):
-    """When to maintain: the first that occurs of what is not None. `rows` pending, a multiple of
-    `every` since midnight, a time of `cron`, at most `fresh_within` after a commit, or when the
-    `point` is named. `cheap`: earlier, if nothing else is due. `ready_within` bounds the work left
-    then."""
+    """When to maintain: at the first of these conditions."""
+
+    clocks: ClassVar = ("every", "cron")
+    any_of: ClassVar = ("fresh_within", "rows", *clocks, "point")
 
     alone: SimpleTrigger | None = None
-    rows: int | None = None
-    every: float | None = None
-    cron: Cron | None = None
-    timezone: str | None = None
-    fresh_within: float | None = None
-    point: str | None = None
-    ready_within: float | None = None
-    cheap: bool = False
+    fresh_within: Annotated[
+        Duration | None, key("Maximum time until a commit is in the sketch.")
+    ] = None
+    rows: Annotated[
+        int | None,
+        key("When this many changed rows are pending, according to the tables' logs."),
+        whole(MAX_ROWS, "write the number of changed rows that justify a run, for example 10000"),
+    ] = None
+    every: Annotated[
+        Duration | None,
+        key("At multiples of this interval since midnight, from 1s to 1d.", reader=interval_from),
+    ] = None
+    cron: Annotated[
+        Cron | None,
+        key(f"A cron expression with five fields, or one of {', '.join(MACROS)}."),
+        spelled(cron_from, str),
+    ] = None
+    timezone: Annotated[
+        str | None, key("Time zone of `every` and `cron`; default: UTC.", reader=zone_from)
+    ] = None
+    point: Annotated[
+        str | None,
+        key("When `impctl maintain --point` gives this name."),
+        spelled(_name_of("a point"), _text(NAME_PATTERN)),
+    ] = None
+    ready_within: Annotated[
+        Duration | None,
+        key("Maintains ahead of time, so that at most this much work is left at the planned time."),
+    ] = None
+    cheap: Annotated[
+        bool,
+        key("Also maintains earlier, when nothing else is due and it takes less than a second."),
+    ] = False
 
     @property
     def is_on_commit(self) -> bool:
@@ -277,24 +200,9 @@ class Trigger(Struct, frozen=True, kw_only=True):
 ON_COMMIT = Trigger(alone=SimpleTrigger.COMMIT)
 
 
-def zone_named(name: str) -> tzinfo | None:
-    """The time zone; None if this machine does not know it. `UTC` needs no zone database."""
-    if name == "UTC":
-        return UTC
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
-
-
-# What a workload file says, as frozen values. Law: a value here is complete and checked as far as
-# the file alone allows: names refer to declared tables, paths are absolute or URIs, variables are
-# resolved. Values that may hold secrets stay out of `repr`.
-
-CellValue = int | float | str | bool | date | datetime | None
-"""A value of a row to insert, as the file types it; the table's column type decides later."""
+# The sections of the file. Law: a value here is complete and checked as far as the file alone
+# allows: names refer to declared tables, paths are absolute or URIs, variables are resolved. Values
+# that may hold secrets stay out of `repr`.
 
 BoundaryLiteral = int | float | str | date | datetime
 """A boundary as written; decimals wider than a double are written as text."""
@@ -376,11 +284,22 @@ class ShipMode(StrEnum):
     EAGER = "eager"
 
 
-class ProvenanceSpec(Struct, frozen=True):
-    """Recursion is maintained by absorption, with at most `nodes` of decision diagrams."""
+Absorption = Literal["absorption"]
 
-    ship: ShipMode = ShipMode.LAZY
-    nodes: int = 5_000_000
+
+class ProvenanceSpec(Struct, frozen=True):
+    """Settings of the provenance."""
+
+    ship: Annotated[
+        ShipMode,
+        key("Which derivations of a row are passed on: the first (lazy) or all (eager)."),
+    ] = ShipMode.LAZY
+    nodes: Annotated[
+        int,
+        key("Maximum number of decision diagram nodes. Default: 5000000."),
+        whole(MAX_NODES, "5000000 nodes take about 100 MB"),
+    ] = 5_000_000
+    kind: Annotated[Absorption, key("Kind of provenance.", is_required=True)] = "absorption"
 
 
 class ParameterMoves(StrEnum):
@@ -397,42 +316,101 @@ _FOLLOWED = {
 """Names as in `sql.parameters`."""
 
 
-class ExpectedChanges(Struct, frozen=True):
-    """Expected changes of a table; None is unspecified. One `every` so many seconds, of so many
-    `rows`, the share `deletes` of them deleted; from `since` to before `until`, in seconds since
-    1970."""
+class MovingParameter(Struct, frozen=True):
+    """A time-dependent value."""
 
-    every: float | None
-    rows: int | None
-    deletes: float
-    since: float | None
-    until: float | None
+    moves: Annotated[ParameterMoves, key("How often it changes.")]
+
+
+class ExpectedChanges(Struct, frozen=True):
+    """Expected changes that the table's log does not show yet."""
+
+    any_of: ClassVar = ("every", "rows", "deletes", "from", "until")
+
+    every: Annotated[Duration | None, key("How often the table changes, such as 1h.")] = None
+    rows: Annotated[
+        int | None,
+        key("Rows per change."),
+        whole(MAX_ROWS, "write the usual number of rows per change"),
+    ] = None
+    deletes: Annotated[
+        float,
+        key("Share of the rows that are deletions, such as 5%."),
+        spelled(deletions_from, _text(rf"\s*{SHARE_PATTERN}\s*"), "a share such as 5%"),
+    ] = 0.0
+    since: Annotated[Instant | None, key("Date or time from which this is expected.")] = field(
+        default=None, name="from"
+    )
+    until: Annotated[Instant | None, key("Date or time before which this is expected.")] = None
 
 
 class ExpirySpec(Struct, frozen=True):
-    """Rows of a table are live until `after` microseconds after their `column`."""
+    """A row expires this long after the time in its column. Rows with NULL there are never used."""
 
-    column: ColumnName
-    after: int
+    column: Annotated[ColumnName, key("A column of type TIMESTAMP or DATE.")]
+    after: Annotated[
+        int,
+        key("A duration such as `1 hour` or `7d`."),
+        spelled(microseconds_from, _DURATION, _LENGTH),
+    ]
     location: Location
+
+
+Never = Literal["never"]
+Credentials = Literal["options", "ambient"]
+_CREDENTIALS = key(
+    "Source of credentials for object stores. `options` (default): only `storage_options`. "
+    "`ambient`: also the environment."
+)
 
 
 class TableSpec(Struct, frozen=True):
-    """A Delta table; `path` is absolute or a URI, `names` are its other names in SQL. `coming` are
-    the changes that the file expects: none if it says that the table never changes, None if it says
-    nothing. With an `expiry` queries see its live rows only."""
+    """A Delta table."""
 
     name: TableName
-    path: str
-    storage_options: Secrets
+    path: Annotated[
+        PathText,
+        key(
+            "Folder of the table, relative to this file, or a URI. `catalog://shop.sales` is the "
+            "location in Spark's catalog."
+        ),
+    ]
+    storage_options: Annotated[
+        Settings, key("Options passed to the object store unchanged.", is_required=False)
+    ]
     location: Location
-    names: tuple[str, ...] = ()
-    ambient: bool = False
-    """Whether credentials may come from the environment of the process."""
-    coming: tuple[ExpectedChanges, ...] | None = None
-    expiry: ExpirySpec | None = None
-    clone_of: tuple[str, ...] = ()
-    """Absolute paths or URIs of tables whose files the log of a shallow clone may name."""
+    names: Annotated[
+        tuple[Annotated[str, Meta(description="A name with one to three parts.")], ...],
+        key("Other names of the table, such as `shop.sales` or `main.shop.sales`."),
+    ] = ()
+    credentials: Annotated[Credentials | None, _CREDENTIALS] = None
+    coming: Annotated[
+        tuple[ExpectedChanges, ...] | None,
+        key("Expected changes: `never`, or how often and how large."),
+        spelled(
+            "changes",
+            _described(Never, "The table does not change.")
+            | ExpectedChanges
+            | Annotated[tuple[ExpectedChanges, ...], Meta(min_length=1)],
+        ),
+    ] = field(default=None, name="changes")
+    """None of them if the table never changes; None if the file says nothing."""
+    expiry: Annotated[ExpirySpec | None, key(reader="expiry")] = None
+    """Queries see the rows that are live only."""
+    clone_of: Annotated[
+        tuple[
+            Annotated[PathText, Meta(description="A folder, relative to this file, or a URI.")], ...
+        ],
+        key(
+            "Folders of the tables that this table is a shallow clone of. Without this key, a log "
+            "may not list files outside the table's folder."
+        ),
+    ] = ()
+
+    @property
+    def ambient(self) -> bool:
+        """Whether credentials may come from the environment of the process."""
+        return self.credentials == "ambient"
 
     @property
     def never_changes(self) -> bool:
@@ -440,15 +418,29 @@ class TableSpec(Struct, frozen=True):
 
 
 class PartitionSpec(Struct, frozen=True):
-    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`. `is_old_key`:
-    the file uses `ranges`, the old name of that key."""
+    """A range partition of the column."""
+
+    one_of: ClassVar = ("boundaries", "ranges", "fragments")
 
     table: TableName
     column: ColumnName
-    boundaries: tuple[BoundaryLiteral, ...] | None
-    ranges: int | None
+    boundaries: Annotated[
+        tuple[BoundaryLiteral, ...] | None,
+        key(
+            "Values that split the column, strictly increasing; n values make n + 1 ranges.",
+            min_length=1,
+            max_length=MAX_BOUNDARIES,
+        ),
+        spelled("boundaries", tuple[_json("number", "string"), ...]),
+    ]
+    ranges: Annotated[
+        int | None,
+        key("Number of ranges, with about the same number of rows in each.", old_name="fragments"),
+        whole(MAX_RANGES, "16 to 1000 suit most tables"),
+    ]
     location: Location
     is_old_key: bool = False
+    """Whether the file uses `fragments`, which is accepted until the first release."""
 
 
 class SqlRun(Struct, frozen=True):
@@ -484,34 +476,113 @@ class ViewSpec(Struct, frozen=True):
     sql_origin: SqlOrigin
 
 
-class QuerySpec(Struct, frozen=True, kw_only=True):
-    """One query; `sketch` names the attribute per table and is empty if impctl chooses. `params`
-    are the values of the named parameters in `sql`, for which sketches are captured; `moves` are
-    the parameters that sketches follow. `buffer` is how many values or rows MIN, MAX and top-k keep
-    per group, `all` of them, or the default (None). `lineage` is the kind of rows that the sketch
-    holds (`LineageMode`); `lineage_place` is where the query itself says so, None if it does not.
-    `is_sketched` is false for `sketch: none`; `answer` means that the result is materialized too.
-    `trigger` says when the query is maintained, `state` which of its state is kept; None if the
-    file does not. `provenance` means that recursion is maintained by absorption."""
+class QuerySettings(Struct, frozen=True, kw_only=True):
+    """Settings of all queries that do not set their own."""
+
+    policy: Annotated[
+        Policy, key("What `maintain` may do when the sketch cannot be maintained exactly.")
+    ] = Policy.AUTO
+    maintain: Annotated[
+        MaintainMode,
+        key("When to maintain: with every batch (eager), or when the sketch is needed (lazy)."),
+    ] = MaintainMode.LAZY
+    join: Annotated[
+        JoinStrategy,
+        key(
+            "Where joins find the rows that match changed rows: in a stored index, in the tables' "
+            "files, or through Spark. With `tree`, joined rows are never stored."
+        ),
+    ] = JoinStrategy.AUTO
+    state: Annotated[
+        StateKept | None,
+        key(
+            "State to keep whatever the budget: all (keep), or only what cannot be replaced "
+            "(least). Not with `join`."
+        ),
+    ] = None
+    buffer: Annotated[
+        int | Everything | None,
+        key(
+            "Values or rows that MIN, MAX and top-k store per group. When deletions exhaust them, "
+            "impctl reads more from the table. Default: 1000 if all rows are one group, otherwise "
+            "all."
+        ),
+        whole(MAX_BUFFER, f"100 to 10000 suit most queries; `{EVERYTHING}` keeps everything"),
+    ] = None
+    lineage: Annotated[
+        LineageMode,
+        key(
+            "Rows that the sketch covers. `all`: all rows the result is derived from. `witness`: "
+            "for MIN, MAX, DISTINCT and EXISTS, only the deciding rows. `answer`: for a "
+            "recursion, only rows the result is derived from. Sketches with `witness` or `answer` "
+            "cannot be reused for other constants or columns."
+        ),
+    ] = LineageMode.ALL
+    answer: Annotated[
+        bool,
+        key(
+            "Whether to store and maintain the query's result as well: `query` then answers from "
+            "state."
+        ),
+    ] = False
+    trigger: Annotated[
+        Trigger | None,
+        key(
+            "When to maintain the query: after each commit (default), when its sketch is used, or "
+            "at the conditions in a mapping."
+        ),
+        spelled("trigger", SimpleTrigger | Trigger),
+    ] = None
+
+
+NO_SKETCH = "none"
+
+
+class QuerySpec(QuerySettings, frozen=True, kw_only=True):
+    """A query that impctl maintains sketches for."""
 
     name: QueryName
-    sql: str
-    sketch: Mapping[TableName, ColumnName]
-    policy: Policy
-    maintain: MaintainMode
-    join: JoinStrategy
     location: Location
+    sql: Annotated[str, key("The query in Spark SQL.", reader="sql")]
     sql_origin: SqlOrigin
-    params: Mapping[str, ParameterValue] = field(default_factory=dict)
+    params: Annotated[
+        Mapping[str, ParameterValue],
+        key(
+            "Values of the named parameters (`:name`) in the SQL. A sketch is captured for these "
+            "values; `--param NAME=VALUE` sets others of the same type. A time-dependent parameter "
+            "is the current day or hour, and sketches are maintained as it changes."
+        ),
+        spelled("params", _mapping(_text(IDENTIFIER_PATTERN), _json(*_CELL) | MovingParameter)),
+    ] = field(default_factory=dict)
     moves: Mapping[str, ParameterMoves] = field(default_factory=dict)
-    buffer: int | Everything | None = None
-    lineage: LineageMode = LineageMode.ALL
-    lineage_place: Location | None = None
+    """The parameters that sketches follow."""
+    sketch: Annotated[
+        Mapping[TableName, ColumnName],
+        key(
+            "The column to sketch, per table; it must be safe for the query. Or `none` for a query "
+            "without a sketch."
+        ),
+        spelled(
+            "sketch", Literal["none"] | _mapping(str, _described(str, "A column of the table."))
+        ),
+    ] = field(default_factory=dict)
+    """Empty if impctl chooses."""
     is_sketched: bool = True
-    answer: bool = False
-    trigger: Trigger | None = None
-    state: StateKept | None = None
-    provenance: ProvenanceSpec | None = None
+    """False for `sketch: none`."""
+    provenance: Annotated[
+        ProvenanceSpec | None,
+        key(
+            "Maintains WITH RECURSIVE by absorption: the state stores, for each row, a Boolean "
+            "function of the table rows it depends on. `why` reads it. Needs the extra `bdd`."
+        ),
+        spelled(
+            "provenance",
+            _described(Absorption, "Absorption with `ship: lazy` and the default number of nodes.")
+            | ProvenanceSpec,
+        ),
+    ] = None
+    lineage_place: Location | None = None
+    """Where the query itself sets `lineage`."""
 
     @property
     def follows(self) -> dict[str, str]:
@@ -519,32 +590,53 @@ class QuerySpec(Struct, frozen=True, kw_only=True):
         return {name: _FOLLOWED[moves] for name, moves in self.moves.items()}
 
 
+_TABLE = key("A declared table.", reader="declared")
+_WHERE = key("SQL condition for the rows to change.")
+
+
 class InsertSpec(Struct, frozen=True):
-    """A batch of new rows: written out (`rows`), or in a file beside the workload (`file`)."""
+    """Insert rows."""
+
+    one_of: ClassVar = ("rows", "file")
 
     name: str
-    table: TableName
-    rows: tuple[Mapping[ColumnName, CellValue], ...] | None
-    file: str | None
+    table: Annotated[TableName, _TABLE]
+    rows: Annotated[
+        tuple[Mapping[ColumnName, CellValue], ...] | None,
+        key("Rows to insert, each a mapping of columns to values.", min_length=1),
+        spelled("rows", tuple[_columns("A row.", _json(*_CELL, "null")), ...]),
+    ]
+    file: Annotated[PathText | None, key("File with the rows, relative to this file.")]
     location: Location
 
 
 class DeleteSpec(Struct, frozen=True):
-    """A batch that deletes the rows for which `where` is true."""
+    """Delete rows."""
 
     name: str
-    table: TableName
-    where: str
+    table: Annotated[TableName, _TABLE]
+    where: Annotated[str, _WHERE]
     location: Location
 
 
 class ChangeSpec(Struct, frozen=True):
-    """A batch that sets columns to SQL expressions, on all rows or where `where` is true."""
+    """Update rows; without `where`, all rows."""
 
     name: str
-    table: TableName
-    assignments: Mapping[ColumnName, str]
-    where: str | None
+    table: Annotated[TableName, _TABLE]
+    assignments: Annotated[
+        Mapping[ColumnName, str],
+        key(),
+        spelled(
+            "assignments",
+            _columns(
+                "Columns to set, each to an SQL expression. Text and times therefore need their "
+                "own quotes, as in \"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\".",
+                _json(*_CELL, pattern=r"\S"),
+            ),
+        ),
+    ] = field(name="set")
+    where: Annotated[str | None, _WHERE]
     location: Location
     places: Mapping[ColumnName, Location]
     """The position of each column's value."""
@@ -554,43 +646,136 @@ UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
 """One update batch of the workload; `apply` commits each as one table version."""
 
 
-class SparkSpec(Struct, frozen=True):
-    """Settings of the Spark session; `master` is None if the file does not say."""
+class UpdateEntry(Struct, frozen=True):
+    """One batch."""
 
-    master: str | None
-    conf: Secrets
+    one_of: ClassVar = ("insert", "delete", "update")
+
+    name: Annotated[
+        str, key("Name of the batch."), spelled(_name_of("an update"), _text(NAME_PATTERN))
+    ]
+    insert: Annotated[InsertSpec | None, key(reader="insert")] = None
+    delete: Annotated[DeleteSpec | None, key(reader="delete")] = None
+    update: Annotated[ChangeSpec | None, key(reader="update")] = None
+
+
+class SparkSpec(Struct, frozen=True):
+    """Settings of the Spark session."""
+
+    master: Annotated[str | None, key("Master of the cluster, for example `local[*]`.")]
+    conf: Annotated[Settings, key("Spark settings by full name.", reader="spark_settings")] = field(
+        default_factory=Secrets
+    )
 
 
 class BudgetSpec(Struct, frozen=True):
-    """Limits of the state of all queries: bytes on `disk`; None is unlimited. `memory` is the limit
-    of a process, as written: a size, or a share of the machine's such as `25%`."""
+    """Limits for the state of all queries."""
 
-    disk: int | None = None
-    memory: str | None = None
+    disk: Annotated[
+        int | None,
+        key(
+            "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
+        ),
+        spelled(disk_from, _SIZE, "a size such as 1GB"),
+    ] = None
+    """Bytes; None is unlimited."""
+    memory: Annotated[
+        str | None,
+        key("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory."),
+        spelled(memory_from, _SIZE, "a size such as 1GB"),
+    ] = None
+    """As written, since the machine is another one now and then."""
 
 
 class LimitSpec(Struct, frozen=True):
-    """Limits of WITH RECURSIVE of UNION: rounds at once, and rows derived."""
+    """Limits of WITH RECURSIVE with UNION; beyond them the query fails with `recursion_limit`."""
 
-    rounds: int = 100_000
-    rows: int = 20_000_000
+    rounds: Annotated[
+        int,
+        key(f"Rounds in one run; default: {_ROUNDS}."),
+        whole(2**62, f"the default is {_ROUNDS}"),
+    ] = _ROUNDS
+    rows: Annotated[
+        int,
+        key(f"Rows derived; default: {_ROWS}."),
+        whole(2**62, f"the default is {_ROWS}"),
+    ] = _ROWS
 
 
 class Workload(Struct, frozen=True, kw_only=True):
-    """A whole workload file; mappings keep the order of the file."""
+    """All sections of a workload file; mappings keep the order of the file."""
 
-    name: str
     file: str
-    tables: Mapping[TableName, TableSpec]
-    names: TableNames
-    views: Mapping[FullName, ViewSpec]
-    partitions: tuple[PartitionSpec, ...]
-    queries: Mapping[QueryName, QuerySpec]
-    updates: tuple[UpdateSpec, ...]
-    store: str
-    spark: SparkSpec
-    budget: BudgetSpec = BudgetSpec()
-    limits: LimitSpec = LimitSpec()
+    name: Annotated[
+        str, key("Name of the workload; default: the name of the file.", is_required=False)
+    ]
+    catalog: Annotated[
+        str | None,
+        key("Catalog of table names without one; default: `spark_catalog`.", reader="part"),
+    ] = None
+    schema: Annotated[
+        str | None, key("Schema of table names without one; default: `default`.", reader="part")
+    ] = None
+    credentials: Annotated[Credentials | None, _CREDENTIALS] = None
+    tables: Annotated[
+        Mapping[TableName, TableSpec],
+        key(
+            "Delta tables under the names that the SQL uses.",
+            written=_mapping(_text(TABLE_PATTERN), TableSpec),
+            min_length=1,
+        ),
+    ]
+    names: "TableNames"
+    views: Annotated[
+        Mapping["FullName", ViewSpec],
+        key(
+            "Views: named SELECT statements that queries and other views can read.",
+            written=_mapping(_text(TABLE_PATTERN), _described(str, "A SELECT in Spark SQL.")),
+        ),
+    ] = field(default_factory=dict)
+    defaults: Annotated[QuerySettings, key()] = QuerySettings()
+    partitions: Annotated[
+        tuple[PartitionSpec, ...],
+        key(
+            "Candidate partitions by table and column; impctl proposes the others.",
+            written=_mapping(str, _columns("Columns of the table.", PartitionSpec)),
+        ),
+    ] = ()
+    queries: Annotated[
+        Mapping[QueryName, QuerySpec],
+        key(
+            "Queries, each with a name of your choice.",
+            written=_mapping(_text(NAME_PATTERN), QuerySpec),
+            min_length=1,
+        ),
+    ]
+    updates: Annotated[
+        tuple[UpdateSpec, ...],
+        key(
+            "Batches that `impctl apply` commits as new table versions.",
+            written=tuple[UpdateEntry, ...],
+        ),
+    ] = ()
+    store: Annotated[
+        str,
+        key(
+            "Folder for sketches and state; default: `.impctl` next to this file.",
+            reader="store",
+            is_required=False,
+        ),
+    ]
+    budget: Annotated[BudgetSpec, key()] = BudgetSpec()
+    limits: Annotated[LimitSpec, key()] = LimitSpec()
+    spark: Annotated[SparkSpec, key()] = SparkSpec(None, Secrets())
+
+
+class WorkloadFile(Workload, frozen=True, kw_only=True):
+    """Tables, queries and update batches that impctl works on. Any value may contain `${VAR}` or
+    `${VAR:-default}`; `$$` is a literal `$`."""
+
+    version: Annotated[
+        Literal[1], key("Version of this file format: 1.", reader="version", is_required=True)
+    ] = 1
 
 
 DEFAULT_FILE = Path("impctl.yaml")

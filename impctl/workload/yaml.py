@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Never
 
 import yaml
@@ -14,8 +15,9 @@ from yaml.composer import Composer
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from impctl.errors import Location, Problem
-from impctl.workload.models import CellValue, QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+from impctl.sql.names import TableNames
+from impctl.workload.models import QuerySpec, SqlOrigin, SqlRun, TextPiece, ViewSpec
+from impctl.workload.scalars import ScalarFault, YamlScalar, kind_of, plain_value
 
 # YAML text composed to nodes that remember their place. Law: composing never builds Python
 # objects from tags, never runs away (depth, size after aliases and recursion are bounded), and
@@ -66,6 +68,7 @@ class _Bounded(Composer):
 
     depth = 0
     nodes = 0
+    has_anchors = False
     yaml_implicit_resolvers = {None: [(PLAIN_TAG, re.compile(""))]}  # noqa: RUF012  # as resolvers
 
     def compose_node(self, parent: Node | None, index: int) -> Node | None:
@@ -82,6 +85,7 @@ class _Bounded(Composer):
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
+        self.has_anchors |= bool(self.anchors)
         if isinstance(node, ScalarNode):
             node.style = node.style or None  # libyaml calls plain style ""
             if not node.value.isascii():
@@ -110,7 +114,7 @@ if yaml.__with_libyaml__:
 def compose(text: str) -> Node | None:
     """The root node of the one document in `text`, None if it is empty; `YamlFault` if invalid."""
     try:
-        root = _root_of(text)
+        root, has_anchors = _root_of(text)
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error, text) from None
     except yaml.reader.ReaderError as error:
@@ -121,18 +125,22 @@ def compose(text: str) -> Node | None:
         ) from None
     if root is None or (root.tag == PLAIN_TAG and root.value == ""):
         return None
-    _check_expansion(root)
+    if has_anchors:
+        _check_expansion(root)
     return root
 
 
-def _root_of(text: str) -> Node | None:
+def _root_of(text: str) -> tuple[Node | None, bool]:
+    """The root node, and whether aliases may refer to nodes."""
     if yaml.__with_libyaml__ and "\ufeff" not in text:  # which libyaml does not count
         try:
-            return _FastLoader(text).get_single_node()
+            fast = _FastLoader(text)
+            return fast.get_single_node(), fast.has_anchors
         except yaml.YAMLError:
             pass  # read again for an error with a place, and for what only one of the two reads
     try:
-        return _Loader(text).get_single_node()
+        loader = _Loader(text)
+        return loader.get_single_node(), loader.has_anchors
     except (ValueError, OverflowError) as error:
         raise _value_fault(error, text) from None
 
@@ -414,18 +422,16 @@ class MappingEntry(Struct, frozen=True):
     value: Node
 
 
-class YamlScalar(Struct, frozen=True):
-    """A scalar value; wrapped because NULL is a value too."""
-
-    value: CellValue
-    written: str
-
-
 class FileReading(Struct):
     """One pass over a file: positions, variables, and the problems so far."""
 
     lines: Lines
     env: Mapping[str, str]
+    base: Path = Path()
+    """Folder that paths are relative to."""
+    names: TableNames = TableNames({})
+    tables: tuple[str, ...] | None = None
+    """All entries of `tables`, including invalid ones; None if unknown."""
     _noted: dict[Problem, None] = field(default_factory=dict)
 
     @property
@@ -596,24 +602,6 @@ class FileReading(Struct):
         self.report(node, f"{path} must be one of {listed}", hint)
         return None
 
-    def settings(self, node: Node | None, path: str) -> dict[str, str] | None:
-        """Settings: any keys, values as written (`8`, `false` and `4g` alike become text)."""
-        entries = self.entries(node, path)
-        if entries is None:
-            return None
-        settings: dict[str, str] = {}
-        for name, entry in entries.items():
-            where = inside(path, name)
-            cell = self.cell(entry.value, where, "text, a number, or true or false")
-            if cell is None:
-                continue
-            if cell.value is None:
-                self.report(entry.value, f"{where} is empty", "write a value, or ''")
-            else:
-                is_switch = isinstance(cell.value, bool)
-                settings[name] = cell.written.lower() if is_switch else cell.written
-        return settings
-
     def _merged(self, value: Node, path: str) -> dict[str, MappingEntry]:
         sources = value.value if isinstance(value, SequenceNode) else [value]
         result: dict[str, MappingEntry] = {}
@@ -634,7 +622,8 @@ class FileReading(Struct):
             self.report_index(index_of(node) + shift, fault.message, fault.hint)
         if resolved.faults:
             return None
-        if any("\ud800" <= character <= "\udfff" for character in resolved.text):
+        text = resolved.text
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             self.report(
                 node, "The value of a variable is not text", "set the variable to UTF-8 text"
             )
@@ -661,8 +650,8 @@ class FileReading(Struct):
 
 
 def inside(path: str, name: str) -> str:
-    """The path of a key inside `path`, for messages."""
-    return f"{path[:-1]}.{shown(name)[1:]}"
+    """The path of a key inside `path`, for messages; of a whole file it is the key alone."""
+    return f"{path[:-1]}.{shown(name)[1:]}" if path.endswith("`") else shown(name)
 
 
 def shown(name: str) -> str:

@@ -31,7 +31,7 @@ from impctl.reuse.verdict import check_reuse
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact
-from impctl.safety.judge import Verdict, carried_verdict, check_kept, check_safety
+from impctl.safety.judge import Verdict, carried_verdict, check_safety, check_with_core
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import RangeSet, range_filter
 from impctl.spark.expressions import DIALECT
@@ -166,7 +166,7 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     tally.cases += 1
     query = Query("", case.captured)
     core = core_of(case.captured)
-    verdict = check_kept(query, core, case.sketched, case.facts)
+    verdict = check_with_core(query, core, case.sketched, case.facts)
     if not verdict.safe:
         tally.refused += 1
         return

@@ -95,7 +95,7 @@ def run_in_process(folder: Path, *arguments: str) -> str:
     return f"{done.stdout}{done.stderr}\nexit {done.returncode}"
 
 
-def check_kept(said: str, what: object) -> None:
+def check_with_core(said: str, what: object) -> None:
     for needle in NEEDLES:
         at = said.find(needle)
         assert at < 0, (what, needle, said[max(0, at - 300) : at + 60])
@@ -106,7 +106,7 @@ def check_files(folder: Path) -> None:
     looked = 0
     for path in folder.rglob("*"):
         if path.is_file() and path.name != "w.yaml":
-            check_kept(path.read_bytes().decode("latin-1") + path.name, path)
+            check_with_core(path.read_bytes().decode("latin-1") + path.name, path)
             looked += 1
     assert looked
 
@@ -121,7 +121,7 @@ def test_commands_that_work(tmp_path: Path) -> None:
             if command == "bench" or (command == "apply" and "-vv" in flags):
                 continue
             said = run_in_process(tmp_path, command, "w.yaml", *rest, *flags)
-            check_kept(said, (command, flags))
+            check_with_core(said, (command, flags))
     check_files(tmp_path)
 
 
@@ -148,17 +148,17 @@ def test_commands_that_fail(case: str, tmp_path: Path) -> None:
     for command, flags in (("status", ("--json",)), ("capture", ("-vv",)), ("doctor", ("-v",))):
         said = run_in_process(tmp_path, command, "w.yaml", *flags)
         assert "exit 1" not in said, said
-        check_kept(said, (case, command))
+        check_with_core(said, (case, command))
     check_files(tmp_path)
 
 
 def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZQ_KEY", ACCESS_KEY)
     with impctl.open(write(tmp_path, "s3://bucket/zt")) as workload:
-        check_kept(repr(workload), "repr")
+        check_with_core(repr(workload), "repr")
         with pytest.raises(ImpctlError) as caught:
             workload.capture()
-        check_kept(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
+        check_with_core(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
 
 
 @pytest.mark.slow
@@ -168,12 +168,12 @@ def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_spark_with_its_whole_log(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     write(tmp_path)
-    check_kept(run_in_process(tmp_path, "capture", "w.yaml"), "capture")
+    check_with_core(run_in_process(tmp_path, "capture", "w.yaml"), "capture")
     write_deltalake(str(tmp_path / "t"), ROWS, mode="append")
     said = run_in_process(tmp_path, "query", "w.yaml", "-vv")
     assert "exit 0" in said, said
     assert "spark WARN" in said
-    check_kept(said, "query")
+    check_with_core(said, "query")
     check_files(tmp_path)
 
 

@@ -15,9 +15,9 @@ from deltalake import write_deltalake
 from impctl.service import filters
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet, exact_filter, range_filter
-from impctl.tables.prune import prune
 from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import prune
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from tests.support.run_cli import Capsys, Cli
 

@@ -53,7 +53,7 @@ class FakeApp(Struct, dict=True):
         for number, result in enumerate(self.finished, start=1):
             reporter.finished(result, number, len(self.finished))
         try:
-            yield "the workbench"
+            yield "the context"
         finally:
             self.closed += 1
 
@@ -91,9 +91,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeApp:
         for function in functions:
             setattr(module, function, fake.use_case(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    workbench: Any = ModuleType("impctl.service.context")
-    workbench.open_context = fake.open_context
-    monkeypatch.setitem(sys.modules, workbench.__name__, workbench)
+    context: Any = ModuleType("impctl.service.context")
+    context.open_context = fake.open_context
+    monkeypatch.setitem(sys.modules, context.__name__, context)
     return fake
 
 
@@ -111,5 +111,17 @@ def impctl(
         code = run(build_app(), words)
         captured = capsys.readouterr()
         return Ran(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def show(fake: FakeApp, impctl: Callable[..., Ran]) -> Callable[..., Ran]:
+    """Runs the command line with a use case that gives this result, outcome or error."""
+
+    def call(answer: Any, *words: str) -> Ran:
+        is_whole = isinstance(answer, Outcome | BaseException | str)
+        fake.answer = answer if is_whole else Outcome((answer,))
+        return impctl(*words)
 
     return call

@@ -7,11 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import main as benchmarks
 from impctl.cli.application import COMMANDS
 from impctl.service.results import Outcome
 from impctl.service.settings import (
@@ -25,7 +27,7 @@ from impctl.service.settings import (
 )
 from impctl.workload.load import names_in
 
-BENCH = "the workbench"
+BENCH = "the context"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
 BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
@@ -35,6 +37,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
     return {"all_updates": all_updates, "again": again}
 
 
+ROWS = {"limit": None, "out": None, "escape_formulas": False}
 SIMULATED = SimulateRequest(604_800.0, ("1MB", "all"), ("rows: 5",), 60.0)
 CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "check w.yaml": ("check", (BENCH, ()), {"strict": False}),
@@ -59,21 +62,15 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "query w.yaml": (
         *("query", (BENCH, None, (), None, None, "auto", "auto")),
-        {
-            "required": False,
-            "where": None,
-            "limit": None,
-            "out": None,
-            "escape_formulas": False,
-        },
+        {"required": False, "where": None, **ROWS},
     ),
     "changes w.yaml --query a --since t=1 --since u=2": (
         *("changes", (BENCH, "a", ("t=1", "u=2"))),
-        {"whole": False, "limit": None, "out": None, "escape_formulas": False},
+        {"whole": False, **ROWS},
     ),
     "changes w.yaml --all --limit 3 --out c.csv": (
         *("changes", (BENCH, None, None)),
-        {"whole": True, "limit": 3, "out": Path("c.csv"), "escape_formulas": False},
+        {"whole": True, **ROWS, "limit": 3, "out": Path("c.csv")},
     ),
     "status w.yaml": ("status", (BENCH, ()), {"runs": 3}),
     "explain w.yaml --query a": ("explain", (BENCH, ("a",)), {}),
@@ -101,50 +98,43 @@ def test_the_use_case_called(fake, impctl, words: str) -> None:
     assert fake.closed == 1
 
 
-def test_what_bench_is_asked_to_measure(fake, impctl) -> None:
-    impctl(
-        "bench", "w.yaml", "--only", "changes", "--repeat", "2", "--out", "r.json",
-        "--report", "r.html",
-    )  # fmt: skip
-    ((name, (_, request, _), _),) = fake.calls
-    assert name == "run_workload"
-    assert request == MeasureRequest(
-        only=("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
-    )
+MEASURED = MeasureRequest(("changes",), 2, Path("r.json"), Path("r.html"))
+GENERATED = GenerateRequest(
+    *(Path("d"), Example.CRIMES), table="t", rows=9, groups=3, sort_rows=True, seed=4,
+    source=Path("c.parquet"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("words", "name", "first"),
+    ("words", "name", "place", "given"),
     [
-        (["bench", "--compare", "a.json", "b.json"], "compare_files", Path("a.json")),
-        (["bench", "r.json", "--report", "r.html"], "report_file", Path("r.json")),
+        (
+            "w.yaml --only changes --repeat 2 --out r.json --report r.html",
+            "run_workload",
+            1,
+            MEASURED,
+        ),
+        ("--compare a.json b.json", "compare_files", 0, Path("a.json")),
+        ("r.json --report r.html", "report_file", 0, Path("r.json")),
+        (
+            "--generate d --example crimes --rows 9 --groups 3 --sorted --seed 4 --table t "
+            "--source c.parquet",
+            *("generate", 0, GENERATED),
+        ),
     ],
 )
-def test_records(fake, impctl, words: list[str], name: str, first: Any) -> None:
-    assert impctl(*words).code == 0
+def test_what_bench_does(fake, impctl, words: str, name: str, place: int, given) -> None:
+    assert impctl("bench", *words.split()).code == 0
     ((called, arguments, _),) = fake.calls
-    assert called == name
-    assert first is None or arguments[0] == first
+    assert (called, arguments[place]) == (name, given)
+    assert len(fake.settings) == (name == "run_workload")
 
 
-def test_generate_opens_no_workload(fake, impctl) -> None:
-    impctl(
-        "bench", "--generate", "d", "--example", "crimes", "--rows", "9", "--groups", "3",
-        "--sorted", "--seed", "4", "--table", "t", "--source", "c.parquet",
-    )  # fmt: skip
-    ((name, (request, _), _),) = fake.calls
-    assert name == "generate"
-    assert request == GenerateRequest(
-        Path("d"),
-        Example.CRIMES,
-        table="t",
-        rows=9,
-        groups=3,
-        sort_rows=True,
-        seed=4,
-        source=Path("c.parquet"),
-    )
-    assert fake.settings == []
+def test_benchmarks_share_the_declaration_of_options(capsys) -> None:
+    assert benchmarks(["--list"]) == 0
+    assert "intermittent: " in capsys.readouterr().out
+    assert benchmarks(["no-suite"]) == 2
+    assert "no-suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
@@ -157,11 +147,6 @@ def test_dry_run_reaches_the_use_case_and_is_told(fake, impctl, command: str) ->
     assert fake.settings[1].dry_run is False
 
 
-def test_unset_is_none(fake, impctl) -> None:
-    impctl("maintain", "w.yaml")
-    assert fake.settings == [Settings(Path("w.yaml"))]
-
-
 FLAGS = ["--store", "f", "--policy", "strict", "--lock-timeout", "0", "--spark-profile", "p.yaml"]
 VARIABLES = {
     "IMPCTL_STORE": "v",
@@ -171,18 +156,10 @@ VARIABLES = {
     "IMPCTL_BATCH_ROWS": "42",
 }
 FROM_FLAGS = Settings(
-    Path("w.yaml"),
-    store=Path("f"),
-    policy=Policy.STRICT,
-    lock_timeout=0.0,
-    spark_profile=Path("p.yaml"),
+    Path("w.yaml"), Path("f"), Policy.STRICT, lock_timeout=0.0, spark_profile=Path("p.yaml")
 )
 FROM_VARIABLES = Settings(
-    Path("w.yaml"),
-    store=Path("v"),
-    policy=Policy.FULL,
-    lock_timeout=7.5,
-    spark_profile=Path("q.yaml"),
+    Path("w.yaml"), Path("v"), Policy.FULL, lock_timeout=7.5, spark_profile=Path("q.yaml")
 )
 
 
@@ -195,18 +172,15 @@ def test_a_flag_wins_over_its_variable(fake, impctl, monkeypatch, command: str) 
     assert fake.settings == [FROM_VARIABLES, FROM_FLAGS]
 
 
-def test_batch_rows_from_its_variable(fake, impctl, monkeypatch) -> None:
+def test_batch_rows_from_its_variable_and_an_empty_one_is_unset(fake, impctl, monkeypatch) -> None:
     monkeypatch.setenv("IMPCTL_BATCH_ROWS", "42")
     impctl("maintain", "w.yaml")
     impctl("maintain", "w.yaml", "--batch-rows", "1")
     assert [kwargs["batch_rows"] for _, _, kwargs in fake.calls] == [42, 1]
-
-
-def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
     assert impctl("maintain", "w.yaml").code == 0
-    assert fake.settings == [Settings(Path("w.yaml"))]
+    assert fake.settings[-1] == Settings(Path("w.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -278,17 +252,9 @@ updates:
 """
 
 
-@pytest.fixture(scope="module")
-def script() -> str:
-    """What `impctl completion bash` prints."""
-    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
 @pytest.fixture
-def folder(tmp_path: Path, script: str) -> Path:
+def folder(tmp_path: Path) -> Path:
     """A folder with a workload, and `impctl` on the path as a console script would be."""
-    (tmp_path / "completion.bash").write_text(script)
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "impctl"
@@ -297,34 +263,43 @@ def folder(tmp_path: Path, script: str) -> Path:
     return tmp_path
 
 
-def environment(folder: Path) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    path = f"{folder}/bin:{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "PYTHONPATH": root}
+def run_in(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    outside = {
+        "PATH": f"{folder}/bin:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    environment = {**os.environ, **outside, **variables}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
+    )
 
 
-def completed(folder: Path, line: str) -> list[str]:
-    """What bash offers for the last word of `line`, by the function that the script defines."""
-    words = line.split(" ")
-    listed = " ".join(f"'{word}'" for word in words)
-    code = (
-        "source ./completion.bash\n"
-        'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
-        f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
-        '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
-    )
-    bash = shutil.which("bash")
-    assert bash is not None
-    ran = subprocess.run(
-        [bash, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=environment(folder),
-        check=True,
-    )
-    assert ran.stderr == ""
-    return ran.stdout.split()
+@pytest.fixture(scope="module")
+def bash_script() -> str:
+    """What `impctl completion bash` prints."""
+    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def completed(folder: Path, bash_script: str) -> Callable[[str], list[str]]:
+    """What bash offers for the last word of a line, by the function that the script defines."""
+    (folder / "completion.bash").write_text(bash_script)
+
+    def offered(line: str) -> list[str]:
+        words = line.split(" ")
+        listed = " ".join(f"'{word}'" for word in words)
+        code = (
+            "source ./completion.bash\n"
+            'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
+            f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
+            '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        ran = run_in(folder, shutil.which("bash") or "bash", "-c", code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout.split()
+
+    return offered
 
 
 @pytest.mark.parametrize(
@@ -344,53 +319,30 @@ def completed(folder: Path, line: str) -> list[str]:
         ("impctl status --query ", []),
     ],
 )
-def test_what_bash_offers(folder: Path, line: str, offered: list[str]) -> None:
-    assert completed(folder, line) == offered
+def test_what_bash_offers(completed, line: str, offered: list[str]) -> None:
+    assert completed(line) == offered
 
 
-def test_every_command_is_offered(folder: Path) -> None:
-    assert set(completed(folder, "impctl ")) == set(COMMANDS)
+def test_every_command_is_offered(completed) -> None:
+    assert set(completed("impctl ")) == set(COMMANDS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "queries: [", "queries: 3", "- a", "queries: {1: {}}", "\0"])
-def test_a_file_that_is_wrong_offers_nothing(folder: Path, text: str) -> None:
+def test_a_file_that_is_wrong_offers_nothing(folder: Path, completed, text: str) -> None:
     (folder / "w.yaml").write_text(text)
     assert names_in(folder / "w.yaml", "queries") == ()
-    assert completed(folder, "impctl status w.yaml --query ") == []
+    assert completed("impctl status w.yaml --query ") == []
 
 
 @pytest.mark.parametrize(("shell", "word"), [("zsh", "compdef"), ("fish", "complete --command")])
-def test_scripts_of_other_shells(folder: Path, shell: str, word: str) -> None:
-    ran = subprocess.run(
-        ["impctl", "completion", shell],
-        capture_output=True,
-        text=True,
-        env=environment(folder),
-        check=True,
-    )
-    assert word in ran.stdout
-    assert "_IMPCTL_COMPLETE=complete_" + shell in ran.stdout
-
-
-@pytest.mark.parametrize(
-    ("shell", "variables"),
-    [
-        ("zsh", {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}),
-        (
-            "fish",
-            {
-                "_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b",
-                "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-            },
-        ),
-    ],
-)
-def test_the_protocols_of_other_shells(folder: Path, shell: str, variables: dict[str, str]) -> None:
-    asked = {**environment(folder), "_IMPCTL_COMPLETE": f"complete_{shell}", **variables}
-    ran = subprocess.run(
-        ["impctl"], capture_output=True, text=True, cwd=folder, env=asked, check=False
-    )
+def test_scripts_and_protocols_of_other_shells(folder: Path, shell: str, word: str) -> None:
+    script = run_in(folder, "impctl", "completion", shell).stdout
+    assert word in script
+    assert "_IMPCTL_COMPLETE=complete_" + shell in script
+    line = {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}
+    variables = {"_IMPCTL_COMPLETE": f"complete_{shell}", **line}
+    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
     assert "q_brand" in ran.stdout
     assert "q_top" not in ran.stdout
 
@@ -398,15 +350,10 @@ def test_the_protocols_of_other_shells(folder: Path, shell: str, variables: dict
 @pytest.mark.parametrize(
     ("line", "code"), [("impctl status w", 1), ("impctl status w.yaml --query ", 0)]
 )
-def test_fish_is_told_where_files_are_meant(folder: Path, line: str, code: int) -> None:
-    asked = {
-        **environment(folder),
-        "_IMPCTL_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_FISH_ACTION": "is-args",
-        "_TYPER_COMPLETE_ARGS": line,
-    }
-    ran = subprocess.run(["impctl"], capture_output=True, cwd=folder, env=asked, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (code, b"", b"")
+def test_fish_completes_files_where_they_are_expected(folder: Path, line: str, code: int) -> None:
+    variables = {"_IMPCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
+    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="is-args", **variables)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
 
 
 def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
@@ -414,16 +361,8 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
         "import sys\nfrom impctl.cli.main import main\n"
         "try: main()\nfinally: print(*sys.modules, file=sys.stderr)\n"
     )
-    asked = {
-        **environment(folder),
-        "_IMPCTL_COMPLETE": "complete_bash",
-        "COMP_WORDS": "impctl status w.yaml --query ",
-        "COMP_CWORD": "4",
-    }
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=folder, env=asked,
-        check=False,
-    )  # fmt: skip
+    line = {"COMP_WORDS": "impctl status w.yaml --query ", "COMP_CWORD": "4"}
+    ran = run_in(folder, sys.executable, "-P", "-c", code, _IMPCTL_COMPLETE="complete_bash", **line)
     assert ran.stdout.split() == ["q_top", "q_brand"]
     loaded = set(ran.stderr.split())
     assert "yaml" in loaded

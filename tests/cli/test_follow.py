@@ -20,13 +20,13 @@ import pexpect
 import pytest
 import typer
 
-from impctl.cli import follow as cli_following
+from impctl.cli import job
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.follow import Stopping, until_asked
-from impctl.cli.job import Display, PulseReporter, reporting
+from impctl.cli.job import PulseReporter, Stopping, reporting, until_asked, write_document
 from impctl.cli.options import seconds
-from impctl.cli.output.text import print_run_json, print_run_text
+from impctl.cli.output.outcome import run_line
+from impctl.cli.streams import Display
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 from impctl.tables.write.maintenance import create_table
@@ -35,17 +35,12 @@ from tests.crash.processes import some_rows
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("500ms", 0.5), ("5s", 5), ("0.2", 0.2), ("2m", 120), ("1h", 3600)]
-)
-def test_durations(text: str, value: float) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "0", "0s", "-1s", "5 weeks", "s", "nan", "1e3", "9" * 20])
-def test_no_durations(text: str) -> None:
-    with pytest.raises(typer.BadParameter):
-        seconds(text)
+def test_durations() -> None:
+    texts = {"500ms": 0.5, "5s": 5, "0.2": 0.2, "2m": 120, "1h": 3600}
+    assert {text: seconds(text) for text in texts} == texts
+    for text in ("", "0", "0s", "-1s", "5 weeks", "s", "nan", "1e3", "9" * 20):
+        with pytest.raises(typer.BadParameter):
+            seconds(text)
 
 
 @pytest.mark.parametrize(
@@ -72,24 +67,7 @@ def test_what_does_not_go_together(
 
 
 def outcome() -> Outcome:
-    done = MaintainResult(
-        query="q",
-        table="t",
-        attribute="a",
-        total=4,
-        action="exact",
-        reason_code="incremental",
-        reason="",
-        since={"t": 1},
-        versions={"t": 2},
-        added=(),
-        removed=(),
-        changes=7,
-        elapsed_ms=1,
-        read_ms=1,
-        engine_ms=1,
-        commit_ms=1,
-    )
+    done = MaintainResult(query="q", table="t", action="exact", changes=7)
     failed = (
         Failure("p", SchemaChangedError("Column `x`\nchanged")),
         Failure(None, LockHeldError("Store is locked")),
@@ -98,19 +76,16 @@ def outcome() -> Outcome:
 
 
 def test_a_run_is_one_line_of_text() -> None:
-    stream = io.StringIO()
-    print_run_text(outcome(), RUN, stream)
-    assert stream.getvalue() == (
+    assert run_line(outcome(), RUN) == (
         "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
         "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
-        "retry in 1.5 s\n"
+        "retry in 1.5 s"
     )
 
 
-def test_a_run_is_one_line_of_json() -> None:
-    stream = io.StringIO()
-    print_run_json(outcome(), RUN, stream)
-    (line,) = stream.getvalue().splitlines()
+def test_a_run_is_one_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write_document("maintain", outcome(), RUN)
+    (line,) = capsys.readouterr().out.splitlines()
     document = json.loads(line)
     assert (document["command"], document["ok"]) == ("maintain", False)
     assert document["run"] == {
@@ -127,7 +102,7 @@ def test_a_run_is_one_line_of_json() -> None:
 def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
     """What a job wrote that finds a, b and c, and after a hears a signal or loses its reader."""
     written: list[str] = []
-    monkeypatch.setattr(cli_following, "discard_output", lambda number: written.append("given up"))
+    monkeypatch.setattr(job, "discard_output", lambda number: written.append("given up"))
 
     def write(result: str, run: FollowedRun) -> None:
         if asked is None and written:
@@ -176,8 +151,8 @@ def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends:
 
 PROGRAM = """
 import os, sys, time
-from impctl.cli.job import Display
 from impctl.cli.job import reporting
+from impctl.cli.streams import Display
 with reporting(Display(), sys.stderr, os.environ, print) as reporter:
     reporter.step("capturing [q_top]", 1, 2)
     time.sleep(0.3)
@@ -190,25 +165,21 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "TTY": "1"}])
-def test_a_pipe_gets_no_bar_whatever_the_variables(variables: dict[str, str]) -> None:
-    stream = io.StringIO()
-    with reporting(Display(), stream, variables, print) as reporter:
-        reporter.step("capturing", 1, 2)
-    assert stream.getvalue() == ""
-
-
-@pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
-def test_quiet_and_json_get_no_bar_on_a_terminal(display: Display) -> None:
-    stream = Terminal()
-    with reporting(display, stream, {}, print) as reporter:
-        reporter.step("capturing", 1, 2)
-    assert stream.getvalue() == ""
-
-
-def test_a_dumb_terminal_gets_no_bar() -> None:
-    stream = Terminal()
-    with reporting(Display(), stream, {"TERM": "dumb"}, print) as reporter:
+@pytest.mark.parametrize(
+    ("stream", "display", "variables"),
+    [
+        (io.StringIO(), Display(), {}),
+        (io.StringIO(), Display(), {"FORCE_COLOR": "1"}),
+        (io.StringIO(), Display(), {"FORCE_COLOR": "1", "TTY": "1"}),
+        (Terminal(), Display(verbosity=-1), {}),
+        (Terminal(), Display(json=True), {}),
+        (Terminal(), Display(), {"TERM": "dumb"}),
+    ],
+)
+def test_no_bar_in_a_pipe_nor_where_it_is_not_wanted(
+    stream: io.StringIO, display: Display, variables: dict[str, str]
+) -> None:
+    with reporting(display, stream, variables, print) as reporter:
         reporter.step("capturing", 1, 2)
     assert stream.getvalue() == ""
 

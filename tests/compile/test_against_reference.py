@@ -38,7 +38,7 @@ from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet, Renumbering, compare
 from impctl.sql.statement import parse_query
-from impctl.tables.schema import arrow_type
+from impctl.tables.snapshot import arrow_type
 from tests.plan.trials import accurate_sketches
 from tests.support.carried_queries import Stored, counts_of, restored
 from tests.support.random_cases import random_cases, random_seeds, seen_in

@@ -43,7 +43,7 @@ from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
-from impctl.tables.schema import arrow_type
+from impctl.tables.snapshot import arrow_type
 from tests.compile.cases import BY_G, SUMS, add_in_order, compiled, several_unsure_cases
 from tests.support.carried_queries import Stored, arrow_rows, restored
 from tests.support.random_cases import random_cases

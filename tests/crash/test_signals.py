@@ -145,7 +145,7 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
     "place",
     [
         "impctl.service.context.Context:close",
-        "impctl.cli.output.protocol.show",
+        "impctl.cli.output.json.JsonOutput:show",
         "impctl.cli.output.json.JsonOutput:end",
     ],
 )
@@ -163,7 +163,9 @@ def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signa
 def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
     """As where nobody reads from a pipe that is full."""
     workload = write_batches(tmp_path)
-    program = signalled_at("impctl.cli.output.protocol.show", signal.SIGTERM, "time.sleep(90)")
+    program = signalled_at(
+        "impctl.cli.output.json.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
+    )
     start = time.monotonic()
     done = python(program, "apply", str(workload), "first", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

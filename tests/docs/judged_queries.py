@@ -15,7 +15,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from impctl.cli.options import settings_of
+from impctl.cli.job import settings_of
 from impctl.errors import ImpctlError
 from impctl.service.check import check
 from impctl.service.context import Context, SilentReporter

@@ -22,7 +22,7 @@ from impctl.engine.range_counts import DenseCounts, GroupSets, RangeCounts
 from impctl.engine.tags import RANGE_BITS, GroupTags, Pairs, RowTags, SetTags, SpanTags
 from impctl.errors import CountBelowZeroError
 from impctl.types import AttributeId
-from impctl.workload.sections import MAX_RANGES
+from impctl.workload.models import MAX_RANGES
 from tests.support.random_cases import random_cases, random_seeds
 
 SIZE = 10

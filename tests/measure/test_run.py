@@ -46,7 +46,7 @@ from impctl.service.prepare import prepare
 from impctl.service.results import Outcome, Record, RecordKind
 from impctl.service.settings import Example, GenerateRequest, MeasureRequest, Settings
 from impctl.spark.expressions import render_expr
-from impctl.tables.rows import why_not_plain
+from impctl.tables.files import why_not_plain
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table

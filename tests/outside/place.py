@@ -15,7 +15,7 @@ from impctl.service.text import named_before
 from impctl.sql.statement import parse_query
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
-from impctl.tables.schema import read_schema
+from impctl.tables.snapshot import read_schema
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.kept_workload import log_entry, stored
 from tests.support.reference_plan import annotate, bag, evaluate

@@ -305,10 +305,13 @@ def test_plans_of_two_instants_are_two() -> None:
             name="q",
             zone="UTC",
             live={"t": nodes.LiveRows("at", Literal(at, TIMESTAMP))},
-            at=name,
+            instant=name,
         )
         for at, name in ((7, "first"), (8, "second"), (9, "second"))
     }
     # Under one name, another expiry is another plan all the same.
     assert [one.query.live[0][1].later_than.value for one in result.values()] == [7, 8, 9]
-    assert planned.of(TEXTS[0], EXPIRING, name="q", zone="UTC", live=LIVE, at="first") is result[7]
+    assert (
+        planned.of(TEXTS[0], EXPIRING, name="q", zone="UTC", live=LIVE, instant="first")
+        is result[7]
+    )

@@ -41,7 +41,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.reuse.implication import find_gap, points_of
-from impctl.reuse.verdict import ReuseVerdict, _made, _Renaming, check_reuse
+from impctl.reuse.verdict import ReuseVerdict, _new_columns, _Renaming, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.direction import Columns, Relation
 from impctl.safety.facts import Fact, FactKind, FactSource
@@ -377,7 +377,9 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
 
 def _renamed(plan: Plan, mark: str) -> Plan:
     """The same plan under identities of its own, those of accesses and fixpoints among them."""
-    names = {made.id: f"{mark}.{made.id}" for node in nodes_of(plan) for made in _made(node)}
+    names = {
+        column.id: f"{mark}.{column.id}" for node in nodes_of(plan) for column in _new_columns(node)
+    }
     accesses = {scan.access: f"{mark}.{scan.access}" for scan in scans_of(plan)}
     ids = {node.id: f"{mark}.{node.id}" for node in nodes_of(plan) if isinstance(node, Fixpoint)}
     return _Renaming(names, accesses, ids).plan(plan)

@@ -42,7 +42,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.reuse.verdict import _made, _Renaming, check_reuse
+from impctl.reuse.verdict import _new_columns, _Renaming, check_reuse
 from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import (
     TieBreaks,
@@ -230,7 +230,7 @@ def renamed(rng: Random, plan: Plan) -> Plan:
     """The same plan under other identities, as another text would have given it."""
     names = {}
     for node in nodes_of(plan):
-        names.update((made.id, f"other.{made.id}") for made in _made(node))
+        names.update((column.id, f"other.{column.id}") for column in _new_columns(node))
     accesses = {scan.access: scan.access for scan in scans_of(plan)}
     return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
 

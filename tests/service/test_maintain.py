@@ -393,7 +393,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
 
 
 def test_applied_batches_are_told_beside_an_error(batches: Cli, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(DeltaTable, "update", Mock(side_effect=ZeroDivisionError))
+    monkeypatch.setattr(DeltaTable, "merge", Mock(side_effect=ZeroDivisionError))
     ran = batches("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
     assert applied(ran) == [("first", 1), ("file", 1)]

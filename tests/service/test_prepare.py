@@ -38,11 +38,10 @@ from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import read_changes
 from impctl.tables.log import FilesMark
-from impctl.tables.prune import FileSpans, file_spans
 from impctl.tables.sample import file_sample
 from impctl.tables.snapshot import FileBounds, Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.statistics import file_bounds
+from impctl.tables.statistics import FileSpans, file_bounds, file_spans
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.catalogs import read_net
@@ -275,6 +274,8 @@ def test_what_was_stored_comes_back() -> None:
     least = StateMeta(way="w", circuit="c")
     assert read_meta({"way": "w", "circuit": "c"}).as_stored() == least.as_stored()
     assert type(read_meta(META.as_stored()).depths[1].at_capture) is float
+    # Cached states are compared with what the store returns.
+    assert json.loads(json.dumps(META.as_stored())) == META.as_stored()
 
 
 ODD: dict[tuple[str, ...], tuple[Any, ...]] = {

@@ -308,7 +308,7 @@ def test_a_little_quicker_is_no_advice(
 @pytest.mark.usefixtures("slow_engine")
 def test_files_not_plain_are_listed_by_python(costed: Cli, monkeypatch: MonkeyPatch) -> None:
     why = "it has deletion vectors"
-    monkeypatch.setattr("impctl.tables.rows.why_not_plain", lambda snapshot: why)
+    monkeypatch.setattr("impctl.tables.files.why_not_plain", lambda snapshot: why)
     said = "`files` of the Python interface lists the files to read"
     assert answered(costed)[1].endswith(said)
 

@@ -29,9 +29,9 @@ from impctl.service.table_deltas import ChangeRequest, SharedChanges, VersionedC
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.spark.snapshots import guarded
 from impctl.tables.changes import Changes
-from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from impctl.tables.statistics import prune_to_values
 from impctl.tables.write.maintenance import create_table
 from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 from tests.tables import handmade

@@ -31,8 +31,8 @@ from impctl.sql.statement import parse_query
 from impctl.store.lock import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
-from impctl.tables.prune import prune
-from impctl.tables.schema import read_schema
+from impctl.tables.snapshot import read_schema
+from impctl.tables.statistics import prune
 from impctl.types import AccessId
 from impctl.workload.models import AnsweredBy
 from tests.crash.processes import check_nothing_left, end, kept_rows_of, start, until_open

@@ -26,8 +26,8 @@ from impctl.spark import snapshots
 from impctl.spark.run import run_sql
 from impctl.spark.session import LISTING, few_listing_tasks, is_connect
 from impctl.spark.snapshots import MAX_BRANCHES, snapshot_frame
-from impctl.tables import footers
-from impctl.tables.footers import hiding_columns
+from impctl.tables import files
+from impctl.tables.files import hiding_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
@@ -395,7 +395,7 @@ def test_what_is_not_looked_into_is_suspect(spark, tmp_path, monkeypatch):
     """More files than are looked into, or a file that cannot be read."""
     snapshot = written(spark, tmp_path, "spark", table_of(VALUES["nan"], pa.float64()))
     with monkeypatch.context() as patch:
-        patch.setattr(footers, "MAX_FOOTERS", len(snapshot.files) - 1)
+        patch.setattr(files, "MAX_FOOTERS", len(snapshot.files) - 1)
         assert hiding_columns(snapshot) == {"d"}
     snapshot = open_source("t", snapshot.path).snapshot()
     Path(snapshot.files[0].uri).write_bytes(b"no Parquet")

@@ -28,9 +28,8 @@ from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Plan, Project, Query, Scan, inputs_of, scans_of, with_inputs
 from impctl.rules.finalize import answer_plan
 from impctl.sketch.partition import RangePartition
-from impctl.tables.lookup import WantedValues
-from impctl.tables.rows import bare_rows
-from impctl.tables.schema import arrow_type
+from impctl.tables.rows import WantedValues, bare_rows
+from impctl.tables.snapshot import arrow_type
 from impctl.types import AccessId, ColumnName, TableName
 from tests.support.reference_plan import Lineage, Tables, annotate, bag
 

@@ -42,20 +42,24 @@ from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal,
 from impctl.plan.nodes import Attribute
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import RangeFilter, RangeSet, exact_filter, range_filter
-from impctl.tables import prune, statistics
-from impctl.tables.prune import (
+from impctl.tables import statistics
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
+from impctl.tables.source import open_source
+from impctl.tables.statistics import (
+    Line,
+    column_statistics,
+    extreme,
+    file_bounds,
     file_spans,
     key_spans,
     known_counts,
+    line_of,
     prune_by_condition,
     prune_to_values,
     spread_counts,
 )
-from impctl.tables.prune import prune as prune_files
-from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
-from impctl.tables.source import open_source
-from impctl.tables.statistics import Line, column_statistics, extreme, file_bounds, line_of
+from impctl.tables.statistics import prune as prune_files
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.plan.random_plans import ExprMaker
 from tests.support.random_cases import FEW, random_cases
@@ -385,7 +389,7 @@ def test_files_that_may_match_ranges(case: Case) -> None:
         for ids in itertools.product((False, True), repeat=partition.size):
             chosen = RangeSet.of(np.flatnonzero(ids).tolist(), partition.size)
             wanted = exact_filter(chosen, partition)
-            tolist = prune._may_match(wanted, bounds).tolist()
+            tolist = statistics._may_match(wanted, bounds).tolist()
             assert tolist == [one_by_one.may_match(wanted, one) for one in bounds]
         spans = file_spans(partition, bounds)
         pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
@@ -400,11 +404,11 @@ def test_files_that_may_hold_values(case: Case) -> None:
         # Arrow makes no wide decimals of Python's integers.
         made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
         vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
-        tolist = prune._may_hold(vector, bounds).tolist()
+        tolist = statistics._may_hold(vector, bounds).tolist()
         assert tolist == [one_by_one.may_hold_some(asked, one) for one in bounds]
     for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
         for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
-            flags = prune._condition_may_hold(op, bounds, constant)
+            flags = statistics._condition_may_hold(op, bounds, constant)
             assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
 
 

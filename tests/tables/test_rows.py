@@ -33,19 +33,25 @@ from impctl.sketch.sketch import RangeFilter, RangeSet
 from impctl.tables import rows
 from impctl.tables import rows as read_parts
 from impctl.tables.changes import read_changes, read_file_diff
-from impctl.tables.lookup import (
-    MANY_ROWS,
+from impctl.tables.rows import (
     ColumnCache,
+    FileReader,
+    PartedRead,
+    parted_read,
+    read_batches,
+    read_rows,
+    rows_with,
+)
+from impctl.tables.sample import (
+    MANY_ROWS,
     KeyColumns,
     KeyCounts,
     counted,
     fan_out,
     key_counts,
     one_in,
-    rows_with,
     sampled_counts,
 )
-from impctl.tables.rows import FileReader, PartedRead, parted_read, read_batches, read_rows
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.maintenance import create_laid_out_table

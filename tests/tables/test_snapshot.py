@@ -30,7 +30,7 @@ from impctl.errors import (
 )
 from impctl.tables.changes import read_changes
 from impctl.tables.rows import read_rows
-from impctl.tables.schema import TableSchema, read_schema
+from impctl.tables.snapshot import TableSchema, read_schema
 from impctl.tables.source import DeltaSource, oldest_version, open_failure, open_source, refresh
 from impctl.tables.storage import below_root, check_reader_features, feature_named_in, object_store
 from tests.support.run_cli import refused

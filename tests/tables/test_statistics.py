@@ -25,8 +25,7 @@ from impctl.sketch.boundaries import aligned_boundaries
 from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables import sample
-from impctl.tables.footers import Miscopied, miscopied_columns
-from impctl.tables.prune import file_spans, rows_by_range
+from impctl.tables.files import Miscopied, miscopied_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import (
     FileSample,
@@ -39,7 +38,13 @@ from impctl.tables.sample import (
 )
 from impctl.tables.snapshot import ColumnBounds, FileBounds, Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.statistics import column_statistics, file_bounds, line_of
+from impctl.tables.statistics import (
+    column_statistics,
+    file_bounds,
+    file_spans,
+    line_of,
+    rows_by_range,
+)
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import FEW
 from tests.tables import handmade

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.models import (
-    MACROS,
     ChangeSpec,
-    CronFault,
     DeleteSpec,
     InsertSpec,
     JoinStrategy,
@@ -25,10 +24,8 @@ from impctl.workload.models import (
     SimpleTrigger,
     StateKept,
     Trigger,
-    read_cron,
-    seconds_in,
-    written,
 )
+from impctl.workload.scalars import MACROS, ScalarFault, read_cron, seconds_in, written
 from tests.support.random_cases import FEW
 from tests.workload.conftest import Load, Problems
 
@@ -80,77 +77,9 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
     assert "must be one of" in problems(text, {"P": "Full"})[0]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ("q: {}", "4:6 Key `sql` is missing in `queries.q` | add `sql:`"),
-        ("q: {sql: ''}", "4:12 `queries.q.sql` is empty | write some text"),
-        (
-            "q: {sql: }",
-            f"4:{12 if yaml.__with_libyaml__ else 11} `queries.q.sql` must be text, "
-            "not nothing | write the text",
-        ),
-        ("q: {sql: [a]}", "4:12 `queries.q.sql` must be text, not a list | write a single value"),
-        ("q: SELECT 1", "4:6 `queries.q` must be a mapping, not text | write `key: value` pairs"),
-        (
-            "q: {sql: a, params: {a.b: 1}}",
-            "4:24 `a.b` cannot be the name of a parameter | use letters, digits and `_`, and do "
-            "not start with a digit",
-        ),
-        (
-            "q: {sql: a, params: {a-b: 1}}",
-            "4:24 `a-b` cannot be the name of a parameter | use letters, digits and `_`, and do "
-            "not start with a digit",
-        ),
-        (
-            "q: {sql: a, params: {x: null}}",
-            "4:27 `queries.q.params.x` has no value for the SQL | write a number, text, a date, a "
-            "timestamp, or true or false",
-        ),
-        (
-            "q: {sql: a, policy: incremetal}",
-            "4:23 `queries.q.policy` must be one of `auto`, `incremental`, `strict`, `full` "
-            "| did you mean `incremental`?",
-        ),
-        (
-            "q: {sql: a, maintain: true}",
-            "4:25 `queries.q.maintain` must be text, not true or false | put quotes around it",
-        ),
-        (
-            "q: {sql: a, sketch: {sale: price}}",
-            "4:24 Table `sale` in `queries.q.sketch` is not declared under `tables` "
-            "| did you mean `sales`?",
-        ),
-        (
-            "q: {sql: a, sketch: price}",
-            "4:23 `queries.q.sketch` must be a mapping, or `none` | write `table: column`, or "
-            "`none` for a query without a sketch",
-        ),
-        (
-            "q: {sql: a, sketch: {sales: 1}}",
-            "4:31 `queries.q.sketch.sales` must be text, not a whole number | put quotes around it",
-        ),
-        (
-            "q a: {sql: a}",
-            "4:3 `q a` cannot be the name of a query | use letters, digits, `_`, `-` and `.`, "
-            "at most 128 characters",
-        ),
-    ],
-)
-def test_queries_that_make_no_sense(problems: Problems, query: str, expected: str) -> None:
-    assert problems(f"{HEAD}  {query}\n") == [expected]
-
-
 def test_all_that_is_wrong_with_a_query_is_told(problems: Problems) -> None:
     result = problems(f"{HEAD}  ../q: {{sqle: a}}\n")
     assert len(result) == 3, "the name, the unknown and the missing key"
-
-
-@pytest.mark.parametrize(
-    "name", ["", "-q", ".", "..", ".a", "a b", "a/b", "a\\n", "a\\nb", "ü", "a" * 129]
-)
-def test_names_serve_on_a_command_line_and_as_file_names(problems: Problems, name: str) -> None:
-    assert "cannot be the name of a query" in problems(f'{HEAD}  "{name}": {{sql: a}}\n')[0]
 
 
 def test_good_names(load: Load) -> None:
@@ -290,51 +219,6 @@ def test_a_delete_and_a_change(load_extra: Load) -> None:
     assert everywhere.where is None
 
 
-@pytest.mark.parametrize(
-    ("action", "message"),
-    [
-        ("insert: {table: sales}", "must have either `rows` or `file`"),
-        ("insert: {table: sales, rows: [{a: 1}], file: x}", "must have either `rows` or `file`"),
-        ("insert: {table: sales, rows: []}", "`updates[1].insert.rows` is empty"),
-        ("insert: {table: sales, rows: [{}]}", "`updates[1].insert.rows[1]` is empty"),
-        ("insert: {table: sales, rows: [1]}", "`updates[1].insert.rows[1]` must be a mapping"),
-        ("insert: {table: sales, rows: {a: 1}}", "must be a list, not a mapping"),
-        (
-            "insert: {table: sales, rows: [{a: [1]}]}",
-            "`updates[1].insert.rows[1].a` must be a single",
-        ),
-        ("insert: {table: sales, rows: [{a: 1, A: 2}]}", "are the same column"),
-        ("insert: {table: sales, rows: [{' ': 1}]}", "A column name"),
-        ("insert: {table: sales, rows: [{a: 0.1000000000000000000001}]}", "more digits"),
-        ("insert: {table: sales, rows: [{a: 2022-02-30}]}", "calendar"),
-        ("insert: {table: sales, file: ''}", "is empty"),
-        ('insert: {table: sales, file: "a\\nb"}', "control character"),
-        ("insert: {rows: [{a: 1}]}", "Key `table` is missing in `updates[1].insert`"),
-        ("insert: {table: shops, rows: [{a: 1}]}", "Table `shops` in `updates[1].insert`"),
-        ("insert: {table: sales, row: [{a: 1}], file: x}", "did you mean `rows`?"),
-        ("insert: ", "`updates[1].insert` must be a mapping, not nothing"),
-        ("delete: {table: sales}", "Key `where` is missing in `updates[1].delete`"),
-        ("delete: {table: sales, where: }", "must be text, not nothing"),
-        ("delete: {table: sales, where: true}", "must be text, not true or false"),
-        ("update: {table: sales}", "Key `set` is missing in `updates[1].update`"),
-        ("update: {table: sales, set: {}}", "`updates[1].update.set` is empty"),
-        ("update: {table: sales, set: {a: }}", "`updates[1].update.set.a` is empty"),
-        ("update: {table: sales, set: {a: ''}}", "`updates[1].update.set.a` is empty"),
-        ("update: {table: sales, set: {a: [1]}}", "must be an SQL expression, not a list"),
-        ("update: {table: sales, set: {a: 2022-01-01}}", "an SQL expression, not a date"),
-        ("update: {table: sales, set: {a: b}, where: }", "must be text, not nothing"),
-        ("upsert: {table: sales}", "did you mean `insert`?"),
-        (
-            "delete: {table: sales, where: a}, insert: {table: sales, rows: [{a: 1}]}",
-            "exactly one of",
-        ),
-    ],
-)
-def test_updates_that_make_no_sense(extra_problems: Problems, action: str, message: str) -> None:
-    result = extra_problems(section(action))
-    assert any(message in problem for problem in result), result
-
-
 def test_names_of_updates(extra_problems: Problems) -> None:
     delete = "delete: {table: sales, where: a}"
     result = extra_problems(
@@ -411,60 +295,6 @@ def test_what_comes_from_a_variable(load: Load) -> None:
     assert result.queries["q"].trigger == Trigger(fresh_within=600.0, point="noon")
 
 
-@pytest.mark.parametrize(
-    ("said", "says", "hint"),
-    [
-        ("{fresh_within: ^10}", "must be a duration such as 10m", "its unit"),
-        ("{fresh_within: ^'10'}", "must be a duration such as 10m", "its unit"),
-        ("{fresh_within: ^-1s}", "must be a duration such as 10m", "above 0"),
-        ("{fresh_within: ^0s}", "must be a duration such as 10m", "above 0"),
-        ("{fresh_within: ^0.0ms}", "must be a duration such as 10m", "above 0"),
-        ("{fresh_within: ^10 parsecs}", "must be a duration such as 10m", "`10m`"),
-        ("{fresh_within: ^[10m]}", "a duration such as 10m, not a list", "single"),
-        ("{fresh_within: ^1e3s}", "must be a duration such as 10m", "above 0"),
-        ("{fresh_within: ^99999999999d}", "must be a duration such as 10m", "above 0"),
-        ("{fresh_within: ^}", "must be a duration such as 10m", "above 0"),
-        ("{ready_within: 5s, every: ^0s}", "must be a duration such as 10m", "above 0"),
-        ("{every: ^2d}", "from 1s to 1d", "`cron`"),
-        ("{every: ^10ms}", "from 1s to 1d", "`commit`"),
-        ("{rows: ^0}", "must be from 1", "10000"),
-        ("{rows: ^many}", "must be a whole number", "number"),
-        ("{every: 1h, cron: ^'@daily'}", "cannot be combined", "remove one"),
-        (
-            "{^commit: true, rows: 5}",
-            "`commit` in `queries.q.trigger` cannot be combined with other keys",
-            "commit`",
-        ),
-        (
-            "{^use: true}",
-            "`use` in `queries.q.trigger` cannot be combined with other keys",
-            "trigger: use",
-        ),
-        ("{cron: ^'0 0 6 * * 1'}", "6 fields instead of 5", "day of week"),
-        ("{cron: ^'0 0 L * *'}", "`L` (the last day", "another trigger"),
-        ("{cron: '@daily', timezone: ^Mars/Base}", "time zone that this machine", "Vienna"),
-        ("{every: 1h, timezone: ^../../etc/passwd}", "time zone that this machine", "Vienna"),
-        ("{rows: 5, timezone: ^UTC}", "requires `every` or `cron`", "add one"),
-        ("{rows: 5, ready_within: ^1s}", "requires `every` or `cron` or `point`", "add one"),
-        ("^{cheap: true}", "does not specify a time or condition", "`fresh_within`"),
-        ("^{}", "does not specify a time or condition", "`fresh_within`"),
-        ("{cheap: ^1, rows: 5}", "`true` or `false`", "quotes"),
-        ("{point: ^'a b'}", "cannot be the name of a point", "letters"),
-        ("{^freshwithin: 10m}", "`freshwithin` is unknown", "did you mean `fresh_within`"),
-        ("^daily", "must be one of `commit`, `use`", "one of these"),
-        ("^[commit]", "text, not a list", "single"),
-    ],
-)
-def test_what_is_refused(problems: Problems, said: str, says: str, hint: str) -> None:
-    """`^` stands before the place that is told."""
-    (result,) = problems(query(said.replace("^", "")))
-    place, _, rest = result.partition(" ")
-    told, _, told_hint = rest.partition(" | ")
-    assert says in told
-    assert hint in told_hint
-    assert place == f"4:{query(said).splitlines()[3].index('^') + 1}"
-
-
 def test_defaults_that_are_wrong_are_told_once(problems: Problems) -> None:
     result = problems(
         f"{TRIGGERS_HEAD}defaults: {{trigger: {{every: 1h, cron: '@daily'}}}}\n"
@@ -517,51 +347,61 @@ def test_what_the_page_shows_can_be_read(load: Load) -> None:
     assert trigger == Trigger(fresh_within=600.0, rows=10_000)
 
 
-ALL_DAYS = tuple(range(1, 32))
-ALL_WEEKDAYS = tuple(range(7))
+def times(text: str, year: int, days: int) -> list[datetime]:
+    """The times of a crontab in the first days of a year."""
+    start = datetime(year, 1, 1)
+    coming = read_cron(text).after(start - timedelta(seconds=1))
+    return list(takewhile(lambda moment: moment < start + timedelta(days=days), coming))
+
+
+ALL = tuple(range(60))
 
 
 @pytest.mark.parametrize(
-    ("text", "minutes", "hours"),
+    ("text", "fields"),
     [
-        ("0 6 * * *", (0,), (6,)),
-        ("*/15 * * * *", (0, 15, 30, 45), tuple(range(24))),
-        ("5/20 0-3 * * *", (5, 25, 45), (0, 1, 2, 3)),
-        ("1,3,2 23 * * *", (1, 2, 3), (23,)),
-        ("10-20/5,59 8-18/4 * * *", (10, 15, 20, 59), (8, 12, 16)),
-        ("*/40 */24 * * *", (0, 40), (0,)),
-        ("  7   9 * * *  ", (7,), (9,)),
+        ("0 6 * * *", ((0,), (6,), ALL[1:32], (1,), ALL[:7])),
+        ("*/15 * * * *", ((0, 15, 30, 45), ALL[:24], ALL[1:32], (1,), ALL[:7])),
+        ("5/20 0-3 * * *", ((5, 25, 45), (0, 1, 2, 3), ALL[1:32], (1,), ALL[:7])),
+        ("1,3,2 23 * * *", ((1, 2, 3), (23,), ALL[1:32], (1,), ALL[:7])),
+        ("10-20/5,59 8-18/4 * * *", ((10, 15, 20, 59), (8, 12, 16), ALL[1:32], (1,), ALL[:7])),
+        ("*/40 */24 * * *", ((0, 40), (0,), ALL[1:32], (1,), ALL[:7])),
+        ("  7   009 * * *  ", ((7,), (9,), ALL[1:32], (1,), ALL[:7])),
+        # A range of one value has no other, whatever its step.
+        ("5-5/20 3-03/2 * * *", ((5,), (3,), ALL[1:32], (1,), ALL[:7])),
     ],
 )
-def test_minutes_and_hours(text: str, minutes: tuple[int, ...], hours: tuple[int, ...]) -> None:
-    cron = read_cron(text)
-    assert (cron.minutes, cron.hours) == (minutes, hours)
-    assert (cron.days, cron.weekdays) == (ALL_DAYS, ALL_WEEKDAYS)
+def test_minutes_and_hours(text: str, fields: tuple[tuple[int, ...], ...]) -> None:
+    assert fields_of(times(text, 2026, 31)) == fields
+
+
+def fields_of(moments: Sequence[datetime]) -> tuple[tuple[int, ...], ...]:
+    rows = [(m.minute, m.hour, m.day, m.month, m.isoweekday() % 7) for m in moments]
+    return tuple(tuple(sorted(set(field))) for field in zip(*rows, strict=True))
 
 
 @pytest.mark.parametrize(
     ("text", "months", "weekdays"),
     [
-        ("0 0 * jan,DEC *", (1, 12), ALL_WEEKDAYS),
-        ("0 0 * 3-11/4 *", (3, 7, 11), ALL_WEEKDAYS),
-        ("0 0 * * 1-5", tuple(range(1, 13)), (1, 2, 3, 4, 5)),
-        ("0 0 * * 7", tuple(range(1, 13)), (0,)),
-        ("0 0 * * 0,7", tuple(range(1, 13)), (0,)),
-        ("0 0 * * 5-7", tuple(range(1, 13)), (0, 5, 6)),
-        ("0 0 * * Fri-Sun", tuple(range(1, 13)), (0, 5, 6)),
-        ("0 0 * * */2", tuple(range(1, 13)), (0, 2, 4, 6)),
-        ("0 0 * * mon", tuple(range(1, 13)), (1,)),
+        ("0 0 * jan,DEC *", (1, 12), ALL[:7]),
+        ("0 0 * 3-11/4 *", (3, 7, 11), ALL[:7]),
+        ("0 0 * * 1-5", ALL[1:13], (1, 2, 3, 4, 5)),
+        ("0 0 * * 7", ALL[1:13], (0,)),
+        ("0 0 * * 0,7", ALL[1:13], (0,)),
+        ("0 0 * * 5-7", ALL[1:13], (0, 5, 6)),
+        ("0 0 * * Fri-Sun", ALL[1:13], (0, 5, 6)),
+        ("0 0 * * 7-0", ALL[1:13], (0,)),
+        ("0 0 * * sun-SAT/6", ALL[1:13], (0, 6)),
+        ("0 0 * * */2", ALL[1:13], (0, 2, 4, 6)),
+        ("0 0 * * mon", ALL[1:13], (1,)),
     ],
 )
 def test_months_and_weekdays(text: str, months: tuple[int, ...], weekdays: tuple[int, ...]) -> None:
-    cron = read_cron(text)
-    assert (cron.months, cron.weekdays) == (months, weekdays)
+    assert fields_of(times(text, 2026, 365))[3:] == (months, weekdays)
 
 
 def days_of(text: str, year: int) -> list[str]:
-    result, day = read_cron(text), date(year, 1, 1)
-    days = [day + timedelta(days=at) for at in range(366)]
-    return [f"{one:%m-%d}" for one in days if one.year == year and result.has_day(one)]
+    return [f"{moment:%m-%d}" for moment in times(text, year, 366) if moment.year == year]
 
 
 def test_a_day_fits_either_of_its_fields_where_both_are_given() -> None:
@@ -571,6 +411,9 @@ def test_a_day_fits_either_of_its_fields_where_both_are_given() -> None:
     # Where one of them is `*`, the other one decides.
     assert days_of("0 0 13 2 *", 2026) == ["02-13"]
     assert days_of("0 0 * 2 5", 2026) == ["02-06", "02-13", "02-20", "02-27"]
+    # A star with a step is a field that is given.
+    assert days_of("0 0 */20 2 5", 2026) == ["02-01", "02-06", "02-13", "02-20", "02-21", "02-27"]
+    assert days_of("0 0 15 2 */6", 2026)[:4] == ["02-01", "02-07", "02-08", "02-14"]
 
 
 def test_days_that_only_some_years_have() -> None:
@@ -614,7 +457,9 @@ def test_words_stand_for_five_fields() -> None:
         ("*/-1 * * * *", "minute is not valid"),
         ("1.5 * * * *", "minute is not valid"),
         ("٣ * * * *", "minute is not valid"),
-        ("99999999999999 * * * *", "minute is not valid"),
+        ("99999999999999 * * * *", "minute is out of range"),
+        ("9" * 5000 + " * * * *", "minute is out of range"),
+        ("*/" + "9" * 5000 + " * * * *", "minute is not valid"),
         ("* * * * * ", None),
         ("@reboot", "`@` word is unknown"),
         ("@daily 0", "`@` word is unknown"),
@@ -633,7 +478,7 @@ def test_fields_of_a_crontab_that_are_refused(text: str, says: str | None) -> No
     if says is None:
         assert read_cron(text)
         return
-    with pytest.raises(CronFault) as caught:
+    with pytest.raises(ScalarFault) as caught:
         read_cron(text)
     assert says in caught.value.message
     assert caught.value.hint
@@ -647,10 +492,8 @@ PIECES = st.sampled_from([*"*07-,/ L#@", "59", "60", "mon", "feb"])
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
         cron = read_cron(text)
-    except CronFault:
+    except ScalarFault:
         return
-    assert all((cron.minutes, cron.hours, cron.days, cron.months, cron.weekdays))
     assert read_cron(cron.written) == cron
     # What is read comes at some time: a 29th of February is at most eight years away.
-    days = (date(2026, 1, 1) + timedelta(days=at) for at in range(366 * 8))
-    assert any(cron.has_day(day) for day in days)
+    assert next(cron.after(datetime(2026, 1, 1))) < datetime(2034, 3, 1)

@@ -387,7 +387,6 @@ def test_a_node_that_is_absent_is_no_problem_here() -> None:
     assert reading.elements(None, "`x`") is None
     assert reading.record(None, "`x`", ("a",)) is None
     assert reading.columns(None, "`x`") is None
-    assert reading.settings(None, "`x`") is None
     assert reading.choice(None, "`x`", ["a"]) is None
     assert reading.problems == ()
 

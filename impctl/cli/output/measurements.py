@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from impctl.cli.output.terminal import table_lines, wrapped
+from impctl.cli.output.text import table_lines
 from impctl.errors import count_text
 from impctl.measure.figure_tables import (
     FigureTable,
@@ -25,14 +25,14 @@ from impctl.service.results import (
     SimulatedSetting,
     SimulateResult,
 )
-from impctl.service.text import duration_text, moment_text, number_text, plain, size_text, span_text
+from impctl.service.text import duration_text, moment_text, number_text, size_text, span_text
 
 if TYPE_CHECKING:
+    from impctl.cli.output.text import Text
     from impctl.service.formats import TextColumn
 
-
-# Records and their comparisons as lines of text, readable at 80 columns. Law: a table per figure,
-# numbers to the right with their unit, then break-even and what the papers print.
+# Records and their comparisons. Law: a table per figure, numbers to the right with their unit, then
+# break-even and the claims of the papers.
 
 _WIDTH = 80
 
@@ -58,27 +58,27 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
         f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
     ]
-    lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
-    edited = "  not compared, the query, partition, option or data differ"
+    lines += [f"wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
+    edited = "not compared, the query, partition, option or data differ"
     lines += [f"{edited}: {_place(cell.figure, cell.labels)}" for cell in comparison.edited]
     judged = [change for change in comparison.changes if change.verdict != "unjudged"]
     if len(judged) < len(comparison.changes):
-        lines.append("  times of different machines are not compared, only ratios and sizes")
+        lines.append("times of different machines are not compared, only ratios and sizes")
     differing = [change for change in judged if change.verdict != "same"]
     for change in differing:
         before = metric_text(change.metric, change.old)
         after = metric_text(change.metric, change.new)
         lines.append(
-            f"  {change.verdict}: {_place(change.figure, change.labels)}: "
+            f"{change.verdict}: {_place(change.figure, change.labels)}: "
             f"{heading(change.metric)} {before}, then {after}"
             + (f" ({change.ratio:.2f})" if isfinite(change.ratio) else "")
         )
     if judged and not differing:
-        lines.append("  nothing differs beyond the noise")
+        lines.append("nothing differs beyond the noise")
     for which, cells in (("old", comparison.only_old), ("new", comparison.only_new)):
-        only = f"  only in the {which} record"
+        only = f"only in the {which} record"
         lines += [f"{only}: {_place(cell.figure, cell.labels)}" for cell in cells]
-    return lines + [f"  differs between the runs: {fact}" for fact in comparison.differences]
+    return lines + [f"differs between the runs: {fact}" for fact in comparison.differences]
 
 
 def _figure_lines(table: FigureTable) -> list[str]:
@@ -96,12 +96,17 @@ def _figure_lines(table: FigureTable) -> list[str]:
 
 def _table(table: FigureTable) -> list[str]:
     rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
-    rows += [[value_text(table, at, value) for at, value in enumerate(row)] for row in table.rows]
+    rows += [
+        [value_text(table, place, value) for place, value in enumerate(row)] for row in table.rows
+    ]
     columns = range(len(rows[0]))
-    is_text = [any(isinstance(row[at], str) for row in table.rows) for at in columns]
-    widths = [max(len(row[at]) for row in rows) for at in columns]
+    is_text = [any(isinstance(row[place], str) for row in table.rows) for place in columns]
+    widths = [max(len(row[place]) for row in rows) for place in columns]
     aligned = [
-        [row[at].ljust(widths[at]) if is_text[at] else row[at].rjust(widths[at]) for at in columns]
+        [
+            row[place].ljust(widths[place]) if is_text[place] else row[place].rjust(widths[place])
+            for place in columns
+        ]
         for row in rows
     ]
     return ["  ".join(cells).rstrip() for cells in aligned]
@@ -121,6 +126,10 @@ def _place(figure: str, labels: Mapping[str, str | int | float]) -> str:
     return ", ".join([figure, *(f"{name} {value}" for name, value in labels.items())])
 
 
+# What settings come to over past commits. Law: the present setting is the first row, and what a
+# figure rests on stands below the table. Where a terminal is too narrow for the table, each setting
+# has lines of its own.
+
 _COSTS_BY = {
     "runs": "from recorded runs",
     "capture": "from captures, because no run is recorded",
@@ -128,88 +137,75 @@ _COSTS_BY = {
 }
 
 
-# What settings come to over commits of the past, as a table and lines of text. Law: the present
-# setting is the first row; what a figure rests on stands below the table. Where a terminal is too
-# narrow for the table, each setting has lines of its own.
-
-
-def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
-    """Render what was replayed, the table, and its basis."""
-    lines = wrapped(plain(_head(result)), width, "", "  ")
-    table = table_lines(_columns(result.settings))
-    if width is None or all(len(line) <= width for line in table):
-        lines += ["", *table, ""]
-    else:
-        for setting in result.settings:
-            lines += _block(setting, width)
-    for text in _notes(result):
-        lines += wrapped(plain(text), width, "  ", "    ")
-    return lines
-
-
-def _head(result: SimulateResult) -> str:
-    count = sum(result.commits.values())
+def render_simulated(result: SimulateResult, out: Text) -> None:
+    """Print what was replayed, the settings, and what the figures rest on."""
     days = span_text((result.until - result.since).total_seconds())
-    return (
-        f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
+    out.line(
+        f"{count_text(sum(result.commits.values()), 'commit')} with"
+        f" {count_text(result.rows, 'row')} in {days} replayed,"
         f" from {moment_text(result.since)}, by {result.source};"
         f" a check every {duration_text(result.look_s * 1000)}"
     )
+    table = table_lines(_columns(result.settings))
+    if out.width is None or all(len(line) <= out.width for line in table):
+        for line in ("", *table, ""):
+            out.raw(line)
+    else:
+        for setting in result.settings:
+            _render_setting(setting, out)
+    counts = Counter(result.costs_by.values())
+    costs = (
+        f"{count_text(counts[by], 'query', 'queries')} {text}"
+        for by, text in _COSTS_BY.items()
+        if counts[by]
+    )
+    out.detail(f"work: {'; '.join(costs)}")
+    over = [setting.setting for setting in result.settings if setting.over_budget]
+    if over:
+        out.detail(f"over budget even with the minimum of state: {'; '.join(over)}")
+    if result.recorded is None:
+        out.detail("no recorded runs of this time to compare the model with")
+    else:
+        out.detail(_recorded(result.recorded))
 
 
 def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
-    # Most commands print no table, so they need not load this.
     from impctl.service.formats import TextColumn
 
-    def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
-        return TextColumn(name, is_number, list(texts))
-
+    names = "setting runs steps work age 99% worst late state reads converts"
+    rows = [_texts(setting) for setting in settings]
     return [
-        column("setting", (setting.setting for setting in settings), is_number=False),
-        column("runs", (f"{setting.runs:,}" for setting in settings)),
-        column("steps", (f"{setting.steps:,}" for setting in settings)),
-        column("work", (duration_text(setting.work_ms) for setting in settings)),
-        column("age", (_age(setting.age_s) for setting in settings)),
-        column("99%", (_age(setting.age_99_s) for setting in settings)),
-        column("worst", (_age(setting.age_worst_s) for setting in settings)),
-        column("late", (f"{setting.late:,}" for setting in settings)),
-        column("state", (size_text(setting.state_bytes) for setting in settings)),
-        column("reads", (number_text(round(setting.reads, 1)) for setting in settings)),
-        column("converts", (str(setting.conversions) for setting in settings)),
+        TextColumn(name, name != "setting", list(texts))
+        for name, texts in zip(names.split(), zip(*rows, strict=True), strict=True)
     ]
 
 
-def _block(setting: SimulatedSetting, width: int) -> list[str]:
-    runs = f"{count_text(setting.runs, 'run')}, {count_text(setting.steps, 'step')}"
-    ages = [_age(age) for age in (setting.age_s, setting.age_99_s, setting.age_worst_s)]
-    reads = number_text(round(setting.reads, 1))
-    texts = (
-        f"{runs}, {duration_text(setting.work_ms)} of work, {setting.late:,} late",
-        f"age {ages[0]}, 99% {ages[1]}, worst {ages[2]}",
-        f"state {size_text(setting.state_bytes)}, reads {reads}, converts {setting.conversions}",
+def _texts(setting: SimulatedSetting) -> tuple[str, ...]:
+    """The cells of a row."""
+    return (
+        setting.setting,
+        f"{setting.runs:,}",
+        f"{setting.steps:,}",
+        duration_text(setting.work_ms),
+        *map(_age, (setting.age_s, setting.age_99_s, setting.age_worst_s)),
+        f"{setting.late:,}",
+        size_text(setting.state_bytes),
+        number_text(round(setting.reads, 1)),
+        str(setting.conversions),
     )
-    lines = wrapped(plain(f"{setting.setting}:"), width, "", "  ")
-    for text in texts:
-        lines += wrapped(plain(text), width, "  ", "    ")
-    return lines
+
+
+def _render_setting(setting: SimulatedSetting, out: Text) -> None:
+    name, _, _, work, age, age_99, worst, late, state, reads, converts = _texts(setting)
+    out.line(f"{name}:")
+    runs = f"{count_text(setting.runs, 'run')}, {count_text(setting.steps, 'step')}"
+    out.detail(f"{runs}, {work} of work, {late} late")
+    out.detail(f"age {age}, 99% {age_99}, worst {worst}")
+    out.detail(f"state {state}, reads {reads}, converts {converts}")
 
 
 def _age(seconds: float | None) -> str:
     return "-" if seconds is None else duration_text(seconds * 1000)
-
-
-def _notes(result: SimulateResult) -> Iterator[str]:
-    counts = Counter(result.costs_by.values())
-    queries = {by: f"{counts[by]} {'query' if counts[by] == 1 else 'queries'}" for by in counts}
-    parts = [f"{queries[by]} {text}" for by, text in _COSTS_BY.items() if counts[by]]
-    yield f"work: {'; '.join(parts)}"
-    over = [setting.setting for setting in result.settings if setting.over_budget]
-    if over:
-        yield f"over budget even with the minimum of state: {'; '.join(over)}"
-    if result.recorded is None:
-        yield "no recorded runs of this time to compare the model with"
-    else:
-        yield _recorded(result.recorded)
 
 
 def _recorded(result: RecordedRuns) -> str:

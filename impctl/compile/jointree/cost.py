@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.tables.lookup import KeyColumns
+from impctl.tables.sample import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:

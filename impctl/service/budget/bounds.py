@@ -13,7 +13,8 @@ from impctl.placement.search import Modes, StateChoice, choices_of, choose, eval
 from impctl.service.schedule.due import LEAST_MARGIN
 from impctl.service.text import duration_text, size_text
 from impctl.types import QueryName, TableName
-from impctl.workload.models import QuerySpec, written
+from impctl.workload.models import QuerySpec
+from impctl.workload.scalars import written
 
 # Sizes that are told as enough. Law: what is told is never less than what is needed, and at most
 # a hundredth more.

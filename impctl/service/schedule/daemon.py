@@ -28,7 +28,6 @@ from impctl.service.results import (
     FollowedRun,
     MaintainResult,
     Outcome,
-    unsketched_maintain,
 )
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
@@ -280,7 +279,7 @@ def maintain_due(
         done = maintain_specs(ctx, chosen, batch_rows, kept, is_named=bool(queries))
     taken_up = {due.query for due in seen.taken}
     results = [one for one in done.results if isinstance(one, MaintainResult)]
-    results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
+    results += [MaintainResult(query=spec.name) for spec in specs if not spec.is_sketched]
     for one, due in zip(seen.waiting, seen.dues, strict=True):
         if due.query not in taken_up:
             results += _left(ctx, known[due.query], one, due)

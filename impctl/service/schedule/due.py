@@ -22,7 +22,8 @@ from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import Committed, committed_since
-from impctl.workload.models import ON_COMMIT, Cron, QuerySpec, SimpleTrigger, Trigger, written
+from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
+from impctl.workload.scalars import Cron, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
 # clock is put on, and one that comes twice (the clock is put back) is its first coming alone.
 # Multiples count the time that really passes since midnight, so they keep their pace on such
 # days.
-
-_DAYS = 366 * 8 + 2
-"""Days searched: a 29th of February is at most eight years away."""
 
 AN_INSTANT = 1e-5
 """Seconds to the search for the next moment; floats decades away differ by a fortieth of it."""
@@ -122,20 +120,10 @@ def _midnight(day: date, zone: tzinfo) -> datetime:
 
 
 def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
-    # The day before too: what it jumps over may come late, and midnight may come twice.
-    day = at.astimezone(zone).date() - timedelta(days=1)
-    for _ in range(_DAYS):
-        for hour in cron.hours if cron.has_day(day) else ():
-            # An hour that is over cannot hold it; a jump moves a time by less than a day.
-            last = datetime.combine(day, time(hour, cron.minutes[-1]))
-            if instant_of(last, zone) < at:
-                continue
-            for minute in cron.minutes:
-                result = instant_of(datetime.combine(day, time(hour, minute)), zone)
-                if result >= at:
-                    return result
-        day += timedelta(days=1)
-    return None
+    # From just before: what the clock jumps over then is after that in local time.
+    local = (at - _SECOND).astimezone(zone).replace(tzinfo=None)
+    instants = (instant_of(moment, zone) for moment in cron.after(local))
+    return next((instant for instant in instants if instant >= at), None)
 
 
 # What is pending for a query: the commits that its sketch does not have, with their times. Law:

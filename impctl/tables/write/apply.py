@@ -1,8 +1,9 @@
-"""Update batches: what may be written, which batches a table has, and their commits.
+"""Update batches: which ones a table has, and their commits.
 
-Law: no batch inserts a row that Spark would refuse. deltalake tests constraints too, but reads them
-by its own rules (`7 / 2` is 3, a NaN may be less than 0). So rows to insert are tested here, and an
-update may set a column only where deltalake accepts no more than Spark.
+Law: a batch commits whole or not at all, and a named batch once. Its rows and values are computed
+and tested before it is written (`tables.write.rows`, `tables.write.rows`), and keep the columns'
+exact types. The table's properties, such as the change feed, stay as they are. A table that
+deltalake would damage is refused by name. This is the one module that changes rows of a table.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.data.schema import Kind, SqlType
-from impctl.data.vector import from_arrow
 from impctl.errors import (
     ImpctlError,
     Location,
@@ -31,150 +32,277 @@ from impctl.errors import (
     TableError,
     UsageError,
 )
-from impctl.expr.evaluate import Condition, find_blocker
-from impctl.expr.nodes import (
-    And,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Not,
-    Or,
-    columns_of,
-    walk,
-)
-from impctl.expr.types import type_of
-from impctl.tables.footers import miscopied_columns
+from impctl.tables.files import miscopied_columns
 from impctl.tables.log import Action, LogCommits, read_commits, read_entry
 from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
-from impctl.tables.write.predicates import assignment_texts, plain_failures, read_condition
 from impctl.tables.write.rows import (
     MatchedRows,
     check_regular,
+    check_rows,
     file_to_insert,
-    matched_rows,
+    match_rows,
+    not_writable,
     rows_to_insert,
 )
 
 if TYPE_CHECKING:
-    from impctl.plan.nodes import Scan
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
 
-_NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
-_FOREIGN = ("\\", '"', "--", "/*")
-"""Literals or names that deltalake reads differently from Spark."""
-
-_EXACT_SCALE = 18
-"""Digits that, in 38, leave enough for any integer beside them."""
+class UpdateKind(StrEnum):
+    INSERT = "insert"
+    DELETE = "delete"
+    UPDATE = "update"
 
 
-def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Refuse rows that violate a constraint, and constraints that impctl cannot test."""
-    for text in snapshot.constraints if len(rows) else ():
-        scan, condition = _read(snapshot, text)
-        used = columns_of(condition)
-        read = {a.id: snapshot.column(a.name) for a in scan.attributes if a.id in used}
-        is_opaque = any(column.type.kind is Kind.OTHER for column in read.values())
-        if is_opaque or find_blocker(condition) is not None:
-            raise _refused(snapshot, f"its constraint `{text}` cannot be checked by impctl")
-        columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
-        if not Condition(condition).truth(columns, len(rows)).sure_true().all():
-            raise UsageError(
-                f"Table `{snapshot.table}` does not accept the batch: a row breaks its constraint"
-                f" `{text}`",
-                hint="correct the batch, or the table's constraints",
-            )
+class UpdateRequest(Struct, frozen=True):
+    """One batch: rows or a file to insert, a condition to delete by, or columns to set."""
+
+    table: TableName
+    kind: UpdateKind
+    rows: tuple[Mapping[ColumnName, object], ...] | None = None
+    file: str | None = None
+    """Parquet or CSV file to insert, as a resolved path."""
+    where: str | None = None
+    """SQL condition; None means every row."""
+    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    places: Mapping[ColumnName, Location] = field(default_factory=dict)
+    """Positions of assignments, for errors; not part of the batch's identity."""
+    name: str | None = None
+    """A named batch is committed once; without a name every commit is a new one."""
+    again: bool = False
+    """Commit the batch even if it is in the table already."""
 
 
-def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> None:
-    """Refuse to set columns of a constraint that deltalake may accept where Spark does not."""
-    changed = {name.lower() for name in assigned}
-    for text in snapshot.constraints:
-        scan, condition = _read(snapshot, text)
-        read = columns_of(condition)
-        names = {a.name.lower() for a in scan.attributes if a.id in read}
-        if names & changed and not _is_stricter_in_deltalake(condition, text):
-            reason = f"its constraint `{text}` has a different meaning in deltalake"
-            raise _refused(snapshot, reason)
+class AppliedUpdate(Struct, frozen=True):
+    """What a batch did; `version` is the table's version afterwards. For a batch that was in the
+    table already, only the version that committed it."""
+
+    version: TableVersion
+    inserted: int = 0
+    deleted: int = 0
+    updated: int = 0
 
 
-def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
+class PreparedUpdate(Struct, frozen=True):
+    """A batch that may be committed on top of `source`."""
+
+    table: TargetTable
+    source: DeltaSource
+    """The table before the batch."""
+    kind: UpdateKind
+    rows: pa.Table | None = None
+    """The rows to insert."""
+    matched: MatchedRows | None = None
+    """The rows to delete or change."""
+    identity: str | None = None
+    in_version: TableVersion | None = None
+    """The version that committed the batch already; then nothing else is set."""
+
+
+def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
+    """Commit the batch on top of the newest version. A delete or update without a matching row
+    commits nothing. Raises as `prepare_batch` does."""
+    return commit_update(prepare_batch(TargetTable(refresh(source)), update))
+
+
+def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
+    """Prepare a batch on the newest version without writing it. Raises UsageError or QueryError for
+    an invalid batch, UnsupportedError for one that impctl does not compute, EvaluationError for one
+    that fails on a row."""
+    if update.file is not None:
+        check_regular(update.file)
+    identity, version = _identified(table, table.renew(), update)
+    if version is not None and not table.is_proven():
+        # The batch may be in another log that replaced this one, and missing in the new one.
+        identity, version = _identified(table, table.reopen(), update)
+    newest = table.source
+    if version is not None:
+        return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
+    snapshot = table.snapshot()
+    check_writable(snapshot)
+    if update.kind is UpdateKind.INSERT:
+        rows = _rows_to_insert(snapshot, update)
+        check_rows(snapshot, rows)
+        return PreparedUpdate(table, newest, update.kind, rows, identity=identity)
+    if update.kind is UpdateKind.UPDATE and not update.assignments:
+        raise UsageError(
+            f"An update of table `{newest.name}` sets no column",
+            hint="give at least one column in `set`",
+        )
+    table.check_rewritable()
+    assignments = update.assignments if update.kind is UpdateKind.UPDATE else {}
+    matched = match_rows(snapshot, update.where, assignments, update.places)
+    return PreparedUpdate(table, newest, update.kind, None, matched, identity)
+
+
+def _identified(
+    table: TargetTable, newest: DeltaSource, update: UpdateRequest
+) -> tuple[str | None, TableVersion | None]:
+    """The batch's identity, and the version that committed it, if it is to be skipped."""
+    if update.name is None:
+        return None, None
+    rows = [sorted(row.items()) for row in update.rows or ()]
+    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
+    identity = identity_of(newest, update.name, content, update.file)
+    return identity, None if update.again else table.batches.version_with(newest, identity)
+
+
+def _rows_to_insert(snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
+    if (update.rows is None) == (update.file is None):
+        raise UsageError(
+            f"An insert into table `{snapshot.table}` needs either `rows` or `file`",
+            hint="give one of the two",
+        )
+    if update.file is not None:
+        return file_to_insert(snapshot, update.file)
+    return rows_to_insert(snapshot, update.rows or ())
+
+
+def commit_update(update: PreparedUpdate) -> AppliedUpdate:
+    """Commit what was prepared; nothing if there is no row to insert, delete or change."""
+    source = update.source
+    if update.in_version is not None:
+        return AppliedUpdate(update.in_version)
+    rows = len(update.rows or ()) if update.matched is None else update.matched.rows
+    if not rows:
+        return AppliedUpdate(source.version)
+    # deltalake does not notice a table created again at the path, and writes into it.
+    update.table.check_unmoved()
+    stamp = None
+    if update.identity is not None:
+        stamp = Stamp(update.identity, source.version + 1, time.time_ns() // 1_000_000)
     try:
-        return read_condition(snapshot, text)
+        with plain_failures(source):
+            reported = _commit(update, stamp)
+        version = update.table.take_commit(stamp)
     except ImpctlError as error:
-        reason = f"its constraint `{text}` cannot be parsed by impctl"
-        raise _refused(snapshot, reason) from error
+        result = _version_despite(update, error)
+        if result is None:
+            raise
+        reported, version = None, result  # the table sees the commit at its next renewal
+    is_update = update.kind is UpdateKind.UPDATE
+    if reported is not None and reported != rows:
+        done = "updated" if is_update else "deleted"
+        raise ImpctlError(
+            f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
+            f"{done} {reported}, in version {version}",
+            hint=f"restore the table to version {source.version}, and report this bug",
+            code="rows_updated_differ" if is_update else "rows_deleted_differ",
+        )
+    if is_update:
+        return AppliedUpdate(version, updated=rows)
+    if update.kind is UpdateKind.DELETE:
+        return AppliedUpdate(version, deleted=rows)
+    return AppliedUpdate(version, inserted=rows)
 
 
-def _is_stricter_in_deltalake(condition: Expr, text: str) -> bool:
-    """Whether deltalake, given the text, accepts no row for which Spark's condition fails."""
-    is_readable = find_blocker(condition) is None and not any(mark in text for mark in _FOREIGN)
-    return is_readable and all(map(_is_alike, walk(condition)))
+def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
+    """Commit; returns deltalake's row count, if it reports one."""
+    delta, matched = update.source.delta, update.matched
+    properties = CommitProperties() if stamp is None else stamp.properties
+    if matched is None:
+        write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
+        return None
+    if not matched.keys and not matched.assigned:
+        delta.delete(commit_properties=properties)
+        return None
+    merge = delta.merge(
+        matched.values,
+        matched.predicate,
+        source_alias="source",
+        target_alias="target",
+        commit_properties=properties,
+    )
+    if matched.assigned:
+        metrics = merge.when_matched_update(matched.updates).execute()
+        return int(metrics["num_target_rows_updated"])
+    return int(merge.when_matched_delete().execute()["num_target_rows_deleted"])
 
 
-def _is_alike(part: Expr) -> bool:
-    match part:
-        case Compare():
-            return _is_same_comparison(part.op, part.left, part.right)
-        case InList():
-            pairs = ((CompareOp.EQUAL, part.operand, option) for option in part.options)
-            return all(_is_same_comparison(*pair) for pair in pairs)
-        case IsNull() | Like():
-            return isinstance(part.operand, ColumnRef)
-        case Not():
-            # A comparison that accepts NaN too seldom accepts it too often when negated.
-            compared = [inner for inner in walk(part) if isinstance(inner, Compare)]
-            types = [type_of(side) for inner in compared for side in (inner.left, inner.right)]
-            return not any(kind is None or kind.is_fractional for kind in types)
-        case _:
-            return isinstance(part, _NODES)
+def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
+    """The version of a batch that was committed although a later step failed."""
+    if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
+        return None
+    try:
+        version = version_with(refresh(update.source), update.identity)
+    except ImpctlError:
+        return None
+    return version if version is not None and version > update.source.version else None
 
 
-def _is_same_comparison(op: CompareOp, left: Expr, right: Expr) -> bool:
-    """Whether both engines compare in one type; of doubles, only comparisons that NaN fails."""
-    if isinstance(left, Literal) and not isinstance(right, Literal):
-        return _is_same_comparison(op.mirrored, right, left)
-    column, other = type_of(left), type_of(right)
-    if not isinstance(left, ColumnRef) or column is None or other is None:
-        return False
-    if isinstance(right, ColumnRef):
-        return column == other and not column.is_fractional and column.kind is not Kind.OTHER
-    if not isinstance(right, Literal) or right.value is None:
-        return False
-    if column.is_fractional:
-        return op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL) and _is_plain_bound(right, column)
-    if column.is_integral or column.kind is Kind.DECIMAL:
-        return other.is_integral and column.scale <= _EXACT_SCALE
-    return column == other and column.kind in (Kind.BOOLEAN, Kind.STRING)
+_UNREADABLE = ("features required", "unsupported", "schema error", "sql parser error")
+"""Of the table, or of one of its constraints."""
+_CONSTRAINT_FAILURES = ("constraint", "invariant", "append-only", "validation check")
 
 
-def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
-    """Whether the number is exact beside the column of doubles or floats."""
-    if literal.type.is_integral and isinstance(literal.value, int):
-        return column.kind is Kind.DOUBLE or abs(literal.value) <= 2**24
-    return literal.type.kind in (Kind.DECIMAL, Kind.DOUBLE)
+@contextmanager
+def plain_failures(source: DeltaSource) -> Iterator[None]:
+    """Translate what deltalake raises while it writes. A failure after which the batch may be in
+    the table is never retryable."""
+    try:
+        yield
+    except Exception as error:
+        # deltalake raises a bare Exception for a value that does not fit.
+        if type(error) is not Exception and not isinstance(error, READ_FAILURES):
+            raise
+        raise _write_failure(source, error) from error
 
 
-def _refused(snapshot: Snapshot, reason: str) -> TableError:
-    return TableError(
-        f"impctl cannot write to table `{snapshot.table}`: {reason}",
-        hint="apply the batch with Spark and the Delta JAR",
-        code="table_not_writable",
+def _write_failure(source: DeltaSource, error: Exception) -> ImpctlError:
+    text = failure_text(error)
+    lowered = text.lower()
+    moved = None if isinstance(error, CommitFailedError) else _moved_version(source)
+    if moved is not None:
+        # Not retryable: an insert would be written twice.
+        return ImpctlError(
+            f"Writing to table `{source.name}` failed, but the table moved from version "
+            f"{source.version} to {moved}, so the batch may be in it: {text}",
+            hint="check the table's newest version before you run the command again",
+            code="batch_maybe_committed",
+        )
+    if any(phrase in lowered for phrase in _UNREADABLE):
+        return TableError(
+            f"impctl cannot write to table `{source.name}`: {text}",
+            hint="apply the batch with Spark and the Delta JAR",
+            code="table_not_writable",
+        )
+    if any(phrase in lowered for phrase in _CONSTRAINT_FAILURES):
+        return UsageError(
+            f"Table `{source.name}` does not accept the batch: {text.split(' Preview of')[0]}",
+            hint="correct the batch, or the table's constraints",
+        )
+    if isinstance(error, CommitFailedError):
+        return RetryableError(
+            f"Another writer changed table `{source.name}` at the same time: {text}",
+            hint="run the command again",
+        )
+    return StorageError(
+        f"Writing to table `{source.name}` failed: {text}",
+        hint=f"check that `{source.path}` can be written, then run the command again",
     )
 
 
-# Tables that `apply` may write: refused by name is what deltalake would damage. Law: a table that
-# passes is written by deltalake as Spark would write it; what a table's schema, properties or
-# files have that the two understand differently is refused.
+def _moved_version(source: DeltaSource) -> TableVersion | None:
+    """The table's newest version, if the batch was prepared for another one."""
+    try:
+        newest = refresh(source).version
+    except ImpctlError:
+        return None
+    return newest if newest != source.version else None
+
+
+# What deltalake must not write. Law: deltalake writes a table that passes as Spark would. A table
+# whose schema, properties or files the two understand differently is refused.
 
 _BOOLEANS = ("true", "false")
+_PARTITIONS = {
+    "timestamp": "writes times of its partition column `{}` without a time zone",
+    "decimal": "writes negative decimals of its partition column `{}` as different text",
+    "binary": "writes binary values of its partition column `{}` as different text",
+}
 
 
 def check_writable(snapshot: Snapshot) -> None:
@@ -185,52 +313,39 @@ def check_writable(snapshot: Snapshot) -> None:
     for key, value in sorted(snapshot.configuration.items()):
         if key.startswith("delta.") and value.lower() in _BOOLEANS and value not in _BOOLEANS:
             reason = f"Spark reads its property `{key}` = `{value}`, but deltalake does not"
-    fields = json.loads(snapshot.schema_json)["fields"]
-    for entry in fields:
-        if "delta.generationExpression" in entry["metadata"]:
-            reason = f"its column `{entry['name']}` is generated"
-        if any(key.startswith("delta.identity.") for key in entry["metadata"]):
-            reason = f"its column `{entry['name']}` is an identity column"
-        if entry["name"] in snapshot.partition_columns:
-            reason = _partition_reason(entry["name"], entry["type"]) or reason
+    for entry in json.loads(snapshot.schema_json)["fields"]:
+        name, metadata = entry["name"], entry["metadata"]
+        if "delta.generationExpression" in metadata:
+            reason = f"its column `{name}` is generated"
+        if any(key.startswith("delta.identity.") for key in metadata):
+            reason = f"its column `{name}` is an identity column"
+        kind = str(entry["type"]).partition("(")[0]
+        if name in snapshot.partition_columns and kind in _PARTITIONS:
+            reason = f"deltalake {_PARTITIONS[kind].format(name)}"
     if reason is not None:
-        raise _refused(snapshot, reason)
-
-
-def _partition_reason(name: str, kind: object) -> str | None:
-    """Why deltalake cannot write values of the partition column; None if it can."""
-    text = str(kind)
-    if text == "timestamp":
-        return f"deltalake writes times of its partition column `{name}` without a time zone"
-    if text.startswith("decimal"):
-        return (
-            f"deltalake writes negative decimals of its partition column `{name}` as different text"
-        )
-    if text == "binary":
-        return f"deltalake writes binary values of its partition column `{name}` as different text"
-    return None
+        raise not_writable(snapshot, reason)
 
 
 def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> None:
     """Refuse deletes and updates where a copied row of these files (default: all) would change."""
     wrong = miscopied_columns(snapshot, files)
+    code = "table_not_writable"
     if wrong.as_int96:
+        code = "int96_timestamps"
         reason = (
             f"column `{min(wrong.as_int96)}` is stored as INT96, which deltalake copies incorrectly"
         )
-        code = "int96_timestamps"
     elif wrong.in_old_calendar:
+        code = "legacy_calendar"
         reason = (
             f"column `{min(wrong.in_old_calendar)}` may have old dates or times in the calendar of "
             "Spark 2, which deltalake would change"
         )
-        code = "legacy_calendar"
     elif wrong.respelled:
         reason = (
             f"a data file writes the name of column `{min(wrong.respelled)}`, or of a field in it, "
             "in different case, and deltalake would replace its values with NULL"
         )
-        code = "table_not_writable"
     else:
         return
     raise TableError(
@@ -240,10 +355,10 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
     )
 
 
-# What tells an update batch from all others in its table's log, so that a repeat finds it there.
-# Law: two batches have one identity only where their name, their content (a file's bytes, not its
-# path) and their table are the same. It lies in the batch's own commit, as an application
-# transaction of Delta, which checkpoints keep and of two commits at once lets in one.
+# The identity of a batch, by which a repeat finds it in the table's log. Law: two batches have one
+# identity only where their name, their content (a file's bytes, not its path) and their table are
+# the same. The batch's commit has it as an application transaction of Delta: checkpoints keep it,
+# and of two such commits at once Delta accepts one.
 
 PREFIX = "impctl/apply/"
 
@@ -268,15 +383,16 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
 
 
 class Stamp(Struct, frozen=True):
-    """The mark of a named batch's commit: its identity, the expected version, the time."""
+    """The mark of a named batch's commit."""
 
     identity: str
     meant: TableVersion
+    """The version that the commit should have; another writer may come first."""
     at: int
+    """Milliseconds since the epoch."""
 
     @property
     def properties(self) -> CommitProperties:
-        """Properties of a commit with this stamp."""
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
     def is_on(self, commits: LogCommits) -> bool:
@@ -289,9 +405,9 @@ class Stamp(Struct, frozen=True):
 
 
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
-    """The version that committed the batch; None if it is not in the table. A batch that RESTORE
-    removed is not in it. If the log is cleaned up, it is the version the commit was meant for.
-    ImpctlError if a RESTORE does not say which version it restored."""
+    """The version that committed the batch; None if it is not in the table, or if a RESTORE removed
+    it. If the log is cleaned up, the version that the commit should have had. ImpctlError if a
+    RESTORE does not say which version it restored."""
     try:
         meant = source.delta.transaction_version(identity)
     except READ_FAILURES as error:
@@ -304,8 +420,8 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
 def committed_version(
     source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
 ) -> TableVersion | None:
-    """Like `version_with`, with the newest transaction's version `meant` and known texts of
-    commits."""
+    """Like `version_with`; `meant` is the version of the newest transaction, `held` are texts of
+    commits by version."""
     commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
         return meant
@@ -337,27 +453,26 @@ def _is_restored_before(
     return int(restored) < batch
 
 
-# Which batches are in a table, by one reading of its log that is carried on as the log grows.
-# Law: the answer is that of `batch_identity.version_with`, which reads the log again each time.
-# Where this reading may miss an identity, or know one that Delta has forgotten, that function is
-# asked. Cost: the log from its newest checkpoint on, once; then what others add, entry by entry.
+# The batches in a table, by reading its log once and then only new entries. Law: the answer is
+# that of the function `version_with`, which is asked where this reading may miss an identity, or
+# know one that Delta has forgotten. Cost: the log from its newest checkpoint on, once; then each
+# entry of other writers.
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
 _HINT = "_delta_log/_last_checkpoint"
 
 
 class AppliedBatches:
-    """The batches in one table up to a version; for one history of it, as `source` continues."""
+    """The batches in one history of a table, up to a version."""
 
     def __init__(self) -> None:
         self._texts: dict[TableVersion, str] = {}
         self._meant: dict[str, TableVersion] = {}
-        """The version that each batch's newest commit was meant for, by identity."""
+        """By identity, the version that the newest commit should have had."""
         self._until: TableVersion | None = None
         """Commits up to this version are in `_meant`; None before the log was read."""
 
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
-        """See the function `version_with`."""
         if not self._read_on(source):
             return version_with(source, identity)
         meant = self._meant.get(identity)
@@ -366,13 +481,13 @@ class AppliedBatches:
         return committed_version(source, identity, meant, self._texts)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
-        """Record that the batch was committed with this version; earlier ones may be unread yet."""
+        """Record a commit of this run."""
         if self._until == version - 1:
             self._meant[identity] = meant
             self._until = version
 
     def _read_on(self, source: DeltaSource) -> bool:
-        """Read the log up to the version of `source`; whether all identities are known then."""
+        """Read the log up to the version of `source`; False if identities may be missing then."""
         if _FORGETTING in source.delta.metadata().configuration:
             return False
         if self._until is None and not self._take_checkpoint(source):
@@ -430,12 +545,11 @@ def _transactions(source: DeltaSource, name: str) -> list[Any]:
     return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]
 
 
-# A table that a run writes, batch after batch: opened once, and followed from there. Law: what is
-# told of the table is of its newest version when it was last looked at, in the log that was
-# opened. That it is the same log is seen by the entry of the pinned version: it has the content
-# it had when it was read, or the stamp of the run's own commit. Another log is opened again, or
-# refused where a batch was prepared for the old one. Cost: of a log that nobody else writes one
-# look beyond its end and one at its last entry per batch.
+# A table that a run writes batch after batch: opened once, then followed. Law: what it says of the
+# table is of the newest version in the log that was opened. The entry of the pinned version proves
+# that it is still that log: it has the same content, or the stamp of the run's commit. Another log
+# is opened again, or refused if a batch was prepared on the old one. Cost, if nobody else writes:
+# one look beyond the log's end and one at its last entry per batch.
 
 _TO_DO = "nothing was written to it; to write to it, run the command again"
 
@@ -444,8 +558,8 @@ class TargetTable:
     """A table during one run. After a commit, nobody else may use sources given to or by it."""
 
     def __init__(self, source: DeltaSource) -> None:
-        """`source` was opened just now. Later another log may replace the table's, whose entry
-        would vouch for the one opened before."""
+        """`source` must be opened just now: the entry of a log that replaced the table's later
+        would prove the wrong one."""
         self._take(source)
 
     def _take(self, source: DeltaSource) -> None:
@@ -488,6 +602,7 @@ class TargetTable:
         return self.source
 
     def is_proven(self) -> bool:
+        """Whether the log is surely the one that was opened."""
         return self._is_unchanged() is True
 
     def check_unmoved(self) -> None:
@@ -533,13 +648,15 @@ class TargetTable:
                 self._sound |= set(self._snapshot.uris) - self._files_before
         return self._snapshot
 
-    def unverified_files(self) -> Sequence[DataFile]:
-        """Files of the snapshot that may hold what deltalake does not copy faithfully."""
-        return [file for file in self.snapshot().files if file.uri not in self._sound]
-
-    def mark_verified(self, files: Sequence[DataFile]) -> None:
-        """Mark these files as verified: deltalake copies them faithfully."""
+    def check_rewritable(self) -> None:
+        """Like the function `check_rewritable`; each file is read once."""
+        files = self.unverified_files()
+        check_rewritable(self.snapshot(), files)
         self._sound.update(file.uri for file in files)
+
+    def unverified_files(self) -> Sequence[DataFile]:
+        """Files of the snapshot that deltalake may not copy faithfully."""
+        return [file for file in self.snapshot().files if file.uri not in self._sound]
 
     def take_commit(self, stamp: Stamp | None) -> TableVersion:
         """Continue after a batch was committed through the pinned source; returns its version."""
@@ -558,223 +675,3 @@ class TargetTable:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8")).digest()
-
-
-# Update batches: each becomes one new version of a table. The one place that changes a table.
-# Law: a batch commits whole or not at all, its rows and values keep the columns' exact types, the
-# rows it takes are known before it is written, and the table's properties (the change feed among
-# them) stay as they are. A table that deltalake would damage is refused by name.
-
-
-class UpdateKind(StrEnum):
-    """The kinds of batches."""
-
-    INSERT = "insert"
-    DELETE = "delete"
-    UPDATE = "update"
-
-
-class UpdateRequest(Struct, frozen=True):
-    """One batch: rows or a file to insert, a condition to delete by, or columns to set."""
-
-    table: TableName
-    kind: UpdateKind
-    rows: tuple[Mapping[ColumnName, object], ...] | None = None
-    file: str | None = None
-    """Parquet or CSV file to insert, as a resolved path."""
-    where: str | None = None
-    """SQL condition; None means every row."""
-    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
-    places: Mapping[ColumnName, Location] = field(default_factory=dict)
-    """Positions of assignments, for errors; not part of the batch's identity."""
-    name: str | None = None
-    """A named batch is committed once; without a name every commit is a new one."""
-    again: bool = False
-    """Commit the batch even if it is in the table already."""
-
-
-class AppliedUpdate(Struct, frozen=True):
-    """What a batch did; `version` is the table's version afterwards. For a batch that was in the
-    table already, only the version that committed it."""
-
-    version: TableVersion
-    inserted: int = 0
-    deleted: int = 0
-    updated: int = 0
-
-
-class PreparedUpdate(Struct, frozen=True):
-    """A batch that may be committed on top of `source`, in deltalake's form."""
-
-    table: TargetTable
-    source: DeltaSource
-    """The table before the batch."""
-    kind: UpdateKind
-    rows: pa.Table | None = None
-    matched: MatchedRows | None = None
-    """The rows that a delete or update matches."""
-    assignments: Mapping[ColumnName, str] = field(default_factory=dict)
-    identity: str | None = None
-    in_version: TableVersion | None = None
-    """The version that committed the batch already; then nothing else is set."""
-
-
-def apply_update(source: DeltaSource, update: UpdateRequest) -> AppliedUpdate:
-    """Commit the batch on top of the newest version. A delete or update without a matching row
-    commits nothing. Raises as `prepare_update` does."""
-    return commit_update(prepare_update(source, update))
-
-
-def prepare_update(source: DeltaSource, update: UpdateRequest) -> PreparedUpdate:
-    """Like `prepare_batch`, on the newest version of the table."""
-    return prepare_batch(TargetTable(refresh(source)), update)
-
-
-def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
-    """Prepare a batch without writing it. Raises UsageError or QueryError for an invalid batch,
-    UnsupportedError for one that deltalake cannot execute exactly."""
-    if update.file is not None:
-        check_regular(update.file)
-    identity, version = _identified(table, table.renew(), update)
-    if version is not None and not table.is_proven():
-        # The batch may be in another log that replaced this one, and missing in the new one.
-        identity, version = _identified(table, table.reopen(), update)
-    if version is not None:
-        newest = table.source
-        return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
-    return replace(_prepared(table, update), identity=identity)
-
-
-def _identified(
-    table: TargetTable, newest: DeltaSource, update: UpdateRequest
-) -> tuple[str | None, TableVersion | None]:
-    """The batch's identity, and the version that committed it, if it is to be skipped."""
-    if update.name is None:
-        return None, None
-    rows = [sorted(row.items()) for row in update.rows or ()]
-    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
-    identity = identity_of(newest, update.name, content, update.file)
-    return identity, None if update.again else table.batches.version_with(newest, identity)
-
-
-def _prepared(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
-    newest, snapshot = table.source, table.snapshot()
-    check_writable(snapshot)
-    if update.kind is UpdateKind.INSERT:
-        rows = _rows(newest, snapshot, update)
-        check_rows(snapshot, rows)
-        return PreparedUpdate(table, newest, update.kind, rows)
-    assignments: Mapping[ColumnName, str] = {}
-    if update.kind is UpdateKind.UPDATE and not update.assignments:
-        raise UsageError(
-            f"An update of table `{newest.name}` sets no column",
-            hint="give at least one column in `set`",
-        )
-    unsure = table.unverified_files()
-    check_rewritable(snapshot, unsure)
-    table.mark_verified(unsure)
-    if update.kind is UpdateKind.UPDATE:
-        assignments = assignment_texts(snapshot, update.assignments, update.places)
-        check_assignments(snapshot, update.assignments)
-    matched = matched_rows(newest, snapshot, update.where)
-    return PreparedUpdate(table, newest, update.kind, None, matched, assignments)
-
-
-def commit_update(update: PreparedUpdate) -> AppliedUpdate:
-    """Commit what was prepared; nothing if there is no row to insert, delete or change."""
-    source = update.source
-    if update.in_version is not None:
-        return AppliedUpdate(update.in_version)
-    rows = len(update.rows or ()) if update.matched is None else update.matched.rows
-    if not rows:
-        return AppliedUpdate(source.version)
-    # deltalake does not notice a table created again at the path, and writes into it.
-    update.table.check_unmoved()
-    has_vectors = bool(update.table.snapshot().deletions)
-    stamp = None
-    if update.identity is not None:
-        stamp = Stamp(update.identity, source.version + 1, time.time_ns() // 1_000_000)
-    try:
-        with plain_failures(source):
-            reported = _commit(update, stamp)
-        version = update.table.take_commit(stamp)
-    except ImpctlError as error:
-        result = _version_despite(update, error)
-        if result is None:
-            raise
-        reported, version = None, result  # the table sees the commit at its next renewal
-    # In files with deletion vectors deltalake also counts deleted rows.
-    if not has_vectors:
-        _check_count(update, rows, reported, version)
-    match update.kind:
-        case UpdateKind.INSERT:
-            return AppliedUpdate(version, inserted=rows)
-        case UpdateKind.DELETE:
-            return AppliedUpdate(version, deleted=rows)
-        case UpdateKind.UPDATE:
-            return AppliedUpdate(version, updated=rows)
-        case _:
-            assert_never(update.kind)
-
-
-def _commit(update: PreparedUpdate, stamp: Stamp | None) -> int | None:
-    """Commit; returns deltalake's row count, if it reports one."""
-    delta = update.source.delta
-    properties = CommitProperties() if stamp is None else stamp.properties
-    if update.rows is not None:
-        write_deltalake(delta, update.rows, mode="append", commit_properties=properties)
-        return None
-    assert update.matched is not None
-    metrics: Mapping[str, Any]
-    if update.kind is UpdateKind.DELETE:
-        metrics = delta.delete(update.matched.predicate, commit_properties=properties)
-        rows = metrics.get("num_deleted_rows")
-    else:
-        metrics = delta.update(
-            updates=dict(update.assignments),
-            predicate=update.matched.predicate,
-            error_on_type_mismatch=True,
-            commit_properties=properties,
-        )
-        rows = metrics.get("num_updated_rows")
-    return None if rows is None else int(rows)
-
-
-def _version_despite(update: PreparedUpdate, error: ImpctlError) -> TableVersion | None:
-    """The version of a batch that was committed although a later step failed."""
-    if update.identity is None or isinstance(error, RetryableError) and error.code == "retryable":
-        return None
-    try:
-        newest = refresh(update.source)
-        version = version_with(newest, update.identity)
-    except ImpctlError:
-        return None
-    return version if version is not None and version > update.source.version else None
-
-
-def _check_count(
-    update: PreparedUpdate, rows: int, reported: int | None, version: TableVersion
-) -> None:
-    """Report a batch that changed other rows than expected; it can be undone."""
-    source = update.source
-    if reported is None or reported == rows:
-        return
-    is_delete = update.kind is UpdateKind.DELETE
-    done = "deleted" if is_delete else "updated"
-    raise ImpctlError(
-        f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
-        f"{done} {reported}, in version {version}",
-        hint=f"restore the table to version {source.version}, and report this bug",
-        code="rows_deleted_differ" if is_delete else "rows_updated_differ",
-    )
-
-
-def _rows(source: DeltaSource, snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
-    if (update.rows is None) == (update.file is None):
-        raise UsageError(
-            f"An insert into table `{source.name}` needs either `rows` or `file`",
-            hint="give one of the two",
-        )
-    if update.file is not None:
-        return file_to_insert(snapshot, update.file)
-    return rows_to_insert(snapshot, update.rows or ())

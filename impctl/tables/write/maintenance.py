@@ -24,15 +24,13 @@ from impctl.errors import ImpctlError, StorageError, TableError, UsageError
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.storage import READ_FAILURES, failure_text, local_path
-from impctl.tables.write.apply import check_rewritable, check_writable
-from impctl.tables.write.predicates import plain_failures
+from impctl.tables.write.apply import check_rewritable, check_writable, plain_failures
 
 if TYPE_CHECKING:
     from impctl.types import ColumnName, TableVersion
 
 
-# New Delta tables, for demo and bench data only. Law: never writes where a table stands; impctl
-# creates no table of a user's own.
+# New tables, for demo, bench and tests only. Law: an existing table is never overwritten.
 
 
 def create_table(
@@ -69,9 +67,8 @@ def create_table(
         ) from error
 
 
-# A copy of a whole table directory that costs almost no space, for demo and bench runs. Law: the
-# table cloned from is never touched. Data files are immutable and become hard links; the log is
-# copied, so that nothing written through the clone can reach the table it came from.
+# A copy of a table that takes almost no space, for demo and bench runs. Law: the original is never
+# changed. Data files are immutable and become hard links; the log is copied.
 
 _LOG = "_delta_log"
 
@@ -120,9 +117,8 @@ def _link_or_copy(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-# A new table of exactly the data files that are given, in one commit; for bench data only. Law:
-# as for `tables.write.maintenance`; what is told of the files is what other writers of Delta
-# tell: row counts, and per column least and greatest value and how many are NULL.
+# A new table of exactly the given data files, in one commit, for bench data. Law: statistics are
+# those of other writers: row counts, and per column minimum, maximum and number of NULLs.
 
 _LONGEST = 32
 """Length of a text from which other writers truncate it; its statistics are omitted here."""
@@ -172,9 +168,8 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bool | int | float | str) else str(value)
 
 
-# Going forth and back on a scratch clone: rows appended, and taken out again. Law: only for
-# tables impctl itself cloned (`tables.write.maintenance`); each call is one commit, and going
-# back is a RESTORE, which the change feed tells as deletions.
+# Changes of a scratch clone. Law: only for tables that impctl cloned. Each call is one commit;
+# going back is a RESTORE, which is a deletion in the change feed.
 
 
 def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
@@ -213,10 +208,9 @@ def _failing(action: str, hint: str | None = None) -> Iterator[None]:
         raise StorageError(f"{action} failed: {failure_text(error)}", hint=hint) from error
 
 
-# A table's files rewritten in the order of some columns, so that their statistics tell them
-# apart. Law: the same rows before and after, in one commit that says so (`dataChange` false):
-# whoever reads an older version finds its files until a VACUUM, and changes of rows there are
-# none. What deltalake would copy wrongly is refused, as `apply` does.
+# Clustering: files rewritten in the order of some columns, so that statistics separate them. Law:
+# the rows stay the same, in one commit that says so (`dataChange` false). An older version stays
+# readable until a VACUUM. What deltalake would copy incorrectly is refused, as in `apply`.
 
 FILES = 200
 """Number of files of a clustered table: enough to read a hundredth of it."""

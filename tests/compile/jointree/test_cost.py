@@ -63,7 +63,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sketch.partition import RangePartition
-from impctl.tables.lookup import KeyCounts, counted, fan_out
+from impctl.tables.sample import KeyCounts, counted, fan_out
 from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
 from tests.compile.jointree.test_build import table_of
 from tests.support.random_cases import random_cases, seen_in

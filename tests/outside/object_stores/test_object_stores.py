@@ -25,7 +25,6 @@ from impctl.tables.write.apply import (
     UpdateRequest,
     commit_update,
     prepare_batch,
-    prepare_update,
 )
 from tests.outside.object_stores.lake import (
     FEED,
@@ -96,7 +95,7 @@ def test_an_object_without_content_is_no_empty_object(
     place = lake.workload(lake.make("t"), mixed(5))
     place.cli.good("capture")
     before = place.ranges()
-    place.cli.good("apply", f"b{batch}")
+    apply_by_deltalake(lake.delta("t"), [mixed(5)[batch]])
     lake.server.hollow(text)
     assert place.cli("maintain", "--policy", "incremental").refusal == refusal
     lake.server.hollow("")
@@ -296,7 +295,7 @@ def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
     source = open_source("t", lake.uri("t"), lake.options)
-    assert commit_update(prepare_update(source, INSERT)) == AppliedUpdate(1)
+    assert commit_update(prepare_batch(TargetTable(source), INSERT)) == AppliedUpdate(1)
 
 
 @pytest.mark.slow

@@ -44,7 +44,8 @@ from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
+from impctl.workload.scalars import read_cron
 from tests.support.kept_workload import log_entry, set_time
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch, write_files
@@ -468,10 +469,21 @@ def test_moments_are_those_written_down(rule: str) -> None:
 ZONES = (VIENNA, "America/St_Johns", LORD_HOWE, "America/Santiago", "UTC", "Asia/Tehran")
 
 
+def values_of(field: str, count: int) -> set[int]:
+    """The values of a field of a crontab, out of so many from 0 on."""
+    values: set[int] = set()
+    for item in field.split(","):
+        span, _, step = item.partition("/")
+        first, _, last = span.replace("*", f"0-{count - 1}").partition("-")
+        values.update(range(int(first), int(last or first) + 1, int(step or 1)))
+    return values
+
+
 def by_trying(trigger: Trigger, since: datetime) -> datetime:
-    """The first minute from `since` on whose local time, not seen before, the fields have."""
+    """The first minute from `since` on whose local time, not seen before, is one of a day's."""
     assert trigger.cron is not None
-    fields, zone = trigger.cron, ZoneInfo(trigger.timezone or "UTC")
+    minutes, hours = map(values_of, trigger.cron.written.split()[:2], (60, 24))
+    zone = ZoneInfo(trigger.timezone or "UTC")
     at = since - timedelta(hours=26)
     newest = (at - timedelta(minutes=1)).astimezone(zone).replace(tzinfo=None)
     while True:
@@ -479,9 +491,7 @@ def by_trying(trigger: Trigger, since: datetime) -> datetime:
         passed = newest + timedelta(minutes=1)
         is_due = False
         while passed <= local:
-            is_due |= fields.has_day(passed.date()) and (
-                passed.hour in fields.hours and passed.minute in fields.minutes
-            )
+            is_due |= passed.hour in hours and passed.minute in minutes
             passed += timedelta(minutes=1)
         newest = max(newest, local)
         if is_due and at >= since:

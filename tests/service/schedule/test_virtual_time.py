@@ -30,7 +30,8 @@ from impctl.service.schedule.due import (
 )
 from impctl.store.records import RunCost, RunKind
 from impctl.types import QueryName
-from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger, read_cron
+from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
+from impctl.workload.scalars import read_cron
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import MonkeyPatch, spied
 

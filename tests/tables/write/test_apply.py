@@ -22,12 +22,11 @@ from impctl.errors import (
     StorageError,
     TableError,
     TableRecreatedError,
-    UnsupportedError,
     UsageError,
 )
 from impctl.tables import source as source_module
 from impctl.tables.changes import read_changes
-from impctl.tables.footers import miscopied_columns
+from impctl.tables.files import miscopied_columns
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
@@ -43,10 +42,8 @@ from impctl.tables.write.apply import (
     commit_update,
     identity_of,
     prepare_batch,
-    prepare_update,
     version_with,
 )
-from impctl.tables.write.rows import MatchedRows
 from tests.support.run_cli import refused
 from tests.tables import handmade
 from tests.tables.handmade import entry, fixture_table
@@ -128,7 +125,7 @@ def test_batches_go_on_top_of_the_newest_version(tmp_path: Path) -> None:
 def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     request = UpdateRequest("sales", UpdateKind.INSERT, rows=({"sid": 4},))
-    prepared = prepare_update(open_source("sales", path), request)
+    prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
     shutil.rmtree(path)
     make(tmp_path / "t")
     with pytest.raises(TableRecreatedError):
@@ -139,13 +136,14 @@ def test_rows_are_not_inserted_into_a_table_made_anew_meanwhile(tmp_path: Path) 
 def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
     request = UpdateRequest("sales", UpdateKind.DELETE, where="brand = 'HP'")
-    prepared = prepare_update(open_source("sales", path), request)
-    assert prepared.matched == MatchedRows(1, "(\"brand\" = 'HP')")
-    bare = MatchedRows(1, "CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
+    prepared = prepare_batch(TargetTable(open_source("sales", path)), request)
+    assert prepared.matched is not None
+    assert prepared.matched.values.to_pylist() == [{"k0": "HP"}]
+    others = replace(prepared.matched, values=pa.table({"k0": ["Dell"]}))
     with pytest.raises(
-        ImpctlError, match="should affect 1 rows, but deltalake deleted 3"
+        ImpctlError, match="should affect 1 rows, but deltalake deleted 2"
     ) as caught:
-        commit_update(replace(prepared, matched=bare))
+        commit_update(replace(prepared, matched=others))
     assert caught.value.code == "rows_deleted_differ"
     assert "restore the table to version 0" in (caught.value.hint or "")
 
@@ -182,12 +180,9 @@ def test_empty_partition_text_is_stored_as_null(tmp_path: Path) -> None:
     assert {"sid": 4, "brand": None} in rows
 
 
-@pytest.mark.parametrize(
-    "value", ["''", "CASE WHEN sid = 2 THEN brand ELSE '' END", "CASE WHEN sid = 1 THEN '' END"]
-)
-def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path, value: str) -> None:
+def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path) -> None:
     path = make(tmp_path / "t", partition_by=["brand"])
-    done = apply_to_sales(path, UpdateKind.UPDATE, assignments={"Brand": value}, where="sid = 1")
+    done = apply_to_sales(path, UpdateKind.UPDATE, assignments={"Brand": "''"}, where="sid = 1")
     assert done == AppliedUpdate(1, updated=1)
     log = handmade.entry(path, 1).read_text(encoding="utf-8")
     assert '"brand":""' not in log
@@ -279,10 +274,10 @@ def test_texts_longer_than_a_varchar_are_not_inserted(tmp_path: Path, value: str
 
 def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
     path = short_texts(tmp_path)
-    for value in ("'abcd'", "id", "CASE WHEN id = 1 THEN 'a' ELSE 'abcd' END", "'ab  '"):
-        with pytest.raises(UnsupportedError, match="does not enforce the length of `v`"):
+    for value in ("'abcd'", "id + 999", "'ab  '"):
+        with pytest.raises(UsageError, match=r"has type varchar\(3\), but a row has 4 char"):
             apply_to_sales(path, UpdateKind.UPDATE, assignments={"V": value})
-    for value in ("'üöé'", "NULL"):
+    for value in ("'üöé'", "NULL", "id + 99"):
         assert apply_to_sales(path, UpdateKind.UPDATE, assignments={"V": value}).updated == 1
 
 
@@ -401,7 +396,7 @@ def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
     assert apply_to_sales(path, UpdateKind.DELETE, where="id = 1").deleted == 1
 
 
-@pytest.mark.parametrize("where", ["s = '{}'", "s >= '{}'", "s LIKE '{}%'"])
+@pytest.mark.parametrize("where", ["s = '{}'", "s >= '{}'"])
 def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
     """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
     value = "a" * 32 + "\U0001f600"
@@ -554,11 +549,11 @@ def test_a_table_may_forget_identities_after_a_time(path: str) -> None:
 
 def test_of_two_runs_at_once_one_commits(path: str) -> None:
     request = UpdateRequest("t", UpdateKind.INSERT, ({"id": 3, "x": 3},), name="b")
-    one, two = (prepare_update(open_source("t", path), request) for _ in range(2))
+    one, two = (prepare_batch(opened(path), request) for _ in range(2))
     assert commit_update(one).version == 1
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
-    assert commit_update(prepare_update(open_source("t", path), request)) == IN_THE_TABLE
+    assert commit_update(prepare_batch(opened(path), request)) == IN_THE_TABLE
     assert ids(path) == [1, 2, 3]
 
 
@@ -992,3 +987,13 @@ def test_a_stamp_is_that_of_one_commit(followed_path: str) -> None:
             action["txn"]["lastUpdated"] += 1
     handmade.commit(followed_path, 1, *actions)
     assert not table.is_proven()
+
+
+def test_null_is_not_set_in_a_column_that_is_not_null(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("v", pa.int64(), nullable=False), ("w", pa.int64())])
+    write_deltalake(str(tmp_path), pa.table({"v": [1], "w": [None]}, schema=schema))
+    for value in ("NULL", "w"):
+        request = UpdateRequest("t", UpdateKind.UPDATE, assignments={"v": value})
+        with pytest.raises(UsageError, match="`t.v` is NOT NULL, but a row has no value"):
+            apply_update(open_source("t", str(tmp_path)), request)
+    assert open_source("t", str(tmp_path)).version == 0

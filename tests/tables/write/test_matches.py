@@ -1,0 +1,677 @@
+"""Whatever the condition or value, a batch does what it means in Spark, or is not written."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from math import copysign, inf, isnan, nan
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from msgspec import Struct
+
+from impctl.errors import EvaluationError, ImpctlError, Location, UnsupportedError
+from impctl.tables.rows import read_rows
+from impctl.tables.source import DeltaSource, open_source
+from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
+from impctl.tables.write.maintenance import create_table
+from impctl.tables.write.rows import match_rows
+from tests.support.random_cases import random_cases
+
+Row = Mapping[str, object]
+Truth = bool | None
+
+KINDS: Mapping[str, tuple[pa.DataType, Sequence[object]]] = {
+    "o": (pa.bool_(), [True, False]),
+    "y": (pa.int8(), [1, -128, 7]),
+    "h": (pa.int16(), [1, -3, 300]),
+    "i": (pa.int32(), [1, 2, -3]),
+    "l": (pa.int64(), [2**53, 2**53 + 1, -(2**63)]),
+    "f": (pa.float32(), [1.5, 0.0, -0.0, nan, inf]),
+    "d": (pa.float64(), [1.5, 0.0, -0.0, nan, copysign(nan, -1.0), -inf]),
+    "s": (pa.string(), ["a", "B", "b c", "ü'%/=", "NULL", "1"]),
+    "t": (pa.date32(), [date(2024, 1, 1), date(1969, 7, 20), date(1, 1, 1)]),
+    "n": (pa.timestamp("us"), [datetime(2024, 1, 1, 2, 3, 4, 5), datetime(1969, 7, 20)]),
+}
+"""Column name to type and values; each name stands for a partition column `p_` and another `x_`."""
+
+
+class RandomCondition(Struct, frozen=True):
+    text: str
+    of: Callable[[Row], Truth]
+    """What it is on a row."""
+
+
+class Drawer(Struct, frozen=True):
+    """Draws conditions over these columns; the letter after `_` is the kind."""
+
+    random: random.Random
+    columns: Sequence[str]
+
+    def condition(self, depth: int = 0) -> RandomCondition:
+        share = self.random.random()
+        if depth > 2 or share < 0.4:
+            return self._atom()
+        left = self.condition(depth + 1)
+        if share < 0.6:
+            return RandomCondition(f"NOT ({left.text})", lambda row: _not(left.of(row)))
+        right = self.condition(depth + 1)
+        if share < 0.75:
+            return RandomCondition(
+                f"({left.text}) AND ({right.text})",
+                lambda row: _not(_or(_not(left.of(row)), _not(right.of(row)))),
+            )
+        return RandomCondition(
+            f"({left.text}) OR ({right.text})", lambda row: _or(left.of(row), right.of(row))
+        )
+
+    def _atom(self) -> RandomCondition:
+        name = self.random.choice(self.columns)
+        share = self.random.random()
+        if name[-1] == "o" and share < 0.3:
+            wanted = self.random.choice([True, False])
+            if share < 0.1:
+                return RandomCondition(name, lambda row: row[name])  # type: ignore[arg-type,return-value]  # a boolean
+            text = f"{name} IS {str(wanted).upper()}"
+            return RandomCondition(text, lambda row: row[name] is wanted)
+        if share < 0.15:
+            return RandomCondition(f"{name} IS NULL", lambda row: row[name] is None)
+        if share < 0.3 and name[-1] not in "fd":
+            return self._in_list(name)
+        op = self.random.choice(["=", "<>", "<", "<=", ">", ">=", "<=>"])
+        beside = [other for other in self.columns if other[-1] == name[-1]]
+        value = self._value(name[-1]) if share < 0.8 else None
+        if share < 0.75 and value is not None:
+            text = _literal(name[-1], value)
+            return RandomCondition(
+                f"{name} {op} {text}", lambda row: _compared(op, row[name], value)
+            )
+        if share < 0.8:
+            return RandomCondition(f"{name} {op} NULL", lambda row: _compared(op, row[name], None))
+        other = self.random.choice(beside)
+        return RandomCondition(
+            f"{name} {op} {other}", lambda row: _compared(op, row[name], row[other])
+        )
+
+    def _in_list(self, name: str) -> RandomCondition:
+        values = [self._value(name[-1]) for _ in range(self.random.choice([1, 2, 3]))]
+        texts = ", ".join(_literal(name[-1], value) for value in values)
+        word = self.random.choice(["IN", "NOT IN"])
+
+        def of(row: Row) -> Truth:
+            truth: Truth = False
+            for value in values:
+                truth = _or(truth, _compared("=", row[name], value))
+            return truth if word == "IN" else _not(truth)
+
+        return RandomCondition(f"{name} {word} ({texts})", of)
+
+    def _value(self, kind: str) -> object:
+        drawn = self.random.choice(KINDS[kind][1])
+        # There is no literal of these without a cast of a text.
+        return 1.5 if isinstance(drawn, float) and (isnan(drawn) or drawn in (inf, -inf)) else drawn
+
+
+def rows_of(random_: random.Random, columns: Sequence[str], count: int) -> pa.Table:
+    """Random rows of these columns, NULL among them, numbered in `row`."""
+    drawn = {}
+    for name in columns:
+        kind, values = KINDS[name[-1]]
+        cells = [random_.choice([*values, None]) for _ in range(count)]
+        drawn[name] = pa.array(cells, kind)
+    return pa.table({**drawn, "row": pa.array(range(count), pa.int64())})
+
+
+def _not(value: Truth) -> Truth:
+    return None if value is None else not value
+
+
+def _or(left: Truth, right: Truth) -> Truth:
+    if left is True or right is True:
+        return True
+    return None if left is None or right is None else False
+
+
+def _compared(op: str, left: object, right: object) -> Truth:
+    if op == "<=>":
+        return (left is None and right is None) or _compared("=", left, right) is True
+    if left is None or right is None:
+        return None
+    a, b = _key(left), _key(right)
+    outcomes = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
+    return outcomes[op]
+
+
+def _key(value: object) -> tuple[bool, object]:
+    """By which values are equal and ordered as in Spark, of one kind each."""
+    if isinstance(value, float) and isnan(value):
+        return (True, 0.0)
+    return (False, value.encode() if isinstance(value, str) else value)
+
+
+def _literal(kind: str, value: object) -> str:
+    match value:
+        case bool():
+            return str(value).upper()
+        case float():
+            return (
+                f"{'-' if copysign(1, value) < 0 else ''}{abs(value)}{'F' if kind == 'f' else 'e0'}"
+            )
+        case str():
+            return "'" + value.replace("'", "\\'") + "'"
+        case datetime():
+            return f"TIMESTAMP_NTZ '{value}'"
+        case date():
+            return f"DATE '{value.isoformat()}'"
+        case _:
+            return "(-9223372036854775807 - 1)" if value == -(2**63) else str(value)
+
+
+ROWS = 14
+
+
+def forget_statistics(path: Path) -> None:
+    """A log as writers leave it that gather none."""
+    for entry in (path / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in actions:
+            action.get("add", {}).pop("stats", None)
+        entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def make(path: Path, data: pa.Table, parts: Sequence[str], *, statistics: bool) -> None:
+    half = len(data) // 2
+    write_deltalake(str(path), data.slice(0, half), partition_by=list(parts) or None)
+    write_deltalake(str(path), data.slice(half), mode="append")
+    if not statistics:
+        forget_statistics(path)
+
+
+def taken(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUpdate]:
+    """The rows that the batch deleted or changed, and what it told."""
+    sets = {"row": "row + 1000"} if kind is UpdateKind.UPDATE else {}
+    before = rows_left(path)
+    request = UpdateRequest("t", kind, where=where, assignments=sets)
+    done = apply_update(open_source("t", str(path)), request)
+    left = rows_left(path)
+    assert len(left) == len(before) - done.deleted
+    assert {row % 1000 for row in left} <= before
+    return before - left, done
+
+
+def rows_left(path: Path) -> set[int]:
+    pylist = read_rows(open_source("t", str(path)).snapshot(), ["row"]).column(0).to_pylist()
+    assert len(pylist) == len(set(pylist))
+    return set(pylist)
+
+
+def check(seed: int, path: Path) -> str:
+    """One random case; what came of it."""
+    random_ = random.Random(seed)
+    kinds = random_.sample(list(KINDS), random_.choice([1, 1, 2, 3]))
+    parts = [f"p_{kind}" for kind in kinds]
+    beside = [f"x_{kind}" for kind in kinds]
+    is_mixed = random_.random() < 0.5
+    drawer = Drawer(random_, [*parts, *beside] if is_mixed else parts)
+    condition = drawer.condition()
+    data = rows_of(random_, [*parts, *beside], ROWS)
+    make(path, data, parts, statistics=random_.random() < 0.75)
+    return compare(path, random_.choice(list(UpdateKind)[1:]), condition, data)
+
+
+def compare(path: Path, kind: UpdateKind, condition: RandomCondition, data: pa.Table) -> str:
+    meant = {row["row"] for row in data.to_pylist() if condition.of(row) is True}
+    refusal: ImpctlError | None = None
+    try:
+        hit, done = taken(path, kind, condition.text)
+    except ImpctlError as error:
+        refusal = error
+    if refusal is not None:
+        assert DeltaTable(str(path)).version() == 1, (kind, condition.text, refusal)
+        assert refusal.exit_code in (2, 3), (kind, condition.text, refusal)
+        return f"{refusal.code}: {refusal.message.rpartition(': ')[2]}"
+    assert hit == meant, (kind, condition.text, data.to_pylist())
+    assert done.deleted + done.updated == len(meant), (kind, condition.text)
+    assert (done.version > 1) == bool(meant), (kind, condition.text)
+    return "done"
+
+
+@random_cases(12, 36, 240)
+def test_random_conditions_take_the_rows_they_mean(tmp_path: Path, cases: range) -> None:
+    outcomes = Counter(check(seed, tmp_path / str(seed)) for seed in cases)
+    assert outcomes["done"] >= len(cases) // 2, outcomes
+
+
+@pytest.mark.parametrize("where", ["p IS NULL", "p = 'a'", "p IS NULL OR p = 'z'", "p IS NOT NULL"])
+def test_an_empty_text_of_the_log_is_null(tmp_path: Path, where: str) -> None:
+    write_deltalake(
+        str(tmp_path), pa.table({"p": ["", "a", None], "row": [0, 1, 2]}), partition_by=["p"]
+    )
+    (entry,) = (tmp_path / "_delta_log").glob("*.json")
+    entry.write_text(entry.read_text().replace('"p":null', '"p":""', 1))
+    hit, _ = taken(tmp_path, UpdateKind.DELETE, where)
+    assert hit == ({1} if where in ("p = 'a'", "p IS NOT NULL") else {0, 2})
+
+
+def test_a_choice_of_many_partitions(tmp_path: Path) -> None:
+    entries = pa.table({"p": pa.array(range(100), pa.int32()), "row": range(100)})
+    write_deltalake(str(tmp_path), entries, partition_by=["p"])
+    hit, _ = taken(tmp_path, UpdateKind.DELETE, "p < row OR p > 50")
+    assert hit == set(range(51, 100))
+
+
+@pytest.mark.parametrize("kind", list(UpdateKind)[1:])
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ("g < 1", {3, 4}),
+        ("g > 1", {0, 1, 2}),
+        ("g <=> h", {0, 1, 2, 4}),
+        ("g = 0", {3, 4}),
+        ("h < 1", {4}),
+    ],
+)
+def test_nan_is_above_all_numbers_and_both_zeros_are_equal(
+    tmp_path: Path, where: str, meant: set[int], kind: UpdateKind
+) -> None:
+    values = [nan, copysign(nan, -1.0), inf, -0.0, 0.0]
+    others = pa.array([copysign(nan, -1.0), nan, inf, 1.0, -0.0], pa.float32())
+    data = {"g": values, "h": others, "row": list(range(5))}
+    write_deltalake(str(tmp_path), pa.table(data))
+    assert taken(tmp_path, kind, where)[0] == meant
+
+
+def test_both_zeros_are_one_key(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"g": [0.0, -0.0, nan, 1.0, 0.0]}))
+    request = UpdateRequest("t", UpdateKind.UPDATE, where="g < 1", assignments={"g": "g + 2"})
+    assert apply_update(open_source("t", str(tmp_path)), request).updated == 3
+    rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["g"]).column("g").to_pylist()
+    assert sorted(map(str, rows)) == ["1.0", "2.0", "2.0", "2.0", "nan"]
+
+
+HARD_ROWS = pa.table(
+    {
+        "i": pa.array([0, 1, -7, 2**31 - 1, -(2**31), None, 29, 1299], pa.int32()),
+        "l": pa.array([0, 3, -9, 2**62, -(2**63), 5, None, 57], pa.int64()),
+        "m": pa.array(
+            [Decimal(t) for t in ("0", "1.15", "-2.25", "99999999.99", "0.01", "-0.01", "7")]
+            + [None],
+            pa.decimal128(10, 2),
+        ),
+        "f": [0.0, -0.0, 1.5, nan, None, float("inf"), -2.5, 1e300],
+        "n": pa.array([0.5, -0.0, 1.5, nan, None, inf, -2.5, 3.25], pa.float32()),
+        "s": ["", "a", "it's", None, "b%", "5", "é", "a_b"],
+        "b": [True, False, None, True, False, None, True, False],
+        "d": pa.array([0, 1, -1, 19000, None, 2932896, -719162, 7], pa.int32()).cast(pa.date32()),
+        "z": pa.array(
+            [1_711_846_800_000_000, 1_711_846_799_999_999, None, 0, -1, 2**53, -(2**45), 1],
+            pa.timestamp("us", "UTC"),
+        ),
+        "row": list(range(8)),
+    }
+)
+
+
+MATCHES: Mapping[str, set[int]] = {
+    "i = 1": {1},
+    "i <> 1 AND l > 0": {3, 7},
+    "NOT (i > 1) OR b": {0, 1, 2, 3, 4, 6},
+    "b": {0, 3, 6},
+    "NOT b": {1, 4, 7},
+    "b IS NOT TRUE": {1, 2, 4, 5, 7},
+    "i IS NULL": {5},
+    "i IN (1, 29, 1299)": {1, 6, 7},
+    "i NOT IN (1, 29)": {0, 2, 3, 4, 7},
+    "i IN (1, f, 29e0)": {0, 1, 6},
+    "l IN (3, i, 4611686018427387904)": {0, 1, 3},
+    "l IN (3, 5e0)": {1, 5},
+    "l IN (3, f)": {0, 1},
+    "m IN (1.15, f)": {0, 1},
+    "f IN (l, 1.5e0)": {0, 2},
+    "i BETWEEN -7 AND 29": {0, 1, 2, 6},
+    "l NOT BETWEEN i AND 5": {2, 3, 4, 7},
+    "l > i": {1, 3},
+    "l = 4611686018427387904": {3},
+    "l = -9223372036854775807 - 1": {4},
+    "i > 3000000000": set(),
+    "i = 29.0": {6},
+    "m > 1.1": {1, 3, 6},
+    "m >= 1.15": {1, 3, 6},
+    "m = i": {0},
+    "f = 0": {0, 1},
+    "f < 0": {6},
+    "f > 1e200": {3, 5, 7},
+    "f >= 1.5": {2, 3, 5, 7},
+    "f = f": {0, 1, 2, 3, 5, 6, 7},
+    "f <> 0": {2, 3, 5, 6, 7},
+    "f > m": {2, 3, 5},
+    "f <=> f": {0, 1, 2, 3, 4, 5, 6, 7},
+    "s <=> s": {0, 1, 2, 3, 4, 5, 6, 7},
+    "s = 'a'": {1},
+    "s > 'a'": {2, 4, 6, 7},
+    "s = 'it\\'s'": {2},
+    "s IN ('a', 'é')": {1, 6},
+    "s < s": set(),
+    "d > DATE '2000-01-01'": {3, 5},
+    "d = '1970-01-02'": {1},
+    "d IS NOT NULL AND d < DATE '1970-01-01'": {2, 6},
+    "z >= TIMESTAMP '2024-03-31 01:00:00'": {0, 5},
+    "z = '2024-03-31 02:00:00+01:00'": {0},
+    "z > DATE '2024-03-30'": {0, 1, 5},
+    "1 / 2 > 0.4": {0, 1, 2, 3, 4, 5, 6, 7},
+    "NULL": set(),
+}
+"""Simple conditions, and the rows that match in Spark."""
+
+REFUSED = {
+    "i IN (1, NULL)": "a comparison with a bare NULL",
+    "s > 1": "does not support comparing",
+    "i + 1 > 2": "arithmetic on columns is not available in conditions",
+    "-f < 0": "arithmetic on columns is not available in conditions",
+    "i % 2 IN (1, 3)": "arithmetic on columns is not available in conditions",
+    "m / 3 IS NULL": "arithmetic on columns is not available in conditions",
+    "upper(s) = 'A'": "function `upper` is not available in conditions",
+    "d < current_date()": "function `current_date` is not available in conditions",
+    "s LIKE 'a%'": "LIKE is not available in conditions",
+    "NOT (s LIKE '%b' OR i = 1)": "LIKE is not available in conditions",
+    "CASE WHEN b THEN i = 1 ELSE f > 0 END": "CASE is not available in conditions",
+    "coalesce(b, i > 0)": "COALESCE is not available in conditions",
+    "coalesce(i, 3) = 3": "COALESCE is not available in conditions",
+    "f = cast('NaN' AS double)": "CAST is not available in conditions",
+    "CAST(f AS BIGINT) = 1": "CAST is not available in conditions",
+    "(i = 1) IS NOT TRUE": "a condition inside an expression is not available in conditions",
+    "(i = 1) <=> b": "a condition inside an expression is not available in conditions",
+}
+"""Conditions that are no simple ones, or that impctl does not compute."""
+
+REFUSED_VALUES = [
+    ("i", "CAST(m AS INT) * 10", "CAST is not available in values"),
+    ("l", "coalesce(l, 0)", "COALESCE is not available in values"),
+    ("d", "CASE WHEN i = 1 THEN d END", "CASE is not available in values"),
+    ("b", "i > 0", "a condition inside an expression is not available in values"),
+    ("b", "NOT b", "a condition inside an expression is not available in values"),
+    ("s", "upper(s)", "function `upper` is not available in values"),
+    ("d", "d + 1", "function `date_add` is not available in values"),
+    ("i", "'5'", "cannot be stored"),
+    ("s", "f", "cannot be stored"),
+    ("b", "i", "cannot be stored"),
+    ("d", "i", "cannot be stored"),
+    ("s", "d", "cannot be stored"),
+    ("f", "-n + n", "single-precision"),
+]
+
+FAILING = {
+    ("i", "i * 1.1"): {3, 4},
+    ("i", "i + 1"): {3},
+    ("i", "i * 2"): {3, 4},
+    ("i", "-i"): {4},
+    ("i", "l"): {3, 4},
+    ("i", "f"): {3, 5, 7},
+    ("i", "10 / i"): {0},
+    ("l", "l * 2"): {3, 4},
+    ("l", "l + i"): {4},
+    ("l", "l - 1"): {4},
+    ("l", "l * l"): {3, 4},
+    ("l", "l % i"): {0},
+    ("m", "m * 1.155"): {3},
+    ("m", "m + 0.005"): {3},
+    ("m", "m - i"): {3, 4},
+    ("m", "m * 100"): {3},
+    ("m", "i"): {3, 4},
+}
+"""Columns and values to set, and the rows on which Spark fails."""
+UPDATES: Mapping[str, Sequence[str]] = {
+    "i": ["i % 7", "i div 7", "i / 3", "m", "m * 1.5", "NULL", "0"],
+    "l": ["i * 3000000000", "i", "-1"],
+    "m": ["-m", "m % 2", "1.005", "m / 3", "2e0"],
+    "f": ["f * 1.1", "f + i", "f / 3", "i / 3", "m", "l", "-f", "f * 1e10", "-f - f", "n"],
+    "n": ["1.1", "f", "NULL"],
+    "s": ["'x'", "s", "i"],
+    "b": ["TRUE", "NULL"],
+    "d": ["DATE '2024-02-29'", "d"],
+    "z": ["TIMESTAMP '2024-03-31 02:30:00'", "z"],
+}
+"""Values that fail on no row."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The table of HARD_ROWS; a test that writes works on a copy."""
+    path = tmp_path_factory.mktemp("made") / "t"
+    write_deltalake(str(path), HARD_ROWS, configuration={"delta.enableChangeDataFeed": "true"})
+    return path
+
+
+@pytest.fixture
+def source(made: Path, tmp_path: Path) -> DeltaSource:
+    return open_source("t", str(shutil.copytree(made, tmp_path / "t")))
+
+
+def numbered(source: DeltaSource, where: str, target: str = "", value: str = "") -> dict[int, Any]:
+    """The rows that match, and their new values."""
+    assignments = {target: value} if value else {}
+    matched = match_rows(source.snapshot(), f"({where}) AND row >= 0", assignments)
+    numbers = matched.values.column(f"k{matched.keys.index('row')}").to_pylist()
+    assert matched.rows == len(numbers)
+    values = matched.values.column("v0").to_pylist() if value else numbers
+    return dict(zip(numbers, values, strict=True))
+
+
+def read_all(source: DeltaSource) -> list[dict[str, Any]]:
+    """All rows, in the order of `row`."""
+    snapshot = open_source("t", source.path).snapshot()
+    rows = read_rows(snapshot, snapshot.schema.names).to_pylist()
+    return sorted(rows, key=lambda row: int(row["row"]))
+
+
+def test_conditions_match_rows(made: Path) -> None:
+    source = open_source("t", str(made))
+    assert {where: set(numbered(source, where)) for where in MATCHES} == dict(MATCHES)
+
+
+def test_what_is_not_simple_is_refused_before_anything_is_written(source: DeltaSource) -> None:
+    cases = [
+        *((why, {"where": where}) for where, why in REFUSED.items()),
+        *((why, {"assignments": {target: value}}) for target, value, why in REFUSED_VALUES),
+    ]
+    for why, fields in cases:
+        kind = UpdateKind.UPDATE if "assignments" in fields else UpdateKind.DELETE
+        with pytest.raises(UnsupportedError, match=why) as caught:
+            apply_update(source, UpdateRequest("t", kind, **fields))  # type: ignore[arg-type]  # of a table
+        assert "An update of table `t` cannot use `" in caught.value.message
+        assert (caught.value.code, caught.value.exit_code) == ("update_unsupported", 3)
+        assert caught.value.hint
+    assert open_source("t", source.path).version == 0
+
+
+@pytest.mark.parametrize(("target", "value"), FAILING)
+def test_a_value_that_fails_on_a_row_fails_before_anything_is_written(
+    source: DeltaSource, target: str, value: str
+) -> None:
+    for row in range(8):
+        where = f"row = {row}"
+        if row in FAILING[target, value]:
+            request = UpdateRequest("t", UpdateKind.UPDATE, None, None, where, {target: value})
+            with pytest.raises(EvaluationError, match="fails on a row of table `t`"):
+                apply_update(source, request)
+        else:
+            numbered(source, where, target, value)
+    assert open_source("t", source.path).version == 0
+
+
+@pytest.mark.parametrize("at", range(max(map(len, UPDATES.values()))))
+def test_updates_store_what_was_computed_and_change_nothing_else(
+    source: DeltaSource, at: int
+) -> None:
+    before = read_all(source)
+    batch = {target: values[at] for target, values in UPDATES.items() if at < len(values)}
+    wanted = {target: numbered(source, "i <> 1", target, value) for target, value in batch.items()}
+    expected = [
+        {name: wanted[name][row["row"]] if name in batch else row[name] for name in row}
+        if row["row"] not in (1, 5)
+        else row
+        for row in before
+    ]
+    named = {target.upper(): value for target, value in batch.items()}
+    request = UpdateRequest("t", UpdateKind.UPDATE, where="i <> 1", assignments=named)
+    assert apply_update(source, request).updated == 6
+    assert spelled(read_all(source)) == spelled(expected)
+
+
+def spelled(rows: object) -> str:
+    """The rows as text: NaN equals itself, and the zeros are one."""
+    return re.sub(r"-0\.0\b", "0.0", repr(rows))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_matches_the_same_rows_and_computes_the_same_values(
+    spark: Any, made: Path, tmp_path: Path
+) -> None:
+    source = open_source("t", str(made))
+    pq.write_table(HARD_ROWS, tmp_path / "rows.parquet")
+    frame = spark.read.parquet(str(tmp_path / "rows.parquet"))
+    frame.createOrReplaceTempView("hard_rows")
+    kinds = dict(frame.dtypes)
+    pairs = [(target, value) for target, values in UPDATES.items() for value in values]
+    texts = [f"({where}) <=> TRUE" for where in MATCHES]
+    texts += [f"CAST(({value}) AS {kinds[target]})" for target, value in pairs]
+    result = spark.sql(f"SELECT row, {', '.join(texts)} FROM hard_rows").toArrow()
+    cells_of = zip(*result.columns[1:], strict=True)
+    of_spark = dict(zip(result.column(0).to_pylist(), cells_of, strict=True))
+    for at, where in enumerate(MATCHES):
+        assert {row for row, cells in of_spark.items() if cells[at].as_py()} == MATCHES[where], (
+            where
+        )
+    for at, (target, value) in enumerate(pairs, start=len(MATCHES)):
+        spark_values = {row: cells[at].as_py() for row, cells in of_spark.items()}
+        ours = numbered(source, "TRUE", target, value)
+        assert spelled(sorted(ours.items())) == spelled(sorted(spark_values.items())), value
+    for (target, value), rows in FAILING.items():
+        failing = (
+            f"SELECT CAST(({value}) AS {kinds[target]}) FROM hard_rows WHERE row = {min(rows)}"
+        )
+        with pytest.raises(Exception, match="OVERFLOW|OUT_OF_RANGE|BY_ZERO"):
+            spark.sql(failing).collect()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_matches_the_same_rows_by_random_conditions(spark: Any, tmp_path: Path) -> None:
+    random_ = random.Random(7)
+    names = [f"x_{kind}" for kind in KINDS]
+    data = rows_of(random_, names, 60)
+    write_deltalake(str(tmp_path / "t"), data)
+    pq.write_table(data, tmp_path / "rows.parquet")
+    spark.read.parquet(str(tmp_path / "rows.parquet")).createOrReplaceTempView("random_rows")
+    source, ours = open_source("t", str(tmp_path / "t")), {}
+    while len(ours) < 150:
+        text = Drawer(random_, names).condition().text
+        try:
+            ours[text] = set(numbered(source, text))
+        except UnsupportedError:
+            continue
+    texts = ", ".join(f"({text}) <=> TRUE" for text in ours)
+    result = spark.sql(f"SELECT row, {texts} FROM random_rows").toArrow()
+    for column, (text, rows) in zip(result.columns[1:], ours.items(), strict=True):
+        assert set(result.column(0).filter(column).to_pylist()) == rows, text
+
+
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+PLACE = Location("w.yaml", 7, 9)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    folder = str(tmp_path / "t")
+    table = pa.table(
+        {
+            "town": ["Rome"],
+            "day": pa.array([date(2020, 2, 2)], pa.date32()),
+            "at": pa.array([NEW_YEAR], pa.timestamp("us", tz="UTC")),
+            "size": [1],
+        }
+    )
+    create_table(folder, table)
+    return folder
+
+
+def set_to(path: str, column: str, written: str) -> object:
+    request = UpdateRequest(
+        "t", UpdateKind.UPDATE, assignments={column: written}, places={column: PLACE}
+    )
+    assert apply_update(open_source("t", path), request).updated == 1
+    return read_rows(open_source("t", path).snapshot(), [column]).column(column)[0].as_py()
+
+
+def refused(path: str, column: str, written: str) -> ImpctlError:
+    with pytest.raises(ImpctlError) as caught:
+        set_to(path, column, written)
+    assert caught.value.location == PLACE
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "meant"),
+    [
+        ("town", "Berlin", "Berlin"),
+        ("town", "New York", "New York"),
+        ("town", "12:30", "12:30"),
+        ("town", "town hall", "town hall"),
+        ("day", "2026-01-01", NEW_YEAR.date()),
+        ("day", "'2026-01-01'", NEW_YEAR.date()),
+        ("at", "2026-01-01", NEW_YEAR),
+        ("at", "2026-01-01T00:00:00Z", NEW_YEAR),
+        ("at", "2026-01-01 00:00:00", NEW_YEAR),
+        ("at", "2026-01-01 01:00:00+01:00", NEW_YEAR),
+        ("at", "'2026-01-01T00:00:00Z'", NEW_YEAR),
+    ],
+)
+def test_what_the_hint_says_is_taken(path: str, column: str, written: str, meant: object) -> None:
+    error = refused(path, column, written)
+    hinted = re.search(
+        r'values of `set` are SQL expressions: write this one as "(.*?)"', str(error.hint)
+    )
+    assert hinted is not None, error.hint
+    assert set_to(path, column, hinted[1]) == meant
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "hint"),
+    [
+        ("size", "sise + 1", "did you mean `size`|known columns"),
+        ("size", "size +", "text and times need their own quotes"),
+        ("at", "at + ", "text and times need their own quotes"),
+        ("town", "uper(town)", "."),
+        ("town", "size + sise", "did you mean `size`|known columns"),
+        ("town", "day = sise", "did you mean `size`|known columns"),
+        ("size", "'abc'", "of the column's type"),
+        ("at", "'noon'", "of the column's type"),
+        ("town", "'Rome' FROM updated_table WHERE size = 9 --", "."),
+        ("town", 'say "hi"', "text and times need their own quotes"),
+        ("town", r"C:\temp", "text and times need their own quotes"),
+        ("day", "2026-02-30", "."),
+        ("day", "'2026-02-30'", "."),
+        ("town", "upper('x'", "text and times need their own quotes"),
+    ],
+)
+def test_of_other_faults_it_says_no_literal(
+    path: str, column: str, written: str, hint: str
+) -> None:
+    result = str(refused(path, column, written).hint)
+    assert re.search(hint, result), result
+    assert "write this one as" not in result
+
+
+def test_the_key_is_named(path: str) -> None:
+    assert "`set` of `t.town` cannot be used" in refused(path, "town", "Berlin").message
