@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-# Commits as numbers: when each came, and how much it changed. Law: what a log does not tell is
-# None; counts are never negative. Times are as they were written: who forecasts takes those of
-# `effective_times`, which never go back and never lie in the future.
+# Commits as numbers: when each came, and how much it changed. Law: what a log does not contain is
+# None; counts are never negative. Times are as written; forecasts use `effective_times`, which
+# never go back and never lie in the future.
 
 KEPT = 400  # Commits kept per table: more than any forecast looks back
 
@@ -51,21 +51,20 @@ class History(Struct, frozen=True):
 def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     """A time for each arrival, none before the one before it and none after `now`. One without a
     time, out of order or in the future has that of the one before it: its gap counts as 0."""
-    sound = [each.at for each in arrivals if each.at is not None and each.at <= now]
+    sound = [arrival.at for arrival in arrivals if arrival.at is not None and arrival.at <= now]
     latest = sound[0] if sound else now
     result = []
-    for each in arrivals:
-        if each.at is not None and latest < each.at <= now:
-            latest = each.at
+    for arrival in arrivals:
+        if arrival.at is not None and latest < arrival.at <= now:
+            latest = arrival.at
         result.append(latest)
     return result
 
 
-# How likely something comes in the next stretch of time, by when it came before. Law: a chance
-# lies between 0 and 1, neither reached: what never came in n stretches has 1/(2n + 2). Each
-# stretch is judged by those before it; that way speaks which lost least by its last
-# `CHANCES_JUDGED`
-# chances (Brier), the base rate where several did.
+# The chance of an event in the next stretch of time. Law: a chance lies strictly between 0 and 1:
+# without an event in n stretches it is 1/(2n + 2). A stretch is predicted from those before it. The
+# method with the least Brier loss over its last `CHANCES_JUDGED` chances is chosen; the base rate
+# on a tie.
 
 CHANCES_JUDGED = 60  # Chances by which a method is judged
 SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same time
@@ -81,7 +80,7 @@ class ChanceMethod(StrEnum):
     SAME_WEEK = "the same time of week"
 
 
-WAYS = tuple(ChanceMethod)
+METHODS = tuple(ChanceMethod)
 
 
 class Chance(Struct, frozen=True):
@@ -95,11 +94,11 @@ class Chance(Struct, frozen=True):
 def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
     """The chance for the stretch after those in `came`, of which `of_day` make a day and `of_week`
     a week (0: the stretches are longer)."""
-    said = all_chances(came, of_day, of_week)
-    losses = (said[:, :-1] - came) ** 2
+    predicted = all_chances(came, of_day, of_week)
+    losses = (predicted[:, :-1] - came) ** 2
     latest = mean_of(losses[:, -CHANCES_JUDGED:])
     by = int(np.argmin(np.where(np.isnan(latest), np.inf, latest)))
-    return Chance(float(said[by, -1]), WAYS[by], float(said[0, -1]))
+    return Chance(float(predicted[by, -1]), METHODS[by], float(predicted[0, -1]))
 
 
 def rate(counts: Floats) -> float:
@@ -107,24 +106,29 @@ def rate(counts: Floats) -> float:
     that would have lost less (by squares) over the last `CHANCES_JUDGED`."""
     earlier = np.concatenate([[0.0], np.cumsum(counts)])
     base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
-    said = np.stack([base, _recent(counts, base)])
-    losses = mean_of(((said[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
-    return float(said[int(losses[1] < losses[0]), -1])
+    predicted = np.stack([base, _recent(counts, base)])
+    losses = mean_of(((predicted[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
+    return float(predicted[int(losses[1] < losses[0]), -1])
 
 
 def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
     """The chances of each method for each stretch in `came` and for the next: a row each."""
-    held = came.astype(np.float64)
-    before = np.arange(len(held) + 1)
-    base = (np.concatenate([[0.0], np.cumsum(held)]) + 0.5) / (before + 1)
+    numbers = came.astype(np.float64)
+    before = np.arange(len(numbers) + 1)
+    base = (np.concatenate([[0.0], np.cumsum(numbers)]) + 0.5) / (before + 1)
     return np.stack(
-        [base, _recent(held, base), _of_same(held, of_day, base), _of_same(held, of_week, base)]
+        [
+            base,
+            _recent(numbers, base),
+            _of_same(numbers, of_day, base),
+            _of_same(numbers, of_week, base),
+        ]
     )
 
 
-def _recent(held: Floats, base: Floats) -> Floats:
+def _recent(numbers: Floats, base: Floats) -> Floats:
     """The mean with each stretch counting 0.9 of the next one, shrunk to `base`."""
-    rows = windows(held, CHANCES_JUDGED)
+    rows = windows(numbers, CHANCES_JUDGED)
     weights = _KEEP ** np.arange(CHANCES_JUDGED)[::-1]
     is_known = ~np.isnan(rows)
     total = is_known @ weights
@@ -132,14 +136,14 @@ def _recent(held: Floats, base: Floats) -> Floats:
     return result
 
 
-def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
+def _of_same(numbers: Floats, cycle: int, base: Floats) -> Floats:
     """The share of stretches of the same time, shrunk to `base`."""
     if cycle < 1:
         return base
-    count = len(held) + 1
+    count = len(numbers) + 1
     turns = -(-count // cycle)
     grid = np.zeros(turns * cycle)
-    grid[: len(held)] = held
+    grid[: len(numbers)] = numbers
     sums = np.cumsum(grid.reshape(turns, cycle), axis=0)
     earlier = np.vstack([np.zeros((1, cycle)), sums[:-1]]).reshape(-1)[:count]
     seen = np.arange(count) // cycle
@@ -147,14 +151,13 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
     return result
 
 
-# How far off a forecast may be: intervals that are to hold four times in five. Law: an interval
-# contains its forecast, and no number below 0. Each end comes from what was known before. Of
-# three ways to draw it that one is taken whose intervals were the best by pinball loss, which
-# wide ones lose as well as those that are missed.
+# Intervals that contain the next number four times in five. Law: an interval contains its forecast
+# and no negative number, and depends only on earlier numbers. Of three methods the one with the
+# least pinball loss is chosen, which penalizes wide intervals as well as misses.
 
-HELD = 0.8  # The coverage of an interval
+COVERAGE = 0.8  # The coverage of an interval
 INTERVALS_JUDGED = 60  # Intervals by which a method is judged
-_LOW, _HIGH = (1 - HELD) / 2, (1 + HELD) / 2
+_LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 _LONG, _SHORT = 100, 30
 
 
@@ -173,21 +176,21 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
     one last."""
     if len(values) < LEAST:
         return None
-    held = np.array(values, dtype=np.float64)
-    said = spoken(held, np.array(times, dtype=np.float64))
-    ((low, high),) = intervals(held, said.values, 1).tolist()
-    return Forecast(float(said.values[-1]), low, high, str(FORECASTERS[said.by[-1]]))
+    numbers = np.array(values, dtype=np.float64)
+    predicted = choose_forecasts(numbers, np.array(times, dtype=np.float64))
+    ((low, high),) = intervals(numbers, predicted.values, 1).tolist()
+    return Forecast(float(predicted.values[-1]), low, high, str(FORECASTERS[predicted.by[-1]]))
 
 
-def intervals(values: Floats, said: Floats, last: int) -> Floats:
-    """Both ends of the intervals round the `last` forecasts in `said`, a row each. `said` has a
-    forecast of each number of `values` and of the one after them."""
+def intervals(values: Floats, predicted: Floats, last: int) -> Floats:
+    """Both ends of the intervals round the `last` forecasts in `predicted`, a row each. `predicted`
+    has a forecast of each number of `values` and of the one after them."""
     # The first forecast has nothing before it.
     count = min(last + INTERVALS_JUDGED, len(values))
-    asked = said[-count:]
-    residuals = _quantiles(windows(values - said[:-1], _LONG)[-count:]) + asked[:, None]
+    requested = predicted[-count:]
+    residuals = _quantiles(windows(values - predicted[:-1], _LONG)[-count:]) + requested[:, None]
     long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
-    ends = np.stack([_round(each, asked) for each in (residuals, long, short)])
+    ends = np.stack([_round(quantiles, requested) for quantiles in (residuals, long, short)])
     losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
     judged = mean_of(windows(losses, INTERVALS_JUDGED))
     best = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
@@ -195,10 +198,10 @@ def intervals(values: Floats, said: Floats, last: int) -> Floats:
     return chosen
 
 
-def _round(ends: Floats, said: Floats) -> Floats:
+def _round(ends: Floats, predicted: Floats) -> Floats:
     """These ends, or the forecast if they are unknown or do not contain it."""
-    low = np.fmin(ends[:, 0], said)
-    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
+    low = np.fmin(ends[:, 0], predicted)
+    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], predicted)], axis=1), 0.0)
     return result
 
 
@@ -210,10 +213,10 @@ def _quantiles(rows: Floats) -> Floats:
     at, greatest = np.arange(len(rows)), np.maximum(counts - 1, 0)
     ends = []
     for share in (_LOW, _HIGH):
-        place = np.clip(share * (counts + 1) - 1, 0, greatest)
-        below = np.floor(place).astype(np.int64)
+        position = np.clip(share * (counts + 1) - 1, 0, greatest)
+        below = np.floor(position).astype(np.int64)
         low, high = ordered[at, below], ordered[at, np.minimum(below + 1, greatest)]
-        ends.append(low + (high - low) * (place - below))
+        ends.append(low + (high - low) * (position - below))
     return np.stack(ends, axis=1)
 
 
@@ -226,12 +229,10 @@ def _pinball(ends: Floats, came: Floats) -> Floats:
     return total
 
 
-# Six simple forecasters of the next number of a series, and which of them speaks. Law: a forecast
-# of a number uses what came before it and nothing else. At each step that one speaks whose mean
-# error over its last `CHANCES_JUDGED` forecasts is the least, the first of equals. Forecasts lie
-# between
-# the least and the greatest number before them. Cost: some operations of numpy over the whole
-# series; no loop over its numbers.
+# Six simple forecasters of the next number of a series, and the choice among them. Law: a forecast
+# uses earlier numbers only, and lies between the least and the greatest of them. At each step the
+# forecaster with the least mean error over its last `FORECASTS_JUDGED` forecasts is chosen, the
+# first of equals. Cost: a few NumPy operations over the series, without a Python loop.
 
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -244,8 +245,6 @@ _HOUR, _DAY, _WEEK = 3600.0, 86_400.0, 604_800.0
 
 
 class Forecaster(StrEnum):
-    """The forecaster, in the words shown to users."""
-
     LAST = "the last value"
     MEAN = "the mean of the last 8"
     MEDIAN = "the median of the last 16"
@@ -257,7 +256,7 @@ class Forecaster(StrEnum):
 FORECASTERS = tuple(Forecaster)
 
 
-class Spoken(Struct, frozen=True):
+class ChosenForecasts(Struct, frozen=True):
     """One forecast for each number of a series and one for the next, with who made each. The first
     has nothing before it: it is NaN."""
 
@@ -284,14 +283,14 @@ def all_forecasts(values: Floats, times: Floats) -> Floats:
     )
 
 
-def spoken(values: Floats, times: Floats) -> Spoken:
+def choose_forecasts(values: Floats, times: Floats) -> ChosenForecasts:
     """The chosen forecasts; `times` as of `all_forecasts`."""
-    said = all_forecasts(values, times)
-    errors = np.abs(said[:, :-1] - values)
+    predicted = all_forecasts(values, times)
+    errors = np.abs(predicted[:, :-1] - values)
     # Each forecast is judged by those before it; nothing is known of the first.
     judged = mean_of(windows(errors, FORECASTS_JUDGED))
     by = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
-    return Spoken(said[by, np.arange(said.shape[1])], by)
+    return ChosenForecasts(predicted[by, np.arange(predicted.shape[1])], by)
 
 
 def windows(values: Floats, size: int) -> Floats:
@@ -314,8 +313,10 @@ def mean_of(values: Floats) -> Floats:
 def _median(rows: Floats) -> Floats:
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
-    at = np.arange(len(rows))
-    result: Floats = (ordered[at, np.maximum(counts - 1, 0) // 2] + ordered[at, counts // 2]) / 2
+    positions = np.arange(len(rows))
+    result: Floats = (
+        ordered[positions, np.maximum(counts - 1, 0) // 2] + ordered[positions, counts // 2]
+    ) / 2
     return result
 
 
@@ -332,14 +333,14 @@ def _weighted(rows: Floats) -> Floats:
 def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
     """The mean of the last six numbers in the same slot; else `otherwise`."""
     order = np.argsort(slots, kind="stable")
-    held = np.append(values, 0.0)[order]
+    ordered = np.append(values, 0.0)[order]
     starts = np.flatnonzero(np.append(True, slots[order][1:] != slots[order][:-1]))
     sizes = np.diff(np.append(starts, len(order)))
     within = np.arange(len(order)) - np.repeat(starts, sizes)
     sums, counts = np.zeros(len(order)), np.minimum(within, _SAME)
     for back in range(1, _SAME + 1):
         is_there = within >= back
-        sums[is_there] += held[np.flatnonzero(is_there) - back]
+        sums[is_there] += ordered[np.flatnonzero(is_there) - back]
     result = np.empty(len(order))
     result[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
     return np.where(np.isnan(result), otherwise, result)

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from impctl.forecast import (
-    HELD,
+    COVERAGE,
     LEAST,
     ChanceMethod,
     Floats,
     all_chances,
     all_forecasts,
     chance,
+    choose_forecasts,
     forecast,
     intervals,
-    spoken,
 )
 
 _FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "crimes-2022.parquet"
@@ -120,7 +120,7 @@ def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: st
 def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
     values = histories()[name]
     at = moments("any", len(values))
-    result = spoken(np.array(values), np.array(at))
+    result = choose_forecasts(np.array(values), np.array(at))
     said = all_said(values, at)
     for n in range(2, len(values) + 1):
         errors = least_error(said[: n - 1], values[1:n])
@@ -167,10 +167,10 @@ def test_a_forecast_rests_on_nothing_that_came_later() -> None:
     generator = random.Random(8)
     values = np.array([generator.expovariate(0.01) for _ in range(200)])
     at = np.array(moments("any", 200))
-    whole = spoken(values, at)
+    whole = choose_forecasts(values, at)
     ends = intervals(values, whole.values, 150)
     for count in range(60, 200, 7):
-        part = spoken(values[:count], at[: count + 1])
+        part = choose_forecasts(values[:count], at[: count + 1])
         assert np.array_equal(part.values, whole.values[: count + 1], equal_nan=True)
         (result,) = intervals(values[:count], part.values, 1)
         assert result.tolist() == ends[count - 201].tolist()
@@ -178,7 +178,7 @@ def test_a_forecast_rests_on_nothing_that_came_later() -> None:
 
 def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
     """How many times better than the last number and than the mean; how often intervals hold."""
-    result, warm = spoken(values, times), 60
+    result, warm = choose_forecasts(values, times), 60
     error = np.abs(result.values[:-1] - values)[warm:].mean()
     last = np.abs(np.diff(values))[warm - 1 :].mean()
     means = np.cumsum(values)[:-1] / np.arange(1, len(values))
@@ -216,7 +216,7 @@ def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
     generator = np.random.default_rng(2)
     values = generator.lognormal(3.0, 1.0, 3000)
     result = gain(values, np.arange(3001) * 977.0)
-    assert abs(result[2] - HELD) < 0.03
+    assert abs(result[2] - COVERAGE) < 0.03
 
 
 def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:

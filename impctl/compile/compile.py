@@ -79,7 +79,7 @@ class MaintenancePlan(Struct, frozen=True):
     def stored_answer(self) -> AnswerPlan | None:
         """The answer, if the state holds its rows one by one."""
         kept = None if self.compiled is None else self.compiled.kept
-        return None if kept is None or kept.are_told else self.answer
+        return None if kept is None or kept.are_enumerated else self.answer
 
     @property
     def has_tree(self) -> bool:

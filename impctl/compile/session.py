@@ -162,8 +162,8 @@ def why_not_computable(circuit: Circuit, above: MovedAbove) -> str | None:
     operators = tuple(circuit)
     for position in above.positions:
         wire = circuit.wires[position][0]
-        while wire >= 0 and not circuit.can_tell(wire):
-            lower = [below for below in circuit.wires[wire] if not circuit.can_tell(below)]
+        while wire >= 0 and not circuit.can_output_at(wire):
+            lower = [below for below in circuit.wires[wire] if not circuit.can_output_at(below)]
             if not operators[wire].is_linear:
                 return "it is used above a LIMIT or a join whose rows are not all stored"
             wire = lower[0]
@@ -181,7 +181,7 @@ def rows_of_moved_constants(
     for index, operator in enumerate(circuit):
         if index in positions:
             (wire,) = circuit.wires[index]
-            rows = circuit.told(wire, before)
+            rows = circuit.output_at(wire, before)
             batch = operator.turned(rows, old[index]) if len(rows) else rows
             if len(batch):
                 result[index] = batch

@@ -15,10 +15,9 @@ from impctl.data.memory import reserve
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 
-# Key columns as 64-bit codes, and rows grouped by key. Law: equal keys have equal codes; unequal
-# keys nearly always have different ones, and whoever uses a code compares the keys on a hit
-# (`same_keys`). Keys are equal as GROUP BY has it: NULL is a key of its own, NaN equals NaN, -0.0
-# equals 0.0. Codes do not depend on the process or the batch.
+# Law: equal keys have equal codes; unequal keys nearly always differ in code, and users of codes
+# compare the keys on a hit (`same_keys`). Keys are equal as in GROUP BY: NULL is a key, NaN equals
+# NaN, -0.0 equals 0.0. Codes do not depend on the process or the batch.
 
 Positions = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
@@ -30,10 +29,8 @@ _SIGN = 1 << 63
 _TEXT_LOT = 1 << 16
 """Bytes of text whose codes are computed at once: the temporaries then fit the caches, which halves
 the time."""
-_MANY = 1000
-"""Codes from which checking their spread pays."""
-_AS_THEY_ARE = slice(None)
-"""The order of sorted rows: indexing with it copies nothing."""
+_MANY = 1000  # Codes from which checking their spread pays
+_AS_THEY_ARE = slice(None)  # The order of sorted rows: indexing with it copies nothing
 
 
 def normalise(vector: Vector) -> Vector:
@@ -135,8 +132,8 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
         starts = offsets[:-1] - start
         total = int(offsets[-1] - start)
         reserve(5 * total * _TEXT_BASE.itemsize)
-        places = np.arange(total) - np.repeat(starts, sizes)
-        terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[places]
+        positions = np.arange(total) - np.repeat(starts, sizes)
+        terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[positions]
         sums[filled] = np.add.reduceat(terms, starts[filled])
     return sums
 
@@ -144,8 +141,8 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
 def same_keys(left: Sequence[Vector], right: Sequence[Vector]) -> Bools | None:
     """Whether two equally long lists of keys are equal, row by row; None without key columns."""
     result: Bools | None = None
-    for mine, theirs in zip(left, right, strict=True):
-        same = _same_column(mine, theirs)
+    for first, second in zip(left, right, strict=True):
+        same = _same_column(first, second)
         result = same if result is None else result & same
     return result
 
@@ -160,16 +157,14 @@ def _same_column(left: Vector, right: Vector) -> Bools:
         same = np.asarray(left.values == right.values, dtype=np.bool_)
     if left.valid is None and right.valid is None:
         return same  # type: ignore[no-any-return]  # Arrow is untyped here
-    mine, theirs = left.validity(), right.validity()
-    return np.asarray((same & mine & theirs) | (~mine & ~theirs), dtype=np.bool_)
+    in_left, in_right = left.validity(), right.validity()
+    return np.asarray((same & in_left & in_right) | (~in_left & ~in_right), dtype=np.bool_)
 
 
 class Grouping(Struct, frozen=True):
-    """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`.
-
-    `codes` are the groups' codes, ascending; `first` a row of each group; shapes (rows,) for
-    `order`, (groups,) for the rest. `order` is an index: a slice where the rows are already sorted.
-    """
+    """Rows of a batch by key: `order` sorts rows so that groups are runs from `starts`. `codes` are
+    the groups' codes, ascending; `first` a row of each group; shapes (rows,) for `order`, (groups,)
+    for the rest. `order` is an index: a slice where the rows are already sorted."""
 
     rows: int
     order: Positions | slice
@@ -269,22 +264,22 @@ def _is_injective(columns: Sequence[Vector]) -> bool:
     return plain and column.valid is None and column.type.kind is not Kind.NULL
 
 
-def is_told_by_code(held: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
+def is_determined_by_code(stored: Sequence[pa.Array], keys: Sequence[Vector]) -> bool:
     """Whether equal codes of stored keys and of these mean equal keys: one column of numbers
     without NULL on either side."""
-    if len(held) != 1 or not _is_injective(keys):
+    if len(stored) != 1 or not _is_injective(keys):
         return False
-    return bool(pa.types.is_primitive(held[0].type)) and held[0].null_count == 0
+    return bool(pa.types.is_primitive(stored[0].type)) and stored[0].null_count == 0
 
 
-def have_injective_codes(one: Sequence[Vector], other: Sequence[Vector]) -> bool:
+def have_injective_codes(left: Sequence[Vector], right: Sequence[Vector]) -> bool:
     """Whether equal codes mean equal keys: one integer-like column without NULL on either side."""
-    return _is_injective(one) and _is_injective(other)
+    return _is_injective(left) and _is_injective(right)
 
 
-def are_codes(held: pa.Array) -> bool:
+def are_codes(stored: pa.Array) -> bool:
     """Whether a stored single key column is its own code: integers without NULL."""
-    return bool(pa.types.is_int64(held.type)) and held.null_count == 0
+    return bool(pa.types.is_int64(stored.type)) and stored.null_count == 0
 
 
 def _has_collision(columns: Sequence[Vector], grouping: Grouping, length: int) -> bool:
@@ -313,24 +308,18 @@ def _split_collisions(columns: Sequence[Vector], codes: Ints) -> Grouping:
     return _grouped(codes, order, ordered[1:] != ordered[:-1])
 
 
-# The order that sorts codes, in fewer passes than comparing them takes. Law: the same positions
-# as `np.argsort(codes, kind="stable")`, whatever the codes. Codes that lie close together are
-# sorted by 16 bits at a time, which NumPy does by counting; those that are sorted but for a few
-# places, and few of them, by merging. Cost: a pass per 16 bits of what lies between the least
-# code and the greatest. Measured, a million codes: of 23 bits 32 ms in place of 98, a quarter of
-# a million 3 ms in place of 20; codes spread over 64 bits take as long either way once they are
-# many.
+# Sorting codes in fewer passes than comparisons take. Law: the positions of `np.argsort(codes,
+# kind="stable")`. Codes that are close together are sorted by 16 bits at a time, which NumPy does
+# by counting; few codes, and those with few descents, by merging. Cost: a pass per 16 bits of the
+# range. Measured for a million codes: 32 ms instead of 98 with 23 bits; a quarter of a million 3 ms
+# instead of 20; many codes spread over 64 bits take as long either way.
 
-MANY = 1_000
-"""Lookups from which sorting their codes first pays."""
+MANY = 1_000  # Lookups from which sorting their codes first pays
 _DIGIT = 16
-_FEW = 2_000
-"""Codes that are sorted in no time."""
-_RUNS = 32
-"""Sorted runs up to which merging is faster than counting."""
+_FEW = 2_000  # Codes that are sorted in no time
+_RUNS = 32  # Sorted runs up to which merging is faster than counting
 _MOST_PASSES = 3
-_CACHED = 1 << 19
-"""Codes that fit the caches; up to so many a fourth radix pass pays."""
+_CACHED = 1 << 19  # Codes that fit the caches; up to so many a fourth radix pass pays
 
 
 def ascending(codes: Ints) -> Ints:
@@ -347,8 +336,8 @@ def ascending(codes: Ints) -> Ints:
     if passes > (_MOST_PASSES if len(codes) > _CACHED else _MOST_PASSES + 1):
         return np.argsort(codes, kind="stable")
     order: Ints = np.argsort(words.astype(np.uint16), kind="stable")
-    for at in range(1, passes):
-        digits = (words >> np.uint64(at * _DIGIT)).astype(np.uint16)
+    for index in range(1, passes):
+        digits = (words >> np.uint64(index * _DIGIT)).astype(np.uint16)
         order = order[np.argsort(digits[order], kind="stable")]
     return order
 
@@ -361,7 +350,6 @@ def _has_few_runs(codes: Ints) -> bool:
 
 
 def in_order(codes: Ints) -> Ints:
-    """The codes in ascending order."""
     if len(codes) <= _FEW:
         return np.sort(codes)
     return codes[ascending(codes)]
@@ -369,25 +357,20 @@ def in_order(codes: Ints) -> Ints:
 
 def when_many(codes: Ints) -> tuple[Ints | None, Ints]:
     """Lookup codes in ascending order, and what sorts them; None where they are few or sorted.
-
-    Neighbors hit the same part of a run, which takes a quarter of the time.
-    """
+    Neighbors hit the same part of a run, which takes a quarter of the time."""
     if len(codes) < MANY or bool((codes[1:] >= codes[:-1]).all()):
         return None, codes
     order = ascending(codes)
     return order, codes[order]
 
 
-# Sorted rows: where equal neighbours begin, and where slices end. Law: the rows are sorted by the
-# columns that are compared; cost is their number, or, of slices that are looked for, a search in
-# them per slice at most.
+# Sorted rows: where runs of equal rows begin, and where slices end. Cost: the rows, or at most a
+# search per slice.
 
 _DENSE, _MANY_RUNS = 16, 1_000
 """Places per value up to which marking many values is faster than sorting them."""
-_BITS = 8
-"""Bits per code held: the share of false positives is one in so many."""
-_SHORT = 3
-"""Rows of a slice up to which its end is searched row by row."""
+_BITS = 8  # Bits per code held: the share of false positives is one in so many
+_SHORT = 3  # Rows of a slice up to which its end is searched row by row
 
 
 def starts_in(*columns: Ints) -> Bools:
@@ -400,10 +383,8 @@ def starts_in(*columns: Ints) -> Bools:
 
 
 def ends_of(codes: Ints, first: Ints, high: Ints, side: Literal["left", "right"]) -> Ints:
-    """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,).
-
-    Most slices are short: scanning forward is faster than a binary search in many codes.
-    """
+    """Where slices that begin at `first` end, as `codes.searchsorted(high, side)`; shape (n,). Most
+    slices are short: scanning forward is faster than a binary search in many codes."""
     if not len(codes):
         return first
     is_below = np.less if side == "left" else np.less_equal
@@ -442,11 +423,11 @@ def distinct_values(values: Ints) -> Ints:
     return ordered[starts_in(ordered)]
 
 
-def perhaps_in(held: Ints, asked: Ints) -> Ints:
-    """Positions, ascending, of those codes that may be among far fewer `held`, judged by some of
+def perhaps_in(present: Ints, requested: Ints) -> Ints:
+    """Positions, ascending, of those codes that may be among far fewer `present`, judged by some of
     their bits."""
-    mask = (1 << (_BITS * len(held)).bit_length()) - 1
+    mask = (1 << (_BITS * len(present)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
-    is_there[held & mask] = True
-    some: Ints = is_there[asked & mask].nonzero()[0]
+    is_there[present & mask] = True
+    some: Ints = is_there[requested & mask].nonzero()[0]
     return some

@@ -17,8 +17,7 @@ from contextvars import ContextVar
 from functools import cache
 from mmap import PAGESIZE
 
-SMALL = 1 << 20
-"""Bytes that need not be reserved."""
+SMALL = 1 << 20  # Bytes that need not be reserved
 
 _CHECK: ContextVar[Callable[[int], None] | None] = ContextVar("memory_check", default=None)
 
@@ -34,11 +33,8 @@ def reserve(size: int) -> None:
 
 @contextmanager
 def bounded(check: Callable[[int], None]) -> Iterator[None]:
-    """Call `check` before so many bytes are allocated; it raises to prevent that.
-
-    An outer bound still holds. Applies to this thread, and to others that run in a copy of its
-    context.
-    """
+    """Call `check` before so many bytes are allocated; it raises to prevent that. An outer bound
+    still holds. Applies to this thread, and to others that run in a copy of its context."""
     outer = _CHECK.get()
 
     def check_all(size: int) -> None:
@@ -64,11 +60,9 @@ def held_memory() -> int | None:
 
 
 def give_back() -> None:
-    """Return unused memory of the allocators to the system.
-
-    For the boundary between two large pieces of work whose arrays differ in size. Memory in use is
-    not touched. Where the C library has no such call, only Arrow's pool is released.
-    """
+    """Return unused memory of the allocators to the system. For the boundary between two large
+    pieces of work whose arrays differ in size. Memory in use is not touched. Where the C library
+    has no such call, only Arrow's pool is released."""
     arrow = sys.modules.get("pyarrow")
     if arrow is not None:  # else there is nothing of it, and loading it takes long
         arrow.default_memory_pool().release_unused()

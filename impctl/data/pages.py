@@ -30,19 +30,19 @@ class PageSums:
         self._sum = self._filled = 0
 
     def add(self, data: memoryview) -> None:
-        at = self._more(data) if self._filled else 0
-        whole = len(data) - (len(data) - at) % PAGE
-        self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(at, whole, PAGE)]
-        self._more(data[max(at, whole) :])
+        start = self._more(data) if self._filled else 0
+        whole = len(data) - (len(data) - start) % PAGE
+        self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(start, whole, PAGE)]
+        self._more(data[max(start, whole) :])
 
     def _more(self, data: memoryview) -> int:
         """Add what fits the current page; how many bytes."""
-        taken = min(PAGE - self._filled, len(data))
-        self._sum = zlib.crc32(data[:taken], self._sum)
-        self._filled += taken
+        size = min(PAGE - self._filled, len(data))
+        self._sum = zlib.crc32(data[:size], self._sum)
+        self._filled += size
         if self._filled == PAGE:
             self._close()
-        return taken
+        return size
 
     def table(self) -> bytes:
         """The sums as they are stored; nothing may be added afterwards."""
@@ -56,10 +56,8 @@ class PageSums:
 
 
 class CheckedPages:
-    """Bytes in memory whose pages are verified on first use.
-
-    Arrays outside this memory need no verification.
-    """
+    """Bytes in memory whose pages are verified on first use. Arrays outside this memory need no
+    verification."""
 
     def __init__(self, content: pa.Buffer, sums: bytes, damaged: Callable[[], Exception]) -> None:
         """`sums` come from `PageSums.table`; `damaged` makes the error that is raised."""
@@ -83,7 +81,6 @@ class CheckedPages:
             self._check(np.arange(first // PAGE, (last - 1) // PAGE + 1))
 
     def check_all(self) -> None:
-        """Verify every remaining page."""
         if self._left:
             self._check(self._is_open.nonzero()[0])
 
@@ -128,8 +125,8 @@ class CheckedPages:
         is_text = first <= last
         low, high = first[is_text] // PAGE, last[is_text] // PAGE
         self._check(np.concatenate([low, high]))
-        for at in (high - low > 1).nonzero()[0]:
-            self._check(np.arange(low[at], high[at]))
+        for index in (high - low > 1).nonzero()[0]:
+            self._check(np.arange(low[index], high[index]))
 
     def _check_memory(self, address: int, size: int) -> None:
         offset = self._offset(address)
@@ -140,11 +137,11 @@ class CheckedPages:
         offset = self._offset(address)
         if offset is None:
             return
-        places = rows * width + offset
-        self._check(places // PAGE)
+        positions = rows * width + offset
+        self._check(positions // PAGE)
         if PAGE % width or offset % width:
             # One item may lie in two pages.
-            self._check((places + (width - 1)) // PAGE)
+            self._check((positions + (width - 1)) // PAGE)
 
     def _offset(self, address: int) -> int | None:
         """The offset from the start; None for memory elsewhere."""
@@ -167,8 +164,6 @@ class CheckedPages:
 
 
 class PagedTable(Struct, frozen=True):
-    """A table in pages that are not verified yet."""
-
     table: pa.Table
     pages: CheckedPages
 
@@ -185,7 +180,6 @@ def table_of(stored: StoredTable) -> tuple[pa.Table, CheckedPages | None]:
 
 
 def whole_table(stored: StoredTable) -> pa.Table:
-    """The table, fully verified."""
     table, pages = table_of(stored)
     if pages is not None:
         pages.check_all()
@@ -198,7 +192,6 @@ class InPages(Protocol):
 
 
 def check_each(runs: Iterable[InPages]) -> None:
-    """Verify all of each of these."""
     for run in runs:
         if run.pages is not None:
             run.pages.check_all()
@@ -212,10 +205,7 @@ def whole(pages: CheckedPages | None, values: Ints) -> Ints:
 
 
 def search(
-    pages: CheckedPages | None,
-    codes: Ints,
-    wanted: Ints,
-    side: Literal["left", "right"] = "left",
+    pages: CheckedPages | None, codes: Ints, wanted: Ints, side: Literal["left", "right"] = "left"
 ) -> Ints:
     """`codes.searchsorted(wanted, side)`, after verifying the codes that the result depends on."""
     return checked_places(pages, codes, wanted, codes.searchsorted(wanted, side), side)
@@ -225,17 +215,15 @@ def checked_places(
     pages: CheckedPages | None,
     codes: Ints,
     wanted: Ints,
-    places: Ints,
+    positions: Ints,
     side: Literal["left", "right"] = "left",
 ) -> Ints:
     """Check the result of `codes.searchsorted(wanted, side)` after verifying what it depends on.
-
-    Detects pages altered where the search only passed, so that it ended elsewhere.
-    """
+    Detects pages altered where the search only passed, so that it ended elsewhere."""
     if pages is None or not pages.is_open or not len(wanted):
-        return places
-    has_before, has_after = places > 0, places < len(codes)
-    before, after = places[has_before] - 1, places[has_after]
+        return positions
+    has_before, has_after = positions > 0, positions < len(codes)
+    before, after = positions[has_before] - 1, positions[has_after]
     pages.check_rows(codes, before)
     pages.check_rows(codes, after)
     below = np.less if side == "left" else np.less_equal
@@ -245,7 +233,7 @@ def checked_places(
         # A page that the search only passed was altered.
         pages.check_all()
         return codes.searchsorted(wanted, side)
-    return places
+    return positions
 
 
 def _address(array: Any) -> int:

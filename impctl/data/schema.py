@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# Value types as Spark SQL and Delta name them, columns and schemas. Law: a `SqlType` is a plain
-# value; two types are equal exactly when Spark calls them the same.
+# Law: two types are equal exactly when Spark calls them the same.
 
 
 class Kind(StrEnum):
@@ -29,8 +28,7 @@ class Kind(StrEnum):
     TIMESTAMP = "timestamp"
     TIMESTAMP_NTZ = "timestamp_ntz"
     NULL = "void"
-    OTHER = "other"
-    """Structs, arrays, maps, variant: carried by name, never computed with."""
+    OTHER = "other"  # Structs, arrays, maps, variant: carried by name, never computed with
 
 
 INTEGRAL = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
@@ -142,7 +140,6 @@ class Schema(Struct, frozen=True):
         return tuple(column.name for column in self.columns)
 
     def find(self, name: str) -> Column | None:
-        """The column of that name, without regard to case, as in Spark."""
         wanted = name.lower()
         for column in self.columns:
             if column.name.lower() == wanted:
@@ -150,8 +147,8 @@ class Schema(Struct, frozen=True):
         return None
 
 
-# Names of tables and columns as they stand in SQL. Law: any name can stand there, whatever
-# characters it has; what is written in parts is read back in the same parts.
+# Names of tables and columns in SQL. Law: any name can be quoted, whatever its characters, and is
+# read back in the same parts.
 
 _PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
 

@@ -14,13 +14,11 @@ from impctl.data.memory import reserve
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
 
-# One column of values in the form the engine computes with. Law: `values` is a NumPy array for
-# everything but strings and binary, which stay Arrow arrays; `valid` is None when no value is
-# NULL; a slot that is NULL holds an arbitrary value that nobody may look at. Canonical values:
-# integers, dates (days) and timestamps (microseconds) as int64; booleans as bool; decimals as
-# unscaled integers (int64, or Python ints in an object array where they do not fit); FLOAT and
-# DOUBLE as float64. `error` bounds how far a float value may lie from what Spark would compute;
-# None means it is exact.
+# Law: `values` is a NumPy array, but an Arrow array for strings and binary; `valid` is None when no
+# value is NULL; the slot of a NULL has an arbitrary value. Canonical values: integers, dates (days)
+# and timestamps (microseconds) as int64; booleans as bool; decimals as unscaled integers (int64, or
+# Python ints in an object array where they do not fit); FLOAT and DOUBLE as float64. `error` bounds
+# the distance of a float value from Spark's; None means exact.
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -31,20 +29,16 @@ _INT_LIKE = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
 )
 _TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
-_MANY = 1 << 10
-"""Values from which the size is reserved before they are made."""
-_WORD = 8
-"""Bytes of a value, or of a text's offset."""
-_NARROW_DIGITS = 18
-"""Decimals of at most this precision always fit int64."""
+_MANY = 1 << 10  # Values from which the size is reserved before they are made
+_WORD = 8  # Bytes of a value, or of a text's offset
+_NARROW_DIGITS = 18  # Decimals of at most this precision always fit int64
 
 
 class Vector(Struct, frozen=True):
     """A typed column of n values; see the module for the canonical forms."""
 
     type: SqlType
-    values: Any
-    """np.ndarray, or pa.Array for STRING and BINARY."""
+    values: Any  # np.ndarray, or pa.Array for STRING and BINARY
     valid: Bools | None = None
     error: Floats | None = None
 
@@ -92,7 +86,6 @@ class Vector(Struct, frozen=True):
         return self.take(np.flatnonzero(mask))
 
     def validity(self) -> Bools:
-        """`valid` as an array."""
         return np.ones(len(self), dtype=np.bool_) if self.valid is None else self.valid
 
     def filled(self) -> Any:
@@ -106,7 +99,10 @@ class Vector(Struct, frozen=True):
         if self.is_textual:
             return self.values if mask is None else _with_nulls(self.values, mask)
         if self.type.kind is Kind.DECIMAL and self.type.precision > _NARROW_DIGITS:
-            return _wide_to_arrow(self)
+            # One Arrow type per column, whether or not today's values are small.
+            pairs = zip(self.values, self.validity(), strict=True)
+            texts = [str(value) if is_valid else None for value, is_valid in pairs]
+            return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
         return pa.array(self.values, mask=mask)
 
 
@@ -152,18 +148,9 @@ def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
     return pc.if_else(pa.array(is_null), pa.scalar(None, texts.type), texts)
 
 
-def _wide_to_arrow(vector: Vector) -> pa.Array:
-    # One Arrow type per column, whether or not today's values are small: 38 digits, unscaled.
-    valid = vector.validity()
-    texts = [str(value) if ok else None for value, ok in zip(vector.values, valid, strict=True)]
-    return pa.array(texts, pa.string()).cast(pa.decimal128(38, 0))
-
-
 def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
-    """A vector of that SQL type from what deltalake, Spark or our own files deliver.
-
-    Raises TableError for a type impctl never computes with.
-    """
+    """A vector of that SQL type from what deltalake, Spark or our own files deliver. Raises
+    TableError for a type impctl never computes with."""
     if isinstance(array, pa.ChunkedArray):
         if array.num_chunks == 1:
             array = array.chunk(0)
@@ -276,8 +263,7 @@ def concat(vectors: list[Vector]) -> Vector:
     return Vector(first.type, values, valid, error)
 
 
-# Many slices of one array at once. Law: the slices come out one after the other, in the order
-# asked for; cost is their total length.
+# Many slices of one array, in the requested order. Cost: their total length.
 
 
 def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -293,15 +279,12 @@ def slice_positions(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return positions, owners
 
 
-# What was computed of something that never changes, kept for the next who asks the same of it.
-# Law: whoever asks gets what he would have computed himself; nobody changes what he got. What is
-# found is dropped with what it was computed of, and only the latest few are held, so that a
-# hundred questions of which no two are alike hold no more than a few answers.
+# Cached results of an immutable subject. Law: a cached result is the one that computing it gives,
+# and nobody changes it. Only the latest few are kept, and no longer than the subject.
 
 T = TypeVar("T")
 
-_HELD = 8
-"""Results held at once; each may be as large as its input."""
+_HELD = 8  # Results held at once; each may be as large as its input
 
 
 class Once:
@@ -314,15 +297,14 @@ class Once:
         self._results: dict[Hashable, Any] = {}
 
     def of(self, question: Hashable, make: Callable[[], T]) -> T:
-        """The cached result, or the one that `make` computes now."""
         if question in self._results:
             known: T = self._results[question]
             return known
-        made = make()
+        result = make()
         while len(self._results) >= _HELD:
             del self._results[next(iter(self._results))]
-        self._results[question] = made
-        return made
+        self._results[question] = result
+        return result
 
 
 def once(shared: Once | None, question: Hashable, make: Callable[[], T]) -> T:

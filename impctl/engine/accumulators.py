@@ -34,23 +34,18 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# What a column of partial aggregates means. Law: a pass over rows that somebody else makes gives,
-# per group, exactly these columns; which ones a grouping wants follows from its accumulators.
+# Columns of partial aggregates. Law: a pass over rows outside the engine gives, per group, exactly
+# these columns; a grouping's accumulators determine which.
 
 
 class Meaning(StrEnum):
     """What is counted or summed over the rows of a group."""
 
-    ROWS = "rows"
-    """All rows."""
-    COUNT = "count"
-    """Rows whose argument is not NULL."""
-    SUM = "sum"
-    """The argument; of doubles only the finite ones, as specials are counted apart."""
-    SIZE = "size"
-    """The magnitude of a double argument."""
-    NAN = "nan"
-    """Rows whose argument is NaN; likewise for the infinities."""
+    ROWS = "rows"  # All rows
+    COUNT = "count"  # Rows whose argument is not NULL
+    SUM = "sum"  # The argument; of doubles only the finite ones, as specials are counted apart
+    SIZE = "size"  # The magnitude of a double argument
+    NAN = "nan"  # Rows whose argument is NaN; likewise for the infinities
     PLUS_INFINITY = "pinf"
     MINUS_INFINITY = "ninf"
 
@@ -71,9 +66,9 @@ PARTIAL_ROWS = PartialColumn(Meaning.ROWS)
 SPECIALS = (Meaning.NAN, Meaning.PLUS_INFINITY, Meaning.MINUS_INFINITY)
 
 
-# Which values of a group came or went as a whole: what DISTINCT inside an aggregate counts. Law:
-# a value counts once per group as long as it occurs there at all; equality is that of GROUP BY.
-# Cost: the pairs of group and value that changed.
+# Values that a group gains or loses: DISTINCT inside an aggregate. Law: a value counts once per
+# group while it occurs there; equality is that of GROUP BY. Cost: the changed pairs of group and
+# value.
 
 _COUNT = "count"
 
@@ -85,10 +80,8 @@ class DistinctValues:
         self.arrangement = Arrangement(name, (LONG, kind), _COUNT)
 
     def crossings(self, groups: Ints, values: Vector, weights: Ints) -> Ints:
-        """Count a change; +1 where a row brings its value into its group, -1 out of it.
-
-        At most one row per pair of group and value has such a sign, others 0; shape (rows,).
-        """
+        """Count a change; +1 where a row brings its value into its group, -1 out of it. At most one
+        row per pair of group and value has such a sign, others 0; shape (rows,)."""
         result = np.zeros(len(groups), dtype=np.int64)
         rows = np.flatnonzero(values.validity())
         if not len(rows):
@@ -110,16 +103,14 @@ class DistinctValues:
         return result
 
 
-# What an aggregate remembers per group for one argument. Law: every accumulator is an abelian
-# group under `add`: deleting what was inserted leaves what was before, so the order and batching
-# of changes do not matter. Counts, and sums of integers and decimals, are exact. Sums of doubles
-# carry how far Spark's order-dependent sum may lie from ours: n rows of total magnitude M are off
-# by at most n * 2^-53 * M, plus our own compensated error. NaN and infinities are counted apart,
-# so that deleting them restores the finite sum. State columns are named `<kind><argument>`; an
-# absent column is all zero.
+# The state of an aggregate per group and argument. Law: every accumulator is an abelian group under
+# `add`: deleting what was inserted restores the state, so order and batching of changes do not
+# matter. Counts, and sums of integers and decimals, are exact. A sum of doubles carries a bound on
+# its distance from Spark's order-dependent sum: n rows of total magnitude M are off by at most n *
+# 2^-53 * M, plus our compensated error. NaN and infinities are counted apart, so deleting them
+# restores the finite sum. State columns are named `<kind><argument>`; an absent column is all zero.
 
-Values = dict[str, Any]
-"""State columns by name, arrays of one length."""
+Values = dict[str, Any]  # State columns by name, arrays of one length
 
 _ROUNDING = 2.0**-53
 _ALL_BUT_LOST = float(np.finfo(np.float64).max) * 0.99
@@ -144,7 +135,6 @@ class Count(Struct, frozen=True):
         return {f"count{self.slot}": grouping.sums(counted)}
 
     def add(self, old: Values, delta: Values) -> Values:
-        """State after the change."""
         name = f"count{self.slot}"
         return {name: old[name] + delta[name]}
 
@@ -353,10 +343,8 @@ class FloatSum(Struct, frozen=True):
 
     @_OVERFLOWS
     def partial(self, table: Mapping[PartialColumn, Any], grouping: Grouping, sign: int) -> Values:
-        """The change from Spark's partial sums and magnitudes, grouped again.
-
-        Spark's partial sum is off by at most its rows times 2^-53 of its magnitude.
-        """
+        """The change from Spark's partial sums and magnitudes, grouped again. Spark's partial sum
+        is off by at most its rows times 2^-53 of its magnitude."""
         sums = table[PartialColumn(Meaning.SUM, self.slot)] * sign
         sizes = table[PartialColumn(Meaning.SIZE, self.slot)]
         rows = table[PARTIAL_ROWS]
@@ -439,10 +427,8 @@ class FloatSum(Struct, frozen=True):
 
 
 def _at_least(sizes: Any, bound: Any, grouping: Grouping) -> Any:
-    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one.
-
-    A magnitude is reduced only by what it surely contained. Whole magnitudes stay exact.
-    """
+    """A lower bound on the sum of these magnitudes per group, where `bound` is an upper one. A
+    magnitude is reduced only by what it surely contained. Whole magnitudes stay exact."""
     total = np.add.reduceat(np.maximum(sizes, 0.0)[grouping.order], grouping.starts)
     is_whole = (total == bound) & (total < _EXACT_DOUBLE / 2) & (total == np.rint(total))
     slip = bound * (len(sizes) * 2.0 * _ROUNDING)
@@ -471,10 +457,9 @@ def sum_of(
     return ExactSum(argument, slot, result if result != DOUBLE else LONG)
 
 
-# The outputs of a grouping that are values found by an order, beside its other outputs. Law: an
-# output row stands for every combination of values that Spark may take where rows tie, and these
-# are a function of the state alone, so what was put out is taken back as it was. A group without
-# a known key has NULL.
+# Outputs of a grouping that are found by an order. Law: there is an output row for every
+# combination of values that Spark may take where rows tie. These are a function of the state alone,
+# so a retracted row equals the emitted one. A group without a known key has NULL.
 
 _MOST_ROWS = 1_000_000
 """Rows that the values of all changed groups may combine to, beyond one for each."""
@@ -489,10 +474,7 @@ class Firsts:
     """Every `First` among the outputs of one grouping, with its state."""
 
     def __init__(
-        self,
-        name: str,
-        columns: Sequence[AggregateColumn],
-        types: Mapping[AttributeId, SqlType],
+        self, name: str, columns: Sequence[AggregateColumn], types: Mapping[AttributeId, SqlType]
     ) -> None:
         self._outputs = [
             (column.id, column.type, column.accumulator)
@@ -518,7 +500,6 @@ class Firsts:
         return tuple(part for state in self._states.values() for part in state.arrangements)
 
     def nothing(self) -> Picked:
-        """The values of an empty group."""
         return {first: (np.zeros(0, dtype=np.int64), None) for first in self._states}
 
     def step(
@@ -551,7 +532,6 @@ class Firsts:
         return result
 
     def snapshot_copy(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._states = {first: state.snapshot_copy() for first, state in self._states.items()}
         return result
@@ -592,14 +572,14 @@ def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
     return picked
 
 
-def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType) -> Vector:
+def _picked(values: Vector | None, positions: Ints, is_known: Bools, kind: SqlType) -> Vector:
     if values is None or not len(values):
-        return all_null(kind, len(places))
-    taken = values.take(np.where(is_known, places, 0))
+        return all_null(kind, len(positions))
+    result = values.take(np.where(is_known, positions, 0))
     # The stored type may be another integral type with the same values.
     if bool(is_known.all()):
-        return Vector(kind, taken.values, taken.valid)
-    return Vector(kind, taken.values, taken.validity() & is_known)
+        return Vector(kind, result.values, result.valid)
+    return Vector(kind, result.values, result.validity() & is_known)
 
 
 # Variance and standard deviation from a count, a sum and a sum of squares.
@@ -627,36 +607,30 @@ FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 """The functions over the population and over the sample; the latter are NULL for one row."""
 
 _UNIT = 2.0**-53
-_MOST_ROWS_EXACT = 2.0**32
-"""Rows in a group beyond which the first-order bounds above do not hold."""
-_ROUGH = 2.0**-20
-"""Relative error allowed for a variance where that is more than Spark's own error."""
+_MOST_ROWS_EXACT = 2.0**32  # Rows in a group beyond which the first-order bounds above do not hold
+_ROUGH = 2.0**-20  # Relative error allowed for a variance where that is more than Spark's own error
 _DUST = 2.0**-70
 """Share of deleted larger values that may remain in the sum of squares of the others."""
-_TINY = 1e-250
-"""An upper bound on what products of denormal size lose."""
+_TINY = 1e-250  # An upper bound on what products of denormal size lose
 
 
 class Spread(Struct, frozen=True):
-    """A function of `FUNCTIONS` over the argument of `count` and `total`.
-
-    `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
-    sums the rounding errors of squares of doubles.
-    """
+    """A function of `FUNCTIONS` over the argument of `count` and `total`. `squares` sums the
+    argument's squares; its argument has twice the scale of `total`'s. `residues` sums the rounding
+    errors of squares of doubles."""
 
     function: str
     count: Count
     total: ExactSum | FloatSum
     squares: ExactSum | FloatSum
-    scale: int
-    """Digits after the point of an exact argument."""
+    scale: int  # Digits after the point of an exact argument
     residues: FloatSum | None = None
 
     @property
     def parts(self) -> tuple[Accumulator, ...]:
         """Its accumulators; each sum comes with its own count, which tells when it is empty."""
         sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
-        counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
+        counted = (part for total in sums for part in (Count(total.argument, total.slot), total))
         return (self.count, self.total, *counted)
 
     def value(self, state: Values, kind: SqlType) -> Vector:
@@ -775,14 +749,11 @@ def _rooted(value: Floats, error: Floats) -> tuple[Floats, Floats]:
     return root, np.where(error == 0, 0.0, spread)
 
 
-# An output of a grouping: what gives it its value. Law: a column is a function of the group's
-# state alone.
+# Law: an output column is a function of the group's state alone.
 
-ROWS = "rows"
-"""The state column with a group's rows."""
+ROWS = "rows"  # The state column with a group's rows
 
-Part = Accumulator | Extreme | Spread | FirstValue
-"""The source of an output's value."""
+Part = Accumulator | Extreme | Spread | FirstValue  # The source of an output's value
 
 
 class AggregateColumn(Struct, frozen=True):
@@ -790,8 +761,7 @@ class AggregateColumn(Struct, frozen=True):
 
     id: AttributeId
     type: SqlType
-    accumulator: Part | None
-    """None is COUNT(*)."""
+    accumulator: Part | None  # None is COUNT(*)
     guard: Count | None
 
 
@@ -837,11 +807,10 @@ def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) ->
             state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])
 
 
-# The extremes of an aggregate's groups: all values kept, or the best of them with refill. Law:
-# after `change` every touched group has its least and greatest values as if all of them were
-# kept. A group whose buffer is used up while it still has values is asked for; what comes is
-# checked against the group's count. Cost: the changed values and, bounded, the buffers they are
-# in.
+# Extremes per group: all values kept, or the best of them with refill. Law: after `change` every
+# touched group has its least and greatest values as if all were kept. A group with values but an
+# empty buffer is refilled, and the refill checked against the group's count. Cost: the changed
+# values and, if bounded, their buffers.
 
 
 class ChangedGroups(Struct, frozen=True):
@@ -913,20 +882,20 @@ class Extremes:
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, changed: ChangedGroups, new: Values, result: Values) -> None:
-        keys = [key.take(at) for key in changed.leaders]
-        owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), changed.names)
+    def _refilled(self, lacking: Ints, changed: ChangedGroups, new: Values, result: Values) -> None:
+        keys = [key.take(lacking) for key in changed.leaders]
+        owners_of_rows, rows = owners_of(keys, len(lacking), self.refill(keys), changed.names)
         for extreme, values in self._bounded.items():
             owners, ranks, weights = _ranked(extreme, rows, owners_of_rows)
-            counts = np.zeros(len(at), dtype=np.int64)
+            counts = np.zeros(len(lacking), dtype=np.int64)
             np.add.at(counts, owners, weights)
-            if bool((counts != new[f"count{extreme.slot}"][at]).any()):
+            if bool((counts != new[f"count{extreme.slot}"][lacking]).any()):
                 raise refill_differs()
-            groups = changed.groups[at]
+            groups = changed.groups[lacking]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
-            result[extreme.name][at] = state.ranks
-            result[extreme.edge][at] = stored_edges(state.edges)
+            result[extreme.name][lacking] = state.ranks
+            result[extreme.edge][lacking] = stored_edges(state.edges)
 
     def clear(self) -> None:
         """Remove the values of extremes that are not bounded."""
@@ -942,10 +911,8 @@ class Extremes:
 
     def settled(self, groups: Ints, state: Values) -> Values:
         """Keep the best values of bounded extremes, once all values have been counted: their edges.
-
         Raises an error where kept values do not match the count of the groups, which are all
-        groups.
-        """
+        groups."""
         for extreme, counts in self._kept.items():
             owners, _, number = counts.all_of(groups)
             result = np.zeros(len(groups), dtype=np.int64)

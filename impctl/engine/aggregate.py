@@ -42,16 +42,14 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
 
-# Grouping with counts, sums, spreads, extremes, and counts and sums over distinct values.
-# Identity: for every group whose input changed, the output's change is minus its old row plus its
-# new row; all other groups stay. State, per group: row count, and per argument what its
-# accumulator keeps; per (group, value): how often it occurs, for extremes and DISTINCT; per
-# (group, range): row count, unless the input is keyed (then all rows of a group carry the same
-# range, which the batch itself tells). Cost: the batch's rows and changed groups, and the ranges
-# of groups that enter or leave the result; never the state. NULL is a key. A group whose row
-# count reaches zero is gone; without keys there is one group that always exists. Where MIN_BY has
-# a choice, there is a row for every value Spark may take. A count below zero is an error. Not to
-# be confused with the merge, which counts result rows.
+# Grouping with counts, sums, spreads, extremes, and counts and sums over distinct values. Identity:
+# for every group whose input changed, the output's change is minus its old row plus its new row.
+# State, per group: the row count and its accumulators; per (group, value): a count, for extremes
+# and DISTINCT; per (group, range): the row count, unless the input is keyed (then all rows of a
+# group carry the same range, which the batch gives). Cost: the batch's rows and changed groups, and
+# the ranges of groups that enter or leave the result; never the state. NULL is a key. A group whose
+# row count reaches zero is gone; without keys there is always one group. Where MIN_BY has a choice,
+# there is a row for every value that Spark may take. A count below zero is an error.
 
 _GROUP = "group"
 KeyRanges = tuple[AttributeId, RangePartition]
@@ -75,12 +73,10 @@ class AggregateOperator(Operator):
         first_types: Mapping[AttributeId, SqlType] | None = None,
         key_ranges: KeyRanges | None = None,
     ) -> None:
-        """`is_distinct`: without keys there is a row only where there is input.
-
-        `key_ranges`: of keyed input, the key that determines a group's range, and how. `distinct`
-        are the arguments of DISTINCT calls with their types; `first_types` the types of the
-        arguments of every `First`.
-        """
+        """`is_distinct`: without keys there is a row only where there is input. `key_ranges`: of
+        keyed input, the key that determines a group's range, and how. `distinct` are the arguments
+        of DISTINCT calls with their types; `first_types` the types of the arguments of every
+        `First`."""
         self.piece = name
         self.keys = tuple(keys)
         self.group_keys = tuple(key for key, _ in self.keys)
@@ -101,8 +97,8 @@ class AggregateOperator(Operator):
         """Whether the output is a function of the bag of input rows to the bit: sums of doubles
         depend on the order of changes, and of tied 0.0 and -0.0 the first stands for both."""
         self._distinct = {
-            argument: DistinctValues(f"{name}.distinct{at}", kind)
-            for at, (argument, kind) in enumerate((distinct or {}).items())
+            argument: DistinctValues(f"{name}.distinct{position}", kind)
+            for position, (argument, kind) in enumerate((distinct or {}).items())
         }
         self._has_numbers = not is_keyed or self.needs_rows
         self._groups = Arrangement(
@@ -171,11 +167,9 @@ class AggregateOperator(Operator):
         tags: tuple[Tags, ...],
         sign: int = 1,
     ) -> Batch:
-        """Count partial aggregates: one row per (group, range) or group.
-
-        `partials` has `ROWS` and the accumulators' columns; `sign` is -1 for deleted rows. Returns
-        the change of the output.
-        """
+        """Count partial aggregates: one row per (group, range) or group. `partials` has `ROWS` and
+        the accumulators' columns; `sign` is -1 for deleted rows. Returns the change of the
+        output."""
         rows = partials[PARTIAL_ROWS] * sign
         if len(rows) == 0:
             return self.step(empty_batch(self.accesses))
@@ -209,12 +203,12 @@ class AggregateOperator(Operator):
         if key_tags is not None:
             tags = key_tags(keys)
         else:
-            (mine,), (theirs,) = self._ranges, other._ranges
-            mine.adopt(theirs, targets)
+            (left,), (right,) = self._ranges, other._ranges
+            left.adopt(right, targets)
             for batch in recounted:
                 grouping, groups = self._held(batch)
-                mine.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
-            tags = mine.sets_of(state[_GROUP])
+                left.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
+            tags = left.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
         return stacked_batches([self._empty_row().negated(), now]) if self.is_global else now
 
@@ -237,8 +231,8 @@ class AggregateOperator(Operator):
             tags: tuple[Tags, ...] = tuple(c.sets_of(state[_GROUP]) for c in self._ranges)
         else:
             key, partition = self._key_ranges
-            place = [name for name, _ in self.keys].index(key)
-            tags = (RowTags(partition.range_ids_of(keys[place])),)
+            position = [name for name, _ in self.keys].index(key)
+            tags = (RowTags(partition.range_ids_of(keys[position])),)
         return self._inserted(keys, state, *tags)
 
     def group_codes(self) -> Ints:
@@ -248,8 +242,8 @@ class AggregateOperator(Operator):
     def group_bytes(self) -> int:
         return sum(part.bytes_held for part in self.arrangements())
 
-    def keep_again(self, at: int, rows: Batch) -> None:
-        assert at == 0, "a grouping has one input"
+    def keep_again(self, index: int, rows: Batch) -> None:
+        assert index == 0, "a grouping has one input"
         self.step(rows)
 
     def _keys_of(self, run: Run) -> list[Vector]:
@@ -278,7 +272,6 @@ class AggregateOperator(Operator):
         return grouping, groups
 
     def start(self) -> Batch | None:
-        """The one row that there is over empty input without keys."""
         return self._empty_row() if self.is_global else None
 
     def _empty_row(self) -> Batch:
@@ -312,9 +305,7 @@ class AggregateOperator(Operator):
         self._check(new)
         picked = self._firsts.nothing()
         if isinstance(rows, Batch) and (self._extremes.parts or self._firsts):
-            changed = ChangedGroups(
-                groups, grouping.index(), leaders, tuple(n for n, _ in self.keys)
-            )
+            changed = ChangedGroups(groups, grouping.index(), leaders, self.group_keys)
             new.update(self._extremes.change(rows, changed, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
         clear_empty(new, (*self.accumulators, *self._extremes.parts))
@@ -394,16 +385,14 @@ class AggregateOperator(Operator):
         self._next_group = counters[self._counter]
 
 
-# Grouping whose groups are not kept: the rows of those that change are read where they lie.
-# Identity: that of `engine.aggregate`, whose output this one puts out bit for bit. Rows of a
-# changed group before the step are those read, which are as after it, less what the step brings;
-# a grouping made of these alone, and stepped by the change, gives the group's old row and its new
-# one. State: a filter of the groups' keys. A group that the filter does not know was not there
-# before, and nothing is read for it. Cost: the reading, and the rows of the changed groups. NULL
-# is a key. A group whose last row goes gives its old row alone; its key stays in the filter. What
-# is put out must be a function of the bag of the group's rows, so that what is taken back is what
-# was put out: `Aggregate.is_deterministic` says which groupings are such. Not to be confused with
-# a side of a join that is read, whose rows are put out themselves.
+# Grouping whose groups are not stored: the rows of changed groups are read from the tables.
+# Identity: that of `AggregateOperator`, to the bit. A changed group's rows before the step are
+# those read, which are as after it, minus the step's; a grouping of these, stepped by the change,
+# gives the old and the new row. State: a filter of the groups' keys; a key that is not in it is
+# new, and nothing is read. Cost: the reading, and the rows of the changed groups. NULL is a key. A
+# group whose last row goes gives its old row only; its key stays in the filter. The output must be
+# a function of the bag of the group's rows, so that a retracted row equals the emitted one: see
+# `AggregateOperator.is_deterministic`.
 
 
 class GroupsRead(Operator):

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# The one answer of the engine to a change that its state contradicts, and to state it cannot
-# read. Law: a count below zero, or rows that were never counted, mean that the table's history
-# and the state disagree: an error that asks for recapture, never a guess. So does stored state
-# with entries that are missing, unknown or of other types, which only another release writes.
+# Law: state that contradicts a change (a count below zero, rows that were never counted) is an
+# error that asks for recapture, never a guess. So is stored state with entries that are missing,
+# unknown or of other types, which only another release writes.
 
 
 def disagreement(message: str) -> CountBelowZeroError:
@@ -36,12 +35,10 @@ def disagreement(message: str) -> CountBelowZeroError:
 
 
 def never_held(what: str) -> CountBelowZeroError:
-    """The error for a change that deletes what the state never counted."""
     return disagreement(f"The change removes {what} that the stored state never contained")
 
 
 def unreadable(what: str) -> StateCorruptError:
-    """The error for stored state that this release did not write."""
     return StateCorruptError(
         f"The stored state was not written by this release of impctl: {what}",
         hint="run `impctl capture` again; `impctl maintain` does this if the policy allows it",
@@ -59,15 +56,13 @@ def loading() -> Iterator[None]:
         raise unreadable(str(error).partition("\n")[0]) from error
 
 
-# A batch: rows with signed weights and a tag per sketched access. Law: a batch means the sum of
-# its rows; two batches are equal when their consolidated sums are. Batches never change.
+# Law: a batch means the sum of its rows; two batches are equal when their consolidated sums are.
+# Batches never change.
 
 
 class Batch(Struct, frozen=True):
-    """Columns by identity, weights of shape (n,), and one tag column per sketched access.
-
-    Several circuits may read one batch; results that they have in common are `shared`.
-    """
+    """Columns by identity, weights of shape (n,), and one tag column per sketched access. Several
+    circuits may read one batch; results that they have in common are `shared`."""
 
     columns: Mapping[AttributeId, Vector]
     weights: Ints
@@ -103,10 +98,10 @@ class Batch(Struct, frozen=True):
         columns = [self.columns[name] for name in names]
         return once(self.shared, (Grouping, *names), lambda: group_normal(columns, len(self)))
 
-    def shares(self, made: Batch) -> Batch:
+    def shares(self, result: Batch) -> Batch:
         """The batch made of this one, with a cache for those who share it."""
-        is_own = self.shared is None or made is self
-        return made if is_own else replace(made, shared=Once())
+        is_own = self.shared is None or result is self
+        return result if is_own else replace(result, shared=Once())
 
     def _between(self, start: int, end: int) -> Batch:
         """The rows from one position to before another, without copying columns."""
@@ -118,7 +113,6 @@ class Batch(Struct, frozen=True):
         )
 
     def take(self, positions: Ints) -> Batch:
-        """The rows at these positions, in that order."""
         reserve(len(positions) * self.weights.itemsize * (1 + len(self.tags)))
         return Batch(
             {name: column.take(positions) for name, column in self.columns.items()},
@@ -131,7 +125,6 @@ class Batch(Struct, frozen=True):
 
 
 def empty_batch(accesses: int) -> Batch:
-    """No rows, with tags for so many sketched accesses."""
     tags = tuple(no_ranges(0) for _ in range(accesses))
     return Batch({}, np.zeros(0, dtype=np.int64), tags)
 
@@ -146,7 +139,7 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
     reserve(sum(batch.weights.nbytes for batch in batches) * (1 + len(batches[0].tags)))
     weights = np.concatenate([batch.weights for batch in batches])
     tags = tuple(
-        stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))
+        stacked([batch.tags[index] for batch in batches]) for index in range(len(batches[0].tags))
     )
     return Batch(columns, weights, tags)
 
@@ -157,19 +150,18 @@ def stacked_or_empty(batches: Iterable[Batch], accesses: int) -> Batch:
     return stacked_batches(parts) if parts else empty_batch(accesses)
 
 
-def difference(came: Batch, went: Batch) -> Batch:
+def difference(inserted: Batch, deleted: Batch) -> Batch:
     """The difference of two batches of one form; an empty one may have any form."""
-    parts = [part for part in (came, went.negated()) if len(part)]
-    return stacked_batches(parts) if parts else came
+    parts = [part for part in (inserted, deleted.negated()) if len(part)]
+    return stacked_batches(parts) if parts else inserted
 
 
-# Rows that are one and the same counted once, and those that cancel left out. Law: a batch and
-# its consolidated form mean the same sum. Rows are one where all columns and all tags are, value
-# for value: 0.0 does not cancel -0.0, one NaN cancels another only bit for bit.
+# Consolidation: equal rows are summed, rows that cancel are dropped. Law: a batch and its
+# consolidated form mean the same sum. Rows are equal when all columns and all tags are, to the bit:
+# 0.0 does not cancel -0.0.
 
 _BINARY = SqlType(Kind.BINARY)
-_FEW = 8
-"""Rows per repeated code from which picking the rows with such a code pays."""
+_FEW = 8  # Rows per repeated code from which picking the rows with such a code pays
 
 
 def consolidated(batch: Batch) -> Batch:
@@ -199,10 +191,8 @@ def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
 
 
 def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
-    """The rows and their ascending codes, with equal neighbors added up.
-
-    For rows that do not cancel. Cost: the rows whose code equals the one before.
-    """
+    """The rows and their ascending codes, with equal neighbors added up. For rows that do not
+    cancel. Cost: the rows whose code equals the one before."""
     again = (codes[1:] == codes[:-1]).nonzero()[0]
     vectors = [*map(identity_of, batch.columns.values()), *map(_comparable, batch.tags)]
     for vector in vectors if len(again) else ():
@@ -220,7 +210,6 @@ def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
 
 
 def repeating(batch: Batch) -> float:
-    """The share of rows that repeat another."""
     kept, _ = summed(batch, list(batch.columns.values()))
     return 1.0 - len(kept) / max(len(batch), 1)
 
@@ -233,8 +222,8 @@ def _perhaps_again(codes: Ints) -> Ints:
         return twice
     if _FEW * len(twice) > len(codes):
         return np.arange(len(codes))
-    places = np.minimum(twice.searchsorted(codes), len(twice) - 1)
-    some: Ints = (twice[places] == codes).nonzero()[0]
+    positions = np.minimum(twice.searchsorted(codes), len(twice) - 1)
+    some: Ints = (twice[positions] == codes).nonzero()[0]
     return some
 
 

@@ -2,9 +2,8 @@
 
 Law: `step` takes the signed change of every source, leaves every operator in the state it would
 have after seeing all input at once, and returns the change of the last operator's output. An
-operator whose inputs did not change is not stepped. A circuit is itself an operator with an
-operator's obligations, so it can be part of another one. A failing step leaves it unusable: restore
-it from its last checkpoint (state is only written by `store`, in one transaction).
+operator whose inputs did not change is not stepped. A circuit is itself an operator, so it can be
+part of another one. A failing step leaves it unusable: restore it from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ from impctl.stopwatch import Stopwatch
 if TYPE_CHECKING:
     from impctl.engine.lookups import DistantRows
 
-_MANY = 1 << 12
-"""Rows from which memory is reserved before an operator works on them."""
+_MANY = 1 << 12  # Rows from which memory is reserved before an operator works on them
 
 
 class Circuit(Operator):
@@ -37,17 +35,15 @@ class Circuit(Operator):
         self._operators = tuple(operators)
         chain = [(position - 1,) for position in range(len(self._operators))]
         self._inputs = tuple(tuple(wires) for wires in (chain if inputs is None else inputs))
-        self._place = {id(operator): at for at, operator in enumerate(self._operators)}
+        self._place = {id(operator): index for index, operator in enumerate(self._operators)}
         assert len(self._place) == len(self._operators), "an operator stands in one place"
         self._keepers = _each_once(self._operators)
         self._spent = [0.0] * len(self._operators)
 
     def __iter__(self) -> Iterator[Operator]:
-        """The operators, in circuit order."""
         return iter(self._operators)
 
     def step(self, *sources: Batch | None) -> Batch | None:
-        """Pass one change of all sources through all operators."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         return self._run(known, 0, len(self._operators))
 
@@ -58,11 +54,9 @@ class Circuit(Operator):
         turned: Mapping[int, Batch],
     ) -> Batch | None:
         """Process one change of all sources together with changes of these operators' outputs.
-
         Operators in `past`, and those between them and their sources, are not stepped: the change
         of a source below one of them must not be given. Operators at the positions in `turned` are
-        stepped, and emit this change too.
-        """
+        stepped, and emit this change too."""
         known = {-1 - number: batch for number, batch in enumerate(sources) if batch is not None}
         known.update({self._place[id(operator)]: batch for operator, batch in past.items()})
         return self._run(known, 0, len(self._operators), turned)
@@ -80,21 +74,21 @@ class Circuit(Operator):
     def place_of(self, operator: Operator) -> int:
         return self._place[id(operator)]
 
-    def can_tell(self, wire: int) -> bool:
+    def can_output_at(self, wire: int) -> bool:
         """Whether all rows at this position can be read from the state alone."""
         if wire < 0:
             return False
         operator = self._operators[wire]
-        is_known = operator.is_linear and all(map(self.can_tell, self._inputs[wire]))
+        is_known = operator.is_linear and all(map(self.can_output_at, self._inputs[wire]))
         return operator.can_output or is_known
 
-    def told(self, wire: int, linear: Circuit) -> Batch:
-        """All rows at a position that `can_tell`. Operators without state are those of `linear`, a
-        circuit with others at the same positions."""
+    def output_at(self, wire: int, linear: Circuit) -> Batch:
+        """All rows at a position that `can_output_at`. Operators without state are those of
+        `linear`, a circuit with others at the same positions."""
         operator = self._operators[wire]
         if operator.can_output:
             return operator.output()
-        inputs = (self.told(below, linear) for below in self._inputs[wire])
+        inputs = (self.output_at(below, linear) for below in self._inputs[wire])
         result: Batch | None = linear._operators[wire].step(*inputs)
         assert result is not None, "an operator without state puts out a batch for each"
         return result
@@ -103,29 +97,25 @@ class Circuit(Operator):
         """The `count` selections that the rows of a source pass first, the lowest first."""
         wire, result = -1 - source, []
         for _ in range(count):
-            (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
-            operator = self._operators[at]
-            assert isinstance(operator, SelectOperator), (
-                "a condition on a scan is a selection above it"
-            )
+            (index,) = (index for index, wires in enumerate(self._inputs) if wire in wires)
+            operator = self._operators[index]
+            assert isinstance(operator, SelectOperator), "a condition is a selection above its scan"
             result.append(operator)
-            wire = at
+            wire = index
         return tuple(result)
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""
-        at = self._place[id(operator)]
-        return self._run({at: batch}, at + 1, len(self._operators))
+        index = self._place[id(operator)]
+        return self._run({index: batch}, index + 1, len(self._operators))
 
     def arriving(self, batch: Batch, operator: Operator) -> Batch | None:
         """The change that arrives at an operator with one input, given a change of the only source.
-
-        It passes the operators below as in a step, but no further.
-        """
-        at = self._place[id(operator)]
-        (wire,) = self._inputs[at]
+        It passes the operators below as in a step, but no further."""
+        index = self._place[id(operator)]
+        (wire,) = self._inputs[index]
         known = {-1: batch}
-        self._run(known, 0, at)
+        self._run(known, 0, index)
         return known.get(wire)
 
     def _run(
@@ -135,28 +125,27 @@ class Circuit(Operator):
         end: int,
         turned: Mapping[int, Batch] = MappingProxyType({}),
     ) -> Batch | None:
-        for at in range(start, end):
-            batches = [known.get(wire) for wire in self._inputs[at]]
+        for index in range(start, end):
+            batches = [known.get(wire) for wire in self._inputs[index]]
             output = None
             if any(batch is not None for batch in batches):
                 for batch in batches:
                     if batch is not None and len(batch) >= _MANY:
                         reserve(batch.size)
                 watch = Stopwatch()
-                output = self._operators[at].step(*batches)
-                self._spent[at] += watch.ms
-            parts = [part for part in (output, turned.get(at)) if part is not None]
+                output = self._operators[index].step(*batches)
+                self._spent[index] += watch.ms
+            parts = [part for part in (output, turned.get(index)) if part is not None]
             filled = [part for part in parts if len(part)]
             if parts:
-                known[at] = stacked_batches(filled) if filled else parts[0]
+                known[index] = stacked_batches(filled) if filled else parts[0]
         return known.get(end - 1)
 
     def arrangements(self) -> Sequence[Keeper]:
-        """All keyed state, in circuit order, each keeper once."""
         return self._keepers
 
     def counters(self) -> Mapping[str, int]:
-        return {name: n for one in self._operators for name, n in one.counters().items()}
+        return {name: n for operator in self._operators for name, n in operator.counters().items()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         for operator in self._operators:
@@ -164,9 +153,7 @@ class Circuit(Operator):
 
     def start(self) -> Batch | None:
         """Bring all operators to their state over empty sources, those at the output's side first.
-
-        So the own row of an upper operator is in place before rows from below arrive.
-        """
+        So the own row of an upper operator is in place before rows from below arrive."""
         return self._start(0)
 
     def start_from(self, lowest: Operator) -> Batch | None:
@@ -204,10 +191,10 @@ class Circuit(Operator):
     def ended(self, inputs: Sequence[bool]) -> None:
         """Announce, while filling, the sources from which no more rows will come."""
         known = {-1 - source: has_ended for source, has_ended in enumerate(inputs)}
-        for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
+        for index, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
             of_wires = [known[wire] for wire in wires]
             operator.ended(of_wires)
-            known[at] = all(of_wires) and not operator.holds_back
+            known[index] = all(of_wires) and not operator.holds_back
 
     def keep_at_hand(self) -> Sequence[str]:
         kept = [name for operator in self._operators for name in operator.keep_at_hand()]

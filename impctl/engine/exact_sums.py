@@ -19,9 +19,8 @@ from impctl.expr.error_bounds import between, ends, exactly, is_known, is_open, 
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# Exact sums in 128 bits, as two 64-bit columns. Law: `high * 2^64 + low` is the exact sum;
-# nothing wraps, because Spark's own widest sums (decimal(38)) fit 127 bits and anything longer is
-# refused.
+# Exact sums in two 64-bit columns. Law: `high * 2^64 + low` is the exact sum; nothing wraps,
+# because Spark's widest sums (decimal(38)) fit 127 bits and anything longer is refused.
 
 Words = npt.NDArray[np.uint64]
 _Columns = dict[str, Vector]
@@ -80,17 +79,15 @@ def magnitude(values: Any) -> int:
     return max(abs(int(values.max())), abs(int(values.min()))) if len(values) else 0
 
 
-# Sums of doubles kept in twice the precision, with a bound on the error. Law: `high + low` lies
-# within the returned bound of the true sum, whatever the order of additions. Two-sum is Knuth's;
-# values are summed by slices of their digits, in a fixed number of passes over the rows. A column
-# of pairs is reduced pairwise inside each group, in O(log(rows per group)) passes.
+# Sums of doubles in twice the precision. Law: `high + low` lies within the returned bound of the
+# true sum, whatever the order of additions. Two-sum is Knuth's; values are summed by slices of
+# their digits, in a fixed number of passes. A column of pairs is reduced pairwise inside each
+# group, in O(log(rows per group)) passes.
 
 DRIFT = 2.0**-98
 """Relative error of one reduction, generously: pairwise in double-double depth * 2^-104."""
-_SLICED = 18
-"""Bits of the row count of a group up to which sums by slices are within that error."""
-_HEAD = ~((1 << 27) - 1)
-"""The bits of a double without the lower half of its digits."""
+_SLICED = 18  # Bits of the row count of a group up to which sums by slices are within that error
+_HEAD = ~((1 << 27) - 1)  # The bits of a double without the lower half of its digits
 _FAR = 2.0**1000
 """Magnitudes far enough below the greatest double that powers above them are finite."""
 
@@ -150,10 +147,8 @@ def grouped_pairs(high: Floats, low: Floats, starts: Ints) -> tuple[Floats, Floa
 def compensated_grouped_sums(
     values: Floats, starts: Ints, reach: Floats | None = None
 ) -> tuple[Floats, Floats]:
-    """Sum of each group's values as pairs; values sorted by group.
-
-    `reach` are the sums of their magnitudes, where known.
-    """
+    """Sum of each group's values as pairs; values sorted by group. `reach` are the sums of their
+    magnitudes, where known."""
     rows = len(values)
     if len(starts) == rows:
         return values, np.zeros(rows)
@@ -205,10 +200,8 @@ def _serves_all(power: float, reach: Floats, bits: int) -> bool:
 
 
 def grouped_products(values: Floats, weights: Ints, starts: Ints) -> tuple[Floats, Floats]:
-    """Sum of `value * weight` per group as pairs; rows sorted by group.
-
-    A product with a weight beyond one is split by its digits, so that both halves are exact.
-    """
+    """Sum of `value * weight` per group as pairs; rows sorted by group. A product with a weight
+    beyond one is split by its digits, so that both halves are exact."""
     if not len(weights) or int(np.abs(weights).max()) <= 1:
         return compensated_grouped_sums(values * weights, starts)
     # Cut off in the bits: nothing overflows, whatever the magnitude.
@@ -241,13 +234,11 @@ class _ColumnOperator(Operator):
     def _replace(self, columns: _Columns) -> None: ...
 
 
-# Values with error bounds as two plain columns, and back: state holds no bounds. Identity:
-# `Parted` turns each of its columns into its value and, as a column of its own, its bound;
-# `Rejoined` undoes that. `Spanned` adds the least and the greatest value within the bound,
-# between which `Narrowed` finds a value again. `Sure` lets exact values pass, and fails where one
-# is not. Linear, no state, cost proportional to the batch. NULL has a bound like any value; a
-# column that is exact has bounds of zero. Not to be confused with dropping bounds, after which an
-# unsure value would seem sure.
+# Error bounds as plain columns, because state holds none. Identity: `Parted` splits each of its
+# columns into value and bound, `Rejoined` undoes that. `Spanned` gives the least and the greatest
+# value within the bound, `Narrowed` a value between them. `Sure` passes exact values and fails on
+# others. Linear, no state; cost: the batch. NULL has a bound like any value; exact columns have
+# bounds of zero.
 
 
 class Parted(_ColumnOperator):

@@ -23,10 +23,10 @@ from impctl.errors import NotExactError
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# Sort keys as integers: weakly ordered codes to search by, and exact ranks among a few rows. Law:
-# a row that sorts before another has a code at most as great; rows that tie have equal codes, and
-# so may others, which the exact ranks then tell apart. Order as Spark's: NaN is the greatest
-# double, -0.0 equals 0.0, strings by their UTF-8 bytes, NULL where the key says.
+# Sort keys as integers: codes to search by, and exact ranks among a few rows. Law: a row that sorts
+# before another has a code at most as great. Rows that tie have equal codes; so may others, which
+# the exact ranks distinguish. Order as in Spark: NaN is the greatest double, -0.0 equals 0.0,
+# strings by their UTF-8 bytes, NULL where the key says.
 
 _PREFIX = 8
 
@@ -73,7 +73,9 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
         ranks = np.unique(ranks, return_inverse=True)[1].astype(np.int64)
     else:
         known = vector.to_arrow().to_pylist()
-        order = {value: at for at, value in enumerate(sorted({v for v in known if v is not None}))}
+        order = {
+            value: rank for rank, value in enumerate(sorted({v for v in known if v is not None}))
+        }
         ranks = np.array([order.get(value, 0) for value in known], dtype=np.int64)
     ranks = -ranks if key.descending else ranks
     if vector.valid is None:
@@ -92,24 +94,19 @@ def _text_ranks(values: pa.Array) -> Ints:
     return taken
 
 
-# Values in the order of a key, per group: extremes of text, and what stands beside an extreme.
-# Law: `first` gives exactly the values of those rows of a group whose key is least (or, reversed,
-# greatest); several where rows tie, each once. Rows whose key is NULL do not count. Order as
-# Spark's: text and binary by bytes, NaN the greatest double, -0.0 equals 0.0. State: rows by
-# group and the weakly ordered code of their key (`engine.extremes`), and how often each code
-# occurs. Cost: the rows changed; per changed group a look-up, and the rows that share the first
-# one's code (text: its first eight bytes).
+# Values in the order of a key, per group: extremes of text, MIN_BY and MAX_BY. Law: `first` gives
+# the values of the rows of a group whose key is least (or, reversed, greatest); several where rows
+# tie, each once. Rows whose key is NULL do not count. State: rows by group and code of their key,
+# and a count per code. Cost: the rows changed; per changed group a lookup, and the rows that share
+# the first one's code (text: its first eight bytes).
 
 _ORDERED_GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"
-_MOST_TIES = 64
-"""Different values beside one extreme; each becomes a row that the query may have."""
+_MOST_TIES = 64  # Different values beside one extreme; each becomes a row that the query may have
 
 
 class FirstValue(Struct, frozen=True):
-    """The value of one argument where another is least, or with `reverse` greatest.
-
-    MIN and MAX are their own key. `slot` is that of the key's count.
-    """
+    """The value of one argument where another is least, or with `reverse` greatest. MIN and MAX are
+    their own key. `slot` is that of the key's count."""
 
     key: AttributeId
     value: AttributeId
@@ -153,10 +150,7 @@ class OrderedValues:
 
     def first(self, groups: Ints) -> tuple[Ints, Vector | None]:
         """(position in `groups`, value), by position; each of the groups has a known key. None for
-        no groups.
-
-        NotExactError where too many values tie.
-        """
+        no groups. NotExactError where too many values tie."""
         if not len(groups):
             return np.zeros(0, dtype=np.int64), None
         keys = [Vector(LONG, groups), Vector(LONG, self._counts.best(groups))]
@@ -192,7 +186,6 @@ class OrderedValues:
         return least
 
     def snapshot_copy(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
         result = copy(self)
         result._rows = self._rows.snapshot_copy()
         result._counts = self._counts.snapshot_copy()
@@ -203,20 +196,17 @@ class OrderedValues:
         return (self._rows, self._counts)
 
 
-# Least and greatest values per group. Law: per group every value is counted, so deleting the
-# extreme one brings back the next. Values are kept as ranks, 64-bit integers in the order of
-# Spark's MIN and MAX: NaN is the greatest double, -0.0 equals 0.0; a maximum is the minimum of
-# reversed ranks. Counting costs the values changed; looking a changed group up costs the first
-# few of its values, more where many of these were deleted.
+# Least and greatest values per group. Law: every value is counted per group, so deleting the
+# extreme restores the next. Values are kept as ranks, 64-bit integers in the order of Spark's MIN
+# and MAX; a maximum is the minimum of reversed ranks. Cost: the changed values; looking up a
+# changed group costs its first few values, more where many of these were deleted.
 
-_WINDOW = 8
-"""Values per group and run that a lookup starts with."""
+_WINDOW = 8  # Values per group and run that a lookup starts with
 _NARROW_DIGITS = 18
 _GROUP, _RANK, _COUNT = "group", "rank", "count"
 
 
 def has_rank(kind: SqlType) -> bool:
-    """Whether values of this type have a rank."""
     if kind.kind in (Kind.STRING, Kind.BINARY, Kind.NULL, Kind.OTHER):
         return False
     return kind.kind is not Kind.DECIMAL or kind.precision <= _NARROW_DIGITS
@@ -236,7 +226,6 @@ def ranks_of(vector: Vector, *, reverse: bool) -> Ints:
 
 
 def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
-    """The values with these ranks."""
     ranks = ~ranks if reverse else ranks
     if kind.kind is Kind.BOOLEAN:
         return ranks != 0
@@ -247,10 +236,8 @@ def values_of(ranks: Ints, kind: SqlType, *, reverse: bool) -> Any:
 
 
 class Extreme(Struct, frozen=True):
-    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value.
-
-    With `size`, only the best so many values are guaranteed to be kept, and the edge of what is.
-    """
+    """MIN, or with `reverse` MAX, of an argument; state is the best rank, 0 without any value. With
+    `size`, only the best so many values are guaranteed to be kept, and the edge of what is."""
 
     argument: AttributeId
     slot: int
@@ -351,9 +338,7 @@ class OrderedCounts(LoggedState[_Counts]):
 
     def _first(self, groups: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints, Bools]:
         """The first values of each group in every run: index of the group, rank and count of each.
-
-        By group also the rank up to which they are complete, and whether they are all values.
-        """
+        By group also the rank up to which they are complete, and whether they are all values."""
         nothing = np.zeros(0, dtype=np.int64)
         owners, ranks, counts = [nothing], [nothing], [nothing]
         limits = np.full(len(groups), INT64_MAX)
@@ -410,11 +395,11 @@ def _merged(runs: Sequence[_Counts]) -> _Counts:
     return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
 
-# The best values of each group, counted; what lies beyond stays in the table. Law: a group's
-# buffer holds every value up to its edge, with its count, and nothing beyond; an edge only moves
-# down, until the group is refilled or empty. Beyond twice `size` different values the edge moves
-# to the best `size`. Without any value left and with an edge that is not COMPLETE, the group
-# needs a refill. Cost: the changed values, and the buffers of the groups they are in.
+# Counts of the best values of each group; the rest stays in the table. Law: a group's buffer has
+# every value up to its edge, with its count, and nothing beyond; an edge only moves down, until the
+# group is refilled or empty. Beyond twice `size` different values the edge moves to the best
+# `size`. An empty buffer whose edge is not COMPLETE needs a refill. Cost: the changed values, and
+# the buffers of their groups.
 
 
 class Best(Struct, frozen=True):
@@ -444,7 +429,6 @@ class BestValues:
         return self._trimmed(groups, edges)
 
     def clear(self, groups: Ints) -> None:
-        """Empty the buffers of these groups."""
         owners, ranks, counts = self.counts.all_of(groups)
         self.counts.add(groups[owners], ranks, -counts)
 

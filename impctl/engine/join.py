@@ -38,22 +38,19 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Inner join on equal keys. Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides
-# are distant dR join S + R join dS + dR join dS, so that neither is asked for rows that came in
-# this step. State: the rows of both sides by their keys, with their tags; of a distant side a
-# filter of its keys. Cost: the changed rows and the partners they find, never the other side. A
-# row whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a
-# value. Without keys every row is a partner (cross join). A joined row carries the tags of both
-# rows. Where both sides change and rows leave, pairs that cancel are left out. Not to be confused
-# with the outer, semi and anti joins, which are put together from this one.
+# Inner join on equal keys. Identity: d(R join S) = dR join S + (R + dR) join dS; with two distant
+# sides dR join S + R join dS + dR join dS, so neither is asked for rows of this step. State: the
+# rows of both sides by their keys, with tags; of a distant side a filter of its keys. Cost: the
+# changed rows and their matches, never the other side. A row whose key contains NULL has no partner
+# and is not kept, unless that key compares NULL as a value. Without keys every row is a partner
+# (cross join). A joined row carries the tags of both rows. Where both sides change and rows leave,
+# pairs that cancel are dropped. Outer, semi and anti joins are composed from this one.
 
 
 class Side(Struct, frozen=True):
-    """One input: the kept columns, its keys, and the number of its sketched accesses.
-
-    The rows of a distant side are not kept but read on request. Where it is `is_held` they are at
-    hand while the circuit is filled; otherwise pairs come from outside then.
-    """
+    """One input: the kept columns, its keys, and the number of its sketched accesses. The rows of a
+    distant side are not kept but read on request. Where it is `is_held` they are at hand while the
+    circuit is filled; otherwise pairs come from outside then."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     keys: tuple[AttributeId, ...]
@@ -61,21 +58,21 @@ class Side(Struct, frozen=True):
     is_distant: bool = False
     has_filter: bool = True
     is_held: bool = False
-    room: int = 0
-    """Bytes of rows that may be held to be kept later (`keep_at_hand`)."""
+    room: int = 0  # Bytes of rows that may be held to be kept later (`keep_at_hand`)
 
 
 class JoinOperator(Operator):
     """Rows of `left` and `right` with equal keys; `null_safe[i]` says that NULL equals NULL in the
     i-th key."""
 
+    joined_rows = 0
+
     def __init__(self, name: str, left: Side, right: Side, null_safe: Sequence[bool]) -> None:
         self.sides = self.form = (left, right)
-        self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
+        self._plain = tuple(index for index, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
         self.held_sides = ((f"{name}.left", left.keys), (f"{name}.right", right.keys))
         self._is_filling = False
-        self._joined_rows = 0
 
     @property
     def indexes(self) -> tuple[RowIndex | DistantRows, ...]:
@@ -84,10 +81,6 @@ class JoinOperator(Operator):
     @property
     def reads(self) -> tuple[DistantRows, ...]:
         return tuple(index for index in self._indexes if isinstance(index, DistantRows))
-
-    @property
-    def joined_rows(self) -> int:
-        return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
         # Pairs of sides that are at hand are computed here, filling or not.
@@ -103,34 +96,36 @@ class JoinOperator(Operator):
 
     def keep_at_hand(self) -> Sequence[str]:
         kept: list[str] = []
-        for at, index in enumerate(self._indexes):
+        for position, index in enumerate(self._indexes):
             rows = index.at_hand if isinstance(index, DistantRows) else None
             if rows is None:
                 continue
             sides, indexes = list(self.sides), list(self._indexes)
-            sides[at] = replace(sides[at], is_distant=False, is_held=False, room=0)
-            indexes[at] = rows
+            sides[position] = replace(sides[position], is_distant=False, is_held=False, room=0)
+            indexes[position] = rows
             self.sides = self.form = (sides[0], sides[1])
             self._indexes = (indexes[0], indexes[1])
             kept.append(rows.name)
         return kept
 
-    def keep_again(self, at: int, rows: Batch) -> None:
+    def keep_again(self, index: int, rows: Batch) -> None:
         """Keep those rows of a side that steps would have kept: no NULL in a plain key."""
         if len(rows):
-            keyed = self._keyed(rows, at)
-            self._indexes[at].add(keyed.rows, keyed.codes)
+            keyed = self._keyed(rows, index)
+            self._indexes[index].add(keyed.rows, keyed.codes)
 
-    def take_in(self, at: int, rows: Batch, pairs: int) -> None:
+    def take_in(self, index: int, rows: Batch, pairs: int) -> None:
         """Keep a side's change whose pairs, so many, were computed elsewhere."""
-        self._joined_rows += pairs
+        self.joined_rows += pairs
         if len(rows):
-            self._add([self._keyed(rows, at) if side == at else None for side in (0, 1)], (at,))
+            self._add(
+                [self._keyed(rows, index) if side == index else None for side in (0, 1)], (index,)
+            )
 
     def step(self, *batches: Batch | None) -> Batch:
         result = [
-            None if batch is None or len(batch) == 0 else self._keyed(batch, at)
-            for at, batch in enumerate(batches)
+            None if batch is None or len(batch) == 0 else self._keyed(batch, index)
+            for index, batch in enumerate(batches)
         ]
         parts = []
         if self._is_filling:
@@ -142,11 +137,11 @@ class JoinOperator(Operator):
                 self._add(result, (0, 1))
             else:
                 # The side that is read is looked up before its change in this step is added.
-                for at in (1, 0) if self.sides[0].is_distant else (0, 1):
-                    parts += self._pairs(result, (at,))
-                    self._add(result, (at,))
+                for index in (1, 0) if self.sides[0].is_distant else (0, 1):
+                    parts += self._pairs(result, (index,))
+                    self._add(result, (index,))
         pairs = stacked_or_empty(parts, sum(side.accesses for side in self.sides))
-        self._joined_rows += len(pairs)
+        self.joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(result) else pairs
 
@@ -156,17 +151,17 @@ class JoinOperator(Operator):
                 index.expect(batch.rows, batch.codes)
 
     def _add(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> None:
-        for at in sides:
-            batch = batches[at]
+        for index in sides:
+            batch = batches[index]
             if batch is not None:
-                self._indexes[at].add(batch.rows, batch.codes)
+                self._indexes[index].add(batch.rows, batch.codes)
 
     def _pairs(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> list[Batch]:
         parts = []
-        for at in sides:
-            batch = batches[at]
+        for index in sides:
+            batch = batches[index]
             if batch is not None:
-                pairs = self._joined(batch, at, self._indexes[1 - at])
+                pairs = self._joined(batch, index, self._indexes[1 - index])
                 parts += [pairs] if len(pairs) else []
         return parts
 
@@ -180,28 +175,28 @@ class JoinOperator(Operator):
         pairs = self._joined(left, 0, index)
         return [pairs] if len(pairs) else []
 
-    def _keyed(self, batch: Batch, at: int) -> _Keyed:
-        side = self.sides[at]
+    def _keyed(self, batch: Batch, index: int) -> _Keyed:
+        side = self.sides[index]
         columns = {name: batch.columns[name] for name, _ in side.columns}
         known = self.known([columns[key] for key in side.keys])
         rows = Batch(columns, batch.weights, batch.tags)
         rows = rows if known is None else rows.keep(known)
-        return _Keyed(rows, self._indexes[at].codes_of(rows))
+        return _Keyed(rows, self._indexes[index].codes_of(rows))
 
     def known(self, keys: Sequence[Vector]) -> Bools | None:
         """Which rows of these keys can have a partner; None for all of them."""
         result: Bools | None = None
-        for place in self._plain:
-            valid = keys[place].valid
+        for position in self._plain:
+            valid = keys[position].valid
             if valid is not None:
                 result = valid if result is None else result & valid
         return result
 
-    def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
-        keys = [normalise(batch.rows.columns[key]) for key in self.sides[at].keys]
+    def _joined(self, batch: _Keyed, index: int, other: RowIndex | DistantRows) -> Batch:
+        keys = [normalise(batch.rows.columns[key]) for key in self.sides[index].keys]
         result = other.find(batch.codes, keys)
         mine, theirs = batch.rows.take(result.owners), result.rows
-        left, right = (mine, theirs) if at == 0 else (theirs, mine)
+        left, right = (mine, theirs) if index == 0 else (theirs, mine)
         columns = {**left.columns, **right.columns}
         reserve(mine.weights.nbytes)
         return Batch(columns, mine.weights * theirs.weights, (*left.tags, *right.tags))
@@ -221,10 +216,10 @@ class JoinOperator(Operator):
         return consolidated(pairs) if len(pairs) else pairs
 
     def arrangements(self) -> tuple[RowIndex | KeyFilter, ...]:
-        held: list[RowIndex | KeyFilter] = []
+        result: list[RowIndex | KeyFilter] = []
         for index in self._indexes:
-            held += index.arrangements() if isinstance(index, DistantRows) else [index]
-        return tuple(held)
+            result += index.arrangements() if isinstance(index, DistantRows) else [index]
+        return tuple(result)
 
 
 class _Keyed(Struct, frozen=True):
@@ -250,16 +245,14 @@ def _takes_away(batches: Sequence[_Keyed | None]) -> bool:
     return any(batch is not None and bool((batch.rows.weights < 0).any()) for batch in batches)
 
 
-# Selection by a condition on a row and on scalars, which are columns of one other row at most.
-# Identity: with p(s) the condition for the scalars s, o those before the step and n those after
-# it, D the change of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T),
-# since the output was p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows.
-# These pass as they come; where the scalars change, the rows of T for which p(o) and p(n) differ
-# are read, narrowed by what the two say of a row (`plan.moved_conditions`). Cost: the changed
-# rows, and that read. Without a row of scalars nothing passes; a NULL scalar is a value of the
-# condition like any other. Filled, rows that come before the scalars are known are held back: to
-# hold none, the scalars' tables come first (`first_inputs`). Not to be confused with a join,
-# whose pairs have the columns of both sides.
+# Selection by a condition on a row and on scalars, the columns of at most one other row. Identity:
+# with p(s) the condition for the scalars s, o those before and n those after the step, D the change
+# of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T), since the output was
+# p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows. Where the scalars
+# change, the rows of T for which p(o) and p(n) differ are read, narrowed by statistics
+# (`plan.moved_conditions`). Cost: the changed rows, and that read. Without a row of scalars nothing
+# passes; a NULL scalar is a value of the condition like any other. While filling, rows that arrive
+# before the scalars are held back; the scalars' tables come first (`first_inputs`) to avoid that.
 
 _NOTHING = Literal(False, BOOLEAN)
 
@@ -268,6 +261,8 @@ class SelectByScalars(Operator):
     """Keeps the rows of its first input for which `predicate` is true beside its second one."""
 
     first_inputs = (1,)
+
+    unsure_rows = 0
 
     def __init__(
         self,
@@ -291,7 +286,6 @@ class SelectByScalars(Operator):
         self._scalars = RowIndex(f"{name}.scalars", scalars, (), 0)
         # Where it was never filled, nothing is there that could be read.
         self._is_empty = False
-        self._unsure_rows = 0
         self._is_filling = False
         self._is_known = False
         self._held: list[Batch] = []
@@ -334,13 +328,13 @@ class SelectByScalars(Operator):
         if not len(scalars):
             return empty_batch(self._accesses)
         outcome = self._outcome(rows, scalars)
-        self._unsure_rows += int(outcome.is_unsure.sum())
+        self.unsure_rows += int(outcome.is_unsure.sum())
         return rows.keep(outcome.may_true)
 
     def _outcome(self, rows: Batch, scalars: Batch) -> Truth:
         assert len(scalars) == 1, "scalars are columns of one row"
-        places = np.zeros(len(rows), dtype=np.int64)
-        beside = {name: column.take(places) for name, column in scalars.columns.items()}
+        positions = np.zeros(len(rows), dtype=np.int64)
+        beside = {name: column.take(positions) for name, column in scalars.columns.items()}
         return self._select.outcome(Batch({**rows.columns, **beside}, rows.weights, ()))
 
     def _signs(self, rows: Batch, scalars: Batch) -> Ints:
@@ -350,14 +344,14 @@ class SelectByScalars(Operator):
 
     def _moved(self, before: Batch, after: Batch) -> Iterator[Batch]:
         predicate = self._select.predicate
-        asked = stated(predicate, before, "before"), stated(predicate, after, "after")
-        for rows in self._rows.moved(*asked):
+        requested = stated(predicate, before, "before"), stated(predicate, after, "after")
+        for rows in self._rows.moved(*requested):
             if not len(rows):
                 continue
             sign = self._signs(rows, after) - self._signs(rows, before)
-            places = np.flatnonzero(sign)
-            result = rows.take(places)
-            yield Batch(result.columns, result.weights * sign[places], result.tags)
+            positions = np.flatnonzero(sign)
+            result = rows.take(positions)
+            yield Batch(result.columns, result.weights * sign[positions], result.tags)
 
     def known_condition(self) -> Expr | None:
         if not self._is_known:
@@ -380,8 +374,8 @@ class SelectByScalars(Operator):
 
     def filled(self) -> Iterator[Batch]:
         self._is_known = True
-        held, self._held, scalars = self._held, [], self._row()
-        for rows in held:
+        waiting, self._held, scalars = self._held, [], self._row()
+        for rows in waiting:
             yield self._passed(rows, scalars)
 
     def says_like(self, other: Operator) -> bool:
@@ -391,20 +385,14 @@ class SelectByScalars(Operator):
     def reads(self) -> tuple[DistantRows, ...]:
         return (self._rows,)
 
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
-
     def arrangements(self) -> tuple[RowIndex, ...]:
         return (self._scalars,)
 
 
 def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:
     """The predicate with values in place of what it computes of scalars alone, for statistics.
-
     Scalars without a value as a constant are unknown columns, named differently for each `when`, so
-    that statements about them at two times are not confused.
-    """
+    that statements about them at two times are not confused."""
     if not len(scalars):
         return _NOTHING
     return _stated(predicate, scalars, when)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId, ColumnName
 
 
-# OneRow: one row without columns, there from the start. Identity: the output is that row over
-# whatever the tables hold; its change is never any. No input, no state.
+# OneRow: one row without columns, present from the start. No input, no state.
 
 
 class OneRowOperator(Operator):
@@ -45,10 +44,9 @@ class OneRowOperator(Operator):
         return self.step()
 
 
-# Scan: signed rows of a table enter the circuit, tagged with their range. Identity: d(scan(R)) =
-# dR; linear, no state, cost proportional to the change. A row's tag depends on the row alone, so
-# a deletion carries the same tag as the insertion it takes back. Not to be confused with reading
-# the table: the rows come from the change feed.
+# Scan: signed rows of a table, tagged with their range. Identity: d(scan(R)) = dR; linear, no
+# state; cost: the change. A row's tag depends on the row alone, so a deletion carries the tag of
+# the insertion it cancels.
 
 
 class TableScan:
@@ -70,10 +68,8 @@ class TableScan:
         return tuple(dict.fromkeys(names))
 
     def read(self, rows: pa.Table, weights: Ints, shared: Once | None = None) -> Batch:
-        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,).
-
-        Equal scans read one batch of `shared` rows.
-        """
+        """A batch of these rows; `rows` has at least `table_columns`, `weights` shape (n,). Equal
+        scans read one batch of `shared` rows."""
         if shared is None:
             return self._read(rows, weights, None)
         question = (TableScan, self.columns, tuple(partition.id for partition in self.partitions))
@@ -103,13 +99,11 @@ def range_ids_of(partition: RangePartition, column: Vector, shared: Once | None)
     return once(shared, (RangePartition, partition.id), lambda: partition.range_ids_of(column))
 
 
-# Tags by a column: each row carries the range that its own value lies in. Identity: d(tagged(R))
-# = tagged(dR); linear, no state, cost proportional to the change. Rows come in without tags, as
-# those of a fixpoint do, and go out with one for each of several accesses that share a partition,
-# all the same: where all that derives a row has its value in this column, that is the range of
-# all of it. A row's tags depend on the row alone, so a deletion carries those of the insertion it
-# takes back. Not to be confused with `operators.scan`, which tags rows of a table, nor with
-# `operators.lineage`, which tells what derives rows whatever becomes of them.
+# Tags by a column: each row gets the range of its own value. Identity: d(tagged(R)) = tagged(dR);
+# linear, no state; cost: the change. Rows arrive without tags, like those of a fixpoint, and leave
+# with one for each access that shares the partition: where everything that derives a row has its
+# value in this column, that is the range of all of it. A row's tags depend on the row alone, so a
+# deletion carries those of the insertion it cancels.
 
 
 class KeyTags(Operator):
@@ -135,11 +129,10 @@ class KeyTags(Operator):
 
 
 # Selection: rows whose predicate may be true. Identity: d(select(R)) = select(dR); linear, no
-# state, cost proportional to the batch. NULL and FALSE drop a row, an unsure predicate keeps it
-# (the sketch may be too large, never too small). Negative weights pass like positive ones,
-# because the decision depends on the row alone. Below a grouping an unsure row is an error
-# (`must_be_sure`), because there too many rows can make a sketch too small. Not to be confused
-# with a filter by the current sketch, which would be unsound.
+# state; cost: the batch. NULL and FALSE drop a row, an unsure predicate keeps it (a sketch may be
+# too large, never too small). The decision depends on the row alone, so negative weights pass like
+# positive ones. Below a grouping too many rows can make a sketch too small, so an unsure row is an
+# error (`must_be_sure`).
 
 
 class SelectOperator(Operator):
@@ -147,18 +140,19 @@ class SelectOperator(Operator):
 
     is_rowwise = True
 
+    unsure_rows = 0
+
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
         self.must_be_sure = must_be_sure
         self._condition = Condition(predicate)
-        self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return batch
         question = (SelectOperator, self.predicate, self.must_be_sure)
         kept, unsure = once(batch.shared, question, lambda: self._kept(batch))
-        self._unsure_rows += unsure
+        self.unsure_rows += unsure
         return kept
 
     def _kept(self, batch: Batch) -> tuple[Batch, int]:
@@ -188,17 +182,12 @@ class SelectOperator(Operator):
             )
         return outcome
 
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
-
     def passes(self, column: AttributeId) -> AttributeId | None:
         return column
 
 
 # Projection: computed columns, duplicates kept. Identity: d(project(R)) = project(dR); linear, no
-# state, cost proportional to the batch. Weights and tags pass untouched. Not to be confused with
-# DISTINCT, which needs state.
+# state; cost: the batch. Weights and tags pass unchanged.
 
 
 class ProjectOperator(Operator):
@@ -217,7 +206,10 @@ class ProjectOperator(Operator):
         return once(batch.shared, (ProjectOperator, self.outputs), lambda: self._computed(batch))
 
     def _computed(self, batch: Batch) -> Batch:
-        columns = {name: one.values(batch.columns, len(batch)) for name, one in self._evaluators}
+        columns = {
+            name: evaluator.values(batch.columns, len(batch))
+            for name, evaluator in self._evaluators
+        }
         return batch.shares(Batch(columns, batch.weights, batch.tags))
 
     def says_like(self, other: Operator) -> bool:
@@ -237,22 +229,20 @@ class ProjectOperator(Operator):
         return expr.id if isinstance(expr, ColumnRef) else None
 
 
-def _is_same(one: Vector, other: Vector) -> Bools:
+def _is_same(left: Vector, right: Vector) -> Bools:
     """Where values and their bounds are the same to the bit."""
-    same = same_keys([identity_of(one)], [identity_of(other)])
+    same = same_keys([identity_of(left)], [identity_of(right)])
     assert same is not None, "there is one column"
-    if one.error is None and other.error is None:
+    if left.error is None and right.error is None:
         return same
-    none = np.zeros(len(one))
-    mine, theirs = (none if v.error is None else v.error for v in (one, other))
+    none = np.zeros(len(left))
+    mine, theirs = (none if v.error is None else v.error for v in (left, right))
     return np.asarray(same & ((mine == theirs) | (np.isnan(mine) & np.isnan(theirs))))
 
 
-# Rows repeated as often as two of their columns say: what INTERSECT ALL and EXCEPT ALL need.
-# Identity: d(repeat(R)) = repeat(dR); linear, no state, cost proportional to the change, because
-# how often a row is repeated depends on the row alone: `left` copies against `right` ones leave
-# the smaller number in common, or what is over on the left. A row repeated zero times is dropped.
-# Not to be confused with counting the copies, which the grouping below does.
+# Rows repeated by two of their columns: INTERSECT ALL and EXCEPT ALL. Identity: d(repeat(R)) =
+# repeat(dR); linear, no state; cost: the change. The smaller number of `left` and `right` copies
+# remains, or the surplus on the left; a row repeated zero times is dropped.
 
 
 class Repeat(Operator):
@@ -275,18 +265,16 @@ class Repeat(Operator):
         return repeated.keep(copies > 0)
 
 
-# Union with all duplicates, and difference of weights. Identity: d(R + S) = dR + dS; linear, no
-# state, cost proportional to the change. An input that is taken away counts with its weights
-# reversed: so an anti join is the left side without its semi join. Columns are renamed to the
-# output's. Each input has tags for some of the accesses; its rows carry no range of the others.
-# Not to be confused with UNION, which has a DISTINCT on top.
+# Union with duplicates, and difference of weights. Identity: d(R + S) = dR + dS; linear, no state;
+# cost: the change. A subtracted input counts with reversed weights: an anti join is the left side
+# minus its semi join. Columns are renamed to the output's. Each input has tags for some of the
+# accesses; its rows carry no range of the others.
 
 
 class UnionBranch(Struct, frozen=True):
     """One input: the column behind each output, its sign, and the tag behind each output tag."""
 
-    columns: tuple[tuple[AttributeId, AttributeId], ...]
-    """Pairs of output and input column."""
+    columns: tuple[tuple[AttributeId, AttributeId], ...]  # Pairs of output and input column
     tags: tuple[int | None, ...]
     """Position among the input's tags; None for an access the branch does not have."""
     sign: int = 1
@@ -309,16 +297,17 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
     columns = {}
     if len(batch):
         columns = {output: batch.columns[name] for output, name in branch.columns}
-    tags = tuple(no_ranges(len(batch)) if at is None else batch.tags[at] for at in branch.tags)
+    tags = tuple(
+        no_ranges(len(batch)) if index is None else batch.tags[index] for index in branch.tags
+    )
     return Batch(columns, batch.weights * np.int64(branch.sign), tags)
 
 
 # Merge: the root, where tags of result rows become the sketch. Identity: count[f] = sum of the
-# weights of result rows that carry range f; the sketch is {f : count[f] > 0}, and its change is
-# the crossings of zero. State: one count per range and access, dense in memory, kept as runs of
+# weights of result rows that carry range f; the sketch is {f : count[f] > 0}, and its change is the
+# crossings of zero. State: one count per range and access, dense in memory, stored as runs of
 # changed counts. Cost: the (row, range) pairs that reach the root, not the number of ranges. A
-# count below zero means the state did not see a row that is now deleted: an error, never a guess.
-# An empty batch changes nothing.
+# count below zero means that the state never saw a row that is now deleted: an error.
 
 
 class SketchDelta(Struct, frozen=True):
@@ -338,7 +327,6 @@ class Merge:
 
     @property
     def counts(self) -> list[Ints]:
-        """Result rows per range, for each access."""
         return [kept.counts for kept in self._kept]
 
     def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
@@ -353,7 +341,6 @@ class Merge:
         return tuple(deltas)
 
     def nothing(self) -> tuple[SketchDelta, ...]:
-        """The deltas of an empty change."""
         none = np.zeros(0, dtype=np.int64)
         return tuple(SketchDelta(none, none) for _ in self._kept)
 

@@ -13,7 +13,7 @@ from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, 
 from impctl.data.pages import StoredTable, table_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
-from impctl.engine.trace import Found, RowIndex, RunChange
+from impctl.engine.trace import Found, RowIndex, RunChange, single_chunk
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 
 if TYPE_CHECKING:
@@ -22,24 +22,20 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Rows of a side of a join, or below a grouping, that are not kept but read when a key asks. Law:
-# `find` answers as of what was added, as `row_index` does, for every key that may be there: what
-# is read is as after the step, so the rows of this step that are still to be added (`expect`) are
-# taken off it. A key that was never added is never asked for, so rows that come in one step with
-# the first of their key ask nothing. Cost: the reading, once per step that has a key to ask for;
-# of state only the filter of keys. Rows that are held while the circuit is filled are held on,
-# when nothing will ask for them, while they take no more than `package`: who fills may keep them
-# after all.
+# Rows of a join side, or below a grouping, that are not stored but read by key. Law: `find` answers
+# as `RowIndex` does, as of the rows added so far, for every key that may exist. Reads are as after
+# the step, so this step's rows that are not added yet (`expect`) are subtracted. A key that was
+# never added is never read, so the first rows of a key read nothing. Cost: the reading, once per
+# step with a key to read; the state is the key filter. Rows held while the circuit is filled stay
+# held when nothing reads them any more, up to `room` bytes: they may be kept after all.
 
 
 class RowReader(Protocol):
     """Reads rows of one side."""
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """All rows of the side as after the step, with their tags, whose keys are among these.
-
-        Rows of other keys may be included. `keys` are the side's key columns, each key once.
-        """
+        """All rows of the side as after the step, with their tags, whose keys are among these. Rows
+        of other keys may be included. `keys` are the side's key columns, each key once."""
         ...
 
     def whole(self, side: str) -> Iterator[Batch]:
@@ -48,14 +44,11 @@ class RowReader(Protocol):
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """The rows of the side as after the step that meet the one condition and not the other.
-
-        Other rows may be included. Only of a side over one table; in parts.
-        """
+        Other rows may be included. Only of a side over one table; in parts."""
         ...
 
 
-_WORTH_KEEPING = 2
-"""Times `room` that rows may take once all have arrived."""
+_WORTH_KEEPING = 2  # Times `room` that rows may take once all have arrived
 
 
 class DistantRows:
@@ -83,8 +76,7 @@ class DistantRows:
         self._room = room
         self._bytes = 0
         self._is_needed = False
-        self.filled_rows = 0
-        """Rows that came while the circuit was filled."""
+        self.filled_rows = 0  # Rows that came while the circuit was filled
         self._is_filling = False
         self._coming: list[tuple[Batch, Ints]] = []
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
@@ -110,10 +102,8 @@ class DistantRows:
 
     @property
     def at_hand(self) -> RowIndex | None:
-        """While the circuit is filled: all rows, where they are few enough to be kept.
-
-        Rows that had to be held to the end were paid for, and may be larger.
-        """
+        """While the circuit is filled: all rows, where they are few enough to be kept. Rows that
+        had to be held to the end were paid for, and may be larger."""
         largest = _WORTH_KEEPING * self._room if self._is_needed else self._room
         return self._held if self._bytes <= largest else None
 
@@ -176,36 +166,32 @@ class DistantRows:
         return self.reader.moved(self.name, before, after)
 
     def arrangements(self) -> tuple[KeyFilter, ...]:
-        """The filter, if there is one."""
         return () if self._filter is None else (self._filter,)
 
 
 def _among(codes: Ints, ordered: Ints) -> Bools:
-    places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
-    result: Bools = ordered[places] == codes
+    positions = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
+    result: Bools = ordered[positions] == codes
     return result
 
 
 def _bytes_of(batch: Batch) -> int:
     """Approximate bytes of the rows in an index, with codes, weights and ranges."""
     beside = 16 + 4 * len(batch.tags)
-    return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)
+    return sum(int(value.values.nbytes) for value in batch.columns.values()) + beside * len(batch)
 
 
-# What a bounded buffer asks for when deletions used it up. Law: an operator that keeps only its
-# best rows or values per group never guesses: where too few are left and there may be more, it
-# asks for all input rows of that group as they are after the change, and goes on from these.
-# Where they come from is none of the engine's business.
+# Refills of bounded buffers. Law: an operator that keeps only its best rows or values per group
+# never guesses: where too few are left and there may be more, it requests all input rows of that
+# group as after the change, and continues from these. The engine does not know their source.
 
 
 class Refill(Protocol):
     """Gives an operator its input again, for some groups."""
 
     def __call__(self, keys: Sequence[Vector]) -> Batch:
-        """All input rows after the change whose keys are among these; others may be included.
-
-        One vector per key column, all of one length; no column asks for every row.
-        """
+        """All input rows after the change whose keys are among these; others may be included. One
+        vector per key column, all of one length; no column asks for every row."""
         ...
 
 
@@ -226,8 +212,8 @@ def owners_of(
         return np.zeros(len(rows), dtype=np.int64), rows
     if len(rows) == 0:
         return np.zeros(0, dtype=np.int64), rows
-    held = [normalise(rows.columns[name]) for name in keys]
-    both = [concat([one, other]) for one, other in zip(requested, held, strict=True)]
+    key_columns = [normalise(rows.columns[name]) for name in keys]
+    both = [concat([left, right]) for left, right in zip(requested, key_columns, strict=True)]
     result = group_rows(both, groups + len(rows))
     index = result.index()
     owner = np.full(result.groups, -1, dtype=np.int64)
@@ -238,7 +224,6 @@ def owners_of(
 
 
 def refill_differs() -> CountBelowZeroError:
-    """The error for a table that does not hold what the state counted."""
     return disagreement("A buffer was refilled with rows that do not match the stored state")
 
 
@@ -255,9 +240,7 @@ def edge_after(
     owners: Ints, codes: Ints, counts: Ints, wanted: int, edges: Ints, beyond: int
 ) -> Ints:
     """Lower edges for groups that hold more than `beyond`: the code at which `wanted` are reached.
-
-    `owners` and `codes` are sorted, by owner first; counts are not negative.
-    """
+    `owners` and `codes` are sorted, by owner first; counts are not negative."""
     if not len(owners):
         return edges
     sums = np.cumsum(counts)
@@ -271,34 +254,23 @@ def edge_after(
     return result
 
 
-# Which join keys the other side may hold: a Bloom filter that grows by what was added. Law: a key
-# that was added is always found; another one is found in about one of a thousand cases while
-# there are at most twice the keys there were when its words were made (`compact`). What is
-# deleted stays: the answer may be "perhaps" too often, never "no" wrongly. Cost of a change: its
-# keys; the filter's own words are written again only when the keys added since come to an eighth
-# of those in it. Source: B. Bloom, "Space/time trade-offs in hash coding with allowable errors"
-# (CACM 1970); all bits of a key in one block after F. Putze et al., "Cache-, hash- and
-# space-efficient Bloom filters" (WEA 2007).
+# A Bloom filter of the keys of a side. Law: an added key is always reported; another one in about
+# one of a thousand cases, up to twice the keys that its words were sized for (`compact`). Deleted
+# keys stay: "perhaps" may be too often, "no" is never wrong. Cost of a change: its keys; the words
+# are written again only when the keys added since reach an eighth of those in it. Source: B. Bloom,
+# "Space/time trade-offs in hash coding with allowable errors" (CACM 1970); all bits of a key in one
+# block after F. Putze et al., "Cache-, hash- and space-efficient Bloom filters" (WEA 2007).
 
 _WORDS_PER_BLOCK = 4
 _BITS_PER_KEY = 12
-_HEADROOM = 2
-"""The ratio of a new filter's capacity to its keys."""
+_HEADROOM = 2  # The ratio of a new filter's capacity to its keys
 _SMALLEST = 1024
-_FOLDED_SHARE = 8
-"""Share of the filter's keys from which added keys are folded into its words."""
-_MOST_RUNS = 16
-"""Runs of keys that a lookup may have to search."""
-_WORDS_PER_KEY = 8
-"""Words of a filter, per key to fold in, up to which all bits are expanded."""
+_FOLDED_SHARE = 8  # Share of the filter's keys from which added keys are folded into its words
+_MOST_RUNS = 16  # Runs of keys that a lookup may have to search
+_WORDS_PER_KEY = 8  # Words of a filter, per key to fold in, up to which all bits are expanded
 _WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
-    [
-        0x9E3779B97F4A7C15,
-        0xBF58476D1CE4E5B9,
-        0x94D049BB133111EB,
-        0xD6E8FEB86659FD93,
-    ],
+    [0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
 )
 """One odd multiplier per word of a block: the top bits of the product choose the bit."""
@@ -313,12 +285,10 @@ class KeyFilter:
     def __init__(self, name: str) -> None:
         self.name = name
         self._words: _Words = np.zeros(0, np.uint64)
-        self._counted = 0
-        """Keys in the words."""
+        self._counted = 0  # Keys in the words
         self._added: list[tuple[int, Ints]] = []
         """Keys since, as runs under their sequences, each sorted."""
-        self._base = 0
-        """The words' sequence; 0 while there are none."""
+        self._base = 0  # The words' sequence; 0 while there are none
         self._saved: frozenset[int] = frozenset()
         self._fresh: frozenset[int] = frozenset()
 
@@ -356,8 +326,8 @@ class KeyFilter:
         mixed = _mixed(codes)
         first = _first_words(mixed, len(self._words))
         result = np.ones(len(codes), dtype=np.bool_)
-        for at in range(_WORDS_PER_BLOCK):
-            result &= (self._words[first + at] & _bits(mixed, at)) != 0
+        for index in range(_WORDS_PER_BLOCK):
+            result &= (self._words[first + index] & _bits(mixed, index)) != 0
         return result
 
     def _merge(self) -> None:
@@ -367,16 +337,17 @@ class KeyFilter:
         self._fresh = frozenset((sequence,)) | (self._fresh & {self._base})
 
     def _fold(self) -> None:
-        """Fold all keys into the words, sized for the present keys.
-
-        Words cannot be read back, so a filter that outgrows its words keeps them, only fuller.
-        """
+        """Fold all keys into the words, sized for the present keys. Words cannot be read back, so a
+        filter that outgrows its words keeps them, only fuller."""
         codes = distinct_values(np.concatenate([added for _, added in self._added]))
         sequence = self._next_sequence
         if len(self._words):
             words = self._words.copy()
         else:
-            words = np.zeros(_size_for(len(codes)), np.uint64)
+            # With headroom: a power of two, so that a mask finds a block.
+            bits = max(len(codes), _SMALLEST) * _HEADROOM * _BITS_PER_KEY
+            blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
+            words = np.zeros(_WORDS_PER_BLOCK << (blocks - 1).bit_length(), np.uint64)
         _set_bits(words, _mixed(codes))
         self._words, self._base, self._added = words, sequence, []
         self._counted += len(codes)
@@ -407,7 +378,11 @@ class KeyFilter:
         self._fresh = frozenset()
 
     def changes(self) -> RunChange:
-        put = [(at, pa.table({_CODE: codes})) for at, codes in self._added if at in self._fresh]
+        put = [
+            (index, pa.table({_CODE: codes}))
+            for index, codes in self._added
+            if index in self._fresh
+        ]
         if self._base in self._fresh:
             metadata = {_COUNT: str(self._counted).encode()}
             put.append((self._base, pa.table({_WORD: self._words}, metadata=metadata)))
@@ -423,13 +398,6 @@ class KeyFilter:
         return frozenset([*base, *(sequence for sequence, _ in self._added)])
 
 
-def _size_for(keys: int) -> int:
-    """Words for so many keys and their headroom: a power of two, so that a mask finds a block."""
-    bits = max(keys, _SMALLEST) * _HEADROOM * _BITS_PER_KEY
-    blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
-    return _WORDS_PER_BLOCK * (1 << (blocks - 1).bit_length())
-
-
 def _mixed(codes: Ints) -> _Words:
     """Codes of small integers are these integers: spread them over all bits."""
     words = codes.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -442,26 +410,24 @@ def _first_words(mixed: _Words, words: int) -> Ints:
     return (mixed & blocks).astype(np.int64) * _WORDS_PER_BLOCK
 
 
-def _bits(mixed: _Words, at: int) -> _Words:
-    shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
+def _bits(mixed: _Words, index: int) -> _Words:
+    shifts: _Words = (mixed * _SPREAD[index]) >> np.uint64(58)
     return np.left_shift(np.uint64(1), shifts)
 
 
 def _set_bits(words: _Words, mixed: _Words) -> None:
     first = _first_words(mixed, len(words))
     if _WORDS_PER_KEY * len(mixed) < len(words):
-        for at in range(_WORDS_PER_BLOCK):
-            np.bitwise_or.at(words, first + at, _bits(mixed, at))
+        for index in range(_WORDS_PER_BLOCK):
+            np.bitwise_or.at(words, first + index, _bits(mixed, index))
         return
     # For many keys all bits are expanded: setting them one by one is slow.
     is_set = np.zeros(64 * len(words), dtype=np.bool_)
-    for at in range(_WORDS_PER_BLOCK):
-        shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)
-        is_set[64 * (first + at) + shifts] = True
+    for index in range(_WORDS_PER_BLOCK):
+        shifts = ((mixed * _SPREAD[index]) >> np.uint64(58)).astype(np.int64)
+        is_set[64 * (first + index) + shifts] = True
     words |= np.packbits(is_set, bitorder="little").view("<u8")
 
 
 def _flat(table: pa.Table, name: str) -> npt.NDArray[np.int64]:
-    column = table.column(name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return np.asarray(array.to_numpy(zero_copy_only=False))
+    return np.asarray(single_chunk(table.column(name)).to_numpy(zero_copy_only=False))

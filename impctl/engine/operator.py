@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# How far a recursion may go, whoever runs it. Law: what goes beyond is an error, never a part of
-# the rows.
+# Limits of a recursion. Law: exceeding one is an error, never a partial result.
 
 
 class Limits(Struct, frozen=True):
@@ -54,11 +53,9 @@ LIMITS = Limits()
 
 class LevelLimits(Struct, frozen=True):
     """Limits of UNION ALL: the number of levels with rows, and the number of rows that is too many.
-
     As in Spark (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`), so that they are
     part of the query's meaning: the base is the first level, and as many rows as the limit are an
-    error already.
-    """
+    error already."""
 
     levels: int = 100
     rows: int = 1_000_000
@@ -86,22 +83,20 @@ def level_limits(levels: int | None) -> LevelLimits:
     return LEVEL_LIMITS if levels is None else replace(LEVEL_LIMITS, levels=levels)
 
 
-# What an operator of a circuit is: everything that is asked of it from outside. Law: nobody
-# outside `engine` looks at what an operator is; whoever needs something asks here, and a simple
-# operator answers with the defaults. Its obligations, and who checks each:
+# The interface of an operator. Law: code outside `engine` never inspects an operator's class; an
+# operator without state answers with the defaults. Its obligations, and who checks each:
 #
-# 1. Stepping two batches one after the other means the same as stepping their sum; no change and
-#   an empty batch change nothing; a batch and its negative leave the state as it was.
+# 1. Stepping two batches one after the other equals stepping their sum; no change and an empty
+#   batch change nothing; a batch and its negative leave the state as it was.
 #   (`tests/engine/test_circuit.py` by circuits, `tests/compile/test_plans.py` by whole queries.)
-# 2. What `arrangements` and `counters` hand out is all that is remembered: a fresh operator that
-#   loaded the ones and took up the others goes on as if never stopped. (The same two.)
-# 3. Names of keepers and counters are given by whoever made the operator, and no others of the
-#   circuit have them; a keeper may stand in several operators, and one of them alone writes it.
-#   (`Circuit`, when it is made, and `tests/engine/test_circuit.py`.)
-# 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it
-#   stands. (`tests/compile/test_against_reference.py`, `test_moving.py`.)
-# 5. What `is_rowwise` may be stepped with any rows at any time. (`tests/compile/test_plans.py`.)
-# 6. Inputs in `reads` are read as they stand after the step, for what was there before it.
+# 2. `arrangements` and `counters` are all of its state: a new operator restored from them continues
+#   as if never stopped. (The same two.)
+# 3. Names of keepers and counters are unique in a circuit and given by the operator's creator. A
+#   keeper may be shared; one operator alone writes it. (`Circuit`, `tests/engine/test_circuit.py`.)
+# 4. `start` gives the output over empty input; `output`, where `can_output`, all of the present
+#   output. (`tests/compile/test_against_reference.py`, `test_moving.py`.)
+# 5. An `is_rowwise` operator may be stepped with any rows at any time. (`test_plans.py`.)
+# 6. Inputs in `reads` are read as after the step, and stand for the rows before it.
 #   (`tests/compile/test_joins.py`.)
 
 
@@ -132,19 +127,15 @@ class Keeper(Protocol):
 
 
 class Operator(ABC):
-    """One step of a circuit: maps the change of its inputs to the change of its output.
-
-    An operator without state only writes `step`.
-    """
+    """One step of a circuit: maps the change of its inputs to the change of its output. An operator
+    without state only writes `step`."""
 
     @property
     @abstractmethod
     def step(self) -> Callable[..., Batch | None]:
-        """Consume the change of each input and return the output's.
-
-        None is no change: of an input where there are several, of the output where nothing is
-        emitted. An operator with no input changed is not stepped.
-        """
+        """Consume the change of each input and return the output's. None is no change: of an input
+        where there are several, of the output where nothing is emitted. An operator with no input
+        changed is not stepped."""
 
     # State.
 
@@ -157,10 +148,8 @@ class Operator(ABC):
         return {}
 
     def take_up(self, counters: Mapping[str, int]) -> None:  # noqa: B027 - most have none
-        """Restore the counters of a checkpoint, which may include those of others.
-
-        Raises KeyError for a missing one.
-        """
+        """Restore the counters of a checkpoint, which may include those of others. Raises KeyError
+        for a missing one."""
 
     @property
     def joined_rows(self) -> int:
@@ -171,9 +160,7 @@ class Operator(ABC):
 
     def start(self) -> Batch | None:
         """Bring it to its state over empty input; the output over that, None where it is empty.
-
-        Called once on a fresh operator, after those that read it.
-        """
+        Called once on a fresh operator, after those that read it."""
         return None
 
     @property
@@ -214,13 +201,12 @@ class Operator(ABC):
 
     # Constants that move.
 
-    form: object = None
-    """What it keeps or emits, as far as `arrangements` do not determine it."""
+    form: object = None  # What it keeps or emits, as far as `arrangements` do not determine it
 
     def keeps_like(self, other: Operator) -> bool:
         """Whether both keep the same of the same columns, whatever their constants."""
-        mine, theirs = (list(map(_form, one.arrangements())) for one in (self, other))
-        return type(self) is type(other) and self.form == other.form and mine == theirs
+        left, right = (list(map(_form, operator.arrangements())) for operator in (self, other))
+        return type(self) is type(other) and self.form == other.form and left == right
 
     def says_like(self, other: Operator) -> bool:
         """Whether one that keeps like it has the same constants."""
@@ -266,8 +252,8 @@ class Operator(ABC):
         """For each input whose rows are found by keys, their index; the same object each time."""
         return ()
 
-    def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep the present rows of input `at`, one of those, eventually all; before a step."""
+    def keep_again(self, index: int, rows: Batch) -> None:
+        """Keep the present rows of input `index`, one of those, eventually all; before a step."""
         raise NotImplementedError
 
     @property
@@ -279,14 +265,11 @@ class Operator(ABC):
         """Limit the steps from now on, where they may not terminate."""
 
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
-        """Start or end filling, during which some operators consume rows without emitting any.
+        """Start or end filling, during which some operators consume rows without emitting any. The
+        output of one that `reads` comes from outside then (`Circuit.resume`); others hold theirs
+        back until `filled`. Most are filled by their steps."""
 
-        The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
-        theirs back until `filled`. Most are filled by their steps.
-        """
-
-    holds_back: bool = False
-    """Whether it emits rows after its inputs have ended: with `filled`."""
+    holds_back: bool = False  # Whether it emits rows after its inputs have ended: with `filled`
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: announce inputs from which no more rows will come."""

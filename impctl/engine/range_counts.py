@@ -17,20 +17,18 @@ from impctl.engine.trace import Arrangement, Run, slices
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
 
-# Rows per (group, range), and what a change does to a group's range set. Law: a group's set is {f
-# : count(group, f) > 0}. The code of a pair is `group * 2^24 + range`, which is the whole key, so
-# a group's ranges lie side by side in every run. Reading the set of a group costs its ranges;
-# counting costs the pairs changed.
+# Rows per (group, range), and the change of a group's range set. Law: a group's set is {f :
+# count(group, f) > 0}. The code of a pair is `group * 2^24 + range`, the whole key, so a group's
+# ranges are adjacent in every run. Reading a group's set costs its ranges; counting costs the
+# changed pairs.
 
-# A count per range, dense in memory and kept as runs of what changed. Law: a count is the sum of
-# all weights its range was counted with; one below zero means that the change takes back what was
-# never there: an error, never a guess, unless the counts are `partial`: then things were left
-# uncounted, which a change may take back. Counting costs the pairs counted (and, for more pairs
-# than there are ranges, the ranges); writing costs the counts changed.
+# A count per range, dense in memory, stored as runs of changes. Law: a count is the sum of all
+# weights counted for its range. One below zero is an error, unless the counts are partial: then
+# uncounted things may be taken back. Counting costs the pairs (and, for more pairs than ranges, the
+# ranges); writing costs the changed counts.
 
 _COUNT = "count"
-_FEW = 8
-"""Ranges per pair from which sorting the pairs is faster than scanning all ranges."""
+_FEW = 8  # Ranges per pair from which sorting the pairs is faster than scanning all ranges
 
 
 class CountChange(Struct, frozen=True):
@@ -65,8 +63,8 @@ class DenseCounts:
         if len(ranges) * _FEW > len(self.counts):
             change = np.zeros(len(self.counts), dtype=np.int64)
             np.add.at(change, ranges, weights)
-            places = np.flatnonzero(change)
-            return places, change[places]
+            positions = np.flatnonzero(change)
+            return positions, change[positions]
         order = np.argsort(ranges)
         ordered = ranges[order].astype(np.int64, copy=False)
         is_first = np.ones(len(ordered), dtype=np.bool_)
@@ -147,10 +145,8 @@ class RangeCounts:
         return old, new
 
     def adopt(self, other: RangeCounts, targets: Ints) -> None:
-        """Adopt counts under new range numbers, where nothing was counted yet.
-
-        `targets` is the new range of each old one; counts of those at -1 are skipped.
-        """
+        """Adopt counts under new range numbers, where nothing was counted yet. `targets` is the new
+        range of each old one; counts of those at -1 are skipped."""
         run = other.arrangement.whole()
         if run is None:
             return

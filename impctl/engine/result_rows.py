@@ -2,9 +2,8 @@
 
 Law: the output is the input; state: the sum of all rows passed, without tags, by a lookup key.
 Cost: the rows of the change, and merges that each row takes part in a logarithmic number of times.
-Rows that cancel disappear when their runs merge. Bounds of values are not kept: a deleted row has
-exactly the values that were inserted. An unknown value (a sum beyond the greatest double) raises
-NotExactError. `note` records changes with their bounds.
+Bounds of values are not kept: a deleted row has exactly the inserted values. An unknown value (a
+sum beyond the greatest double) raises NotExactError. `note` records changes with their bounds.
 """
 
 from __future__ import annotations
@@ -22,20 +21,17 @@ if TYPE_CHECKING:
     from impctl.data.schema import SqlType
     from impctl.types import AttributeId
 
-Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
-"""Stored runs by the names of their keepers."""
+Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]  # Stored runs by the names of their keepers
 
 
 class AnswerRows(Protocol):
-    """The rows of a materialized result, wherever they are stored.
-
-    Rows have the columns `columns`, of which those `bounded` may have bounds, and can be looked up
-    by `keys`, where there are any. The names of all their state have one `beginning`. They are
-    stored one by one, unless a tree enumerates them (`are_told`).
-    """
+    """The rows of a materialized result, wherever they are stored. Rows have the columns `columns`,
+    of which those `bounded` may have bounds, and can be looked up by `keys`, where there are any.
+    The names of all their state have one `beginning`. They are stored one by one, unless a tree
+    enumerates them (`are_enumerated`)."""
 
     beginning: str
-    are_told: bool
+    are_enumerated: bool
     keys: tuple[AttributeId, ...]
     bounded: frozenset[AttributeId]
 
@@ -66,7 +62,7 @@ class AnswerRows(Protocol):
 class KeptRows(Operator):
     """Keeps `columns` of its input by the columns `keys`; those `bounded` may have bounds."""
 
-    are_told = False
+    are_enumerated = False
 
     def __init__(
         self,
@@ -87,8 +83,8 @@ class KeptRows(Operator):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
             if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
                 raise unsure_value("A value of the result")
-            held = Batch(columns, batch.weights, ())
-            self.rows.add(held, self.rows.codes_of(held))
+            stored = Batch(columns, batch.weights, ())
+            self.rows.add(stored, self.rows.codes_of(stored))
             if self._noted is not None:
                 with_bounds = {name: batch.columns[name] for name, _ in self.rows.columns}
                 self._noted.append(Batch(with_bounds, batch.weights, ()))
@@ -109,12 +105,12 @@ class KeptRows(Operator):
         return consolidated(stacked_or_empty((self.whole(), noted.negated()), 0))
 
     def load(self, runs: Runs, code: int | None = None) -> None:
-        own = runs.get(self.rows.name, ())
+        stored = runs.get(self.rows.name, ())
         with loading():
             if code is None:
-                self.rows.load(own)
+                self.rows.load(stored)
             else:
-                self.rows.load_some(own, code)
+                self.rows.load_some(stored, code)
 
     def whole(self) -> Batch:
         """All rows, each once; an error where more of a row was deleted than inserted."""

@@ -1,13 +1,13 @@
-"""The ranges that a row of a batch carries, one kind of tag per place in the circuit.
+"""The ranges that a row of a batch carries, one kind of tag per position in the circuit.
 
 Law: expanding tags turns signed rows into signed (slot, range) pairs such that the sum over a row's
 ranges equals the sum over its whole set, whatever form the tag has. Below the first grouping a row
-has one range (`RowTags`). A row that was kept, or comes from one branch of several, has its set
-spelled out (`SetTags`). Above a grouping, a changed group has an old and a new set (`GroupTags`);
-since old and new row of a group mostly go the same way, their common part cancels and is never
-spelled out: what is left is `c_new * (new - old) + (c_old + c_new) * old`, whose first part is only
-the ranges that crossed zero. So the cost of a group that stays in the result does not depend on how
-many ranges it has, or on how many there are.
+has one range (`RowTags`). A stored row, or one from one branch of several, has an explicit set
+(`SetTags`). Above a grouping, a changed group has an old and a new set (`GroupTags`). Old and new
+row of a group mostly take the same path, so their common part cancels and is never expanded: what
+remains is `c_new * (new - old) + (c_old + c_new) * old`, whose first part is only the ranges that
+crossed zero. So the cost of a group that stays in the result does not depend on the number of
+ranges.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class SpanTags(Struct, frozen=True):
 
 
 def no_ranges(rows: int) -> SetTags:
-    """Tags of rows without any range."""
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
@@ -191,10 +190,10 @@ class GroupTags(Struct, frozen=True):
         old = self.source.old_sets(ordinals)
         before = (old.slots << RANGE_BITS) | old.ranges
         crossings = self.source.crossings()
-        place = np.searchsorted(ordinals, crossings.slots)
-        known = place < len(ordinals)
-        known[known] = ordinals[place[known]] == crossings.slots[known]
-        crossed = (place << RANGE_BITS) | crossings.ranges
+        position = np.searchsorted(ordinals, crossings.slots)
+        known = position < len(ordinals)
+        known[known] = ordinals[position[known]] == crossings.slots[known]
+        crossed = (position << RANGE_BITS) | crossings.ranges
         entered = crossed[known & (crossings.weights > 0)]
         left = crossed[known & (crossings.weights < 0)]
         after = np.concatenate([np.setdiff1d(before, left), entered])

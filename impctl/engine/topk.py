@@ -38,12 +38,12 @@ from impctl.expr.error_bounds import unsure_value
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# The best rows of each group; what lies beyond stays in the table. Law: a group's buffer holds
-# every row whose code is at most its edge, and no other; an edge only moves down, until the group
-# is refilled. Beyond twice `size` rows the edge moves to the best `size`. A buffer that holds
-# fewer than `needed` rows although its edge is not COMPLETE is refilled, and what comes must
-# agree with what the buffer held. Rows that share the edge's code are all kept. Cost: the changed
-# rows, and the buffers of the groups they are in.
+# The best rows of each group; the rest stays in the table. Law: a group's buffer has every row
+# whose code is at most its edge, and no other; an edge only moves down, until the group is
+# refilled. Beyond twice `size` rows the edge moves to the best `size`. A buffer with fewer than
+# `needed` rows whose edge is not COMPLETE is refilled, and the refill must agree with the buffer.
+# All rows that share the edge's code are kept. Cost: the changed rows, and the buffers of their
+# groups.
 
 _EDGE = "edge"
 _EVERYTHING = 2**62
@@ -55,8 +55,8 @@ class RequestedGroups(Struct, frozen=True):
     codes: Ints
     keys: Sequence[Vector]
 
-    def take(self, at: Ints) -> RequestedGroups:
-        return RequestedGroups(self.codes[at], [key.take(at) for key in self.keys])
+    def take(self, positions: Ints) -> RequestedGroups:
+        return RequestedGroups(self.codes[positions], [key.take(positions) for key in self.keys])
 
 
 class BufferSize(Struct, frozen=True):
@@ -108,12 +108,7 @@ class BufferedRows:
         counts = self._counts(owners, codes, rows.weights)
         inside = codes <= edges[owners]
         lowered = edge_after(
-            owners[inside],
-            codes[inside],
-            counts[inside],
-            self.size.kept,
-            edges,
-            2 * self.size.kept,
+            owners[inside], codes[inside], counts[inside], self.size.kept, edges, 2 * self.size.kept
         )
         self._move(groups, edges, lowered)
         inside = codes <= lowered[owners]
@@ -122,12 +117,12 @@ class BufferedRows:
         np.add.at(totals, owners[inside], counts[inside])
         lacking = np.flatnonzero((totals < self.size.needed) & (lowered != COMPLETE))
         if len(lacking):
-            held = np.zeros(len(groups.codes), dtype=np.int64)
-            np.add.at(held, owners[inside], rows.weights[inside])
+            counted = np.zeros(len(groups.codes), dtype=np.int64)
+            np.add.at(counted, owners[inside], rows.weights[inside])
             self._take_away(groups, owners, rows, inside & np.isin(owners, lacking))
-            self._refilled(groups.take(lacking), lowered[lacking], held[lacking])
+            self._refilled(groups.take(lacking), lowered[lacking], counted[lacking])
 
-    def _refilled(self, groups: RequestedGroups, edges: Ints, held: Ints) -> None:
+    def _refilled(self, groups: RequestedGroups, edges: Ints, counted: Ints) -> None:
         owners, rows = owners_of(
             groups.keys, len(groups.codes), self.refill(groups.keys), self._rows.keys
         )
@@ -135,7 +130,7 @@ class BufferedRows:
         again = np.zeros(len(groups.codes), dtype=np.int64)
         known = codes <= edges[owners]
         np.add.at(again, owners[known], rows.weights[known])
-        if bool((again != held).any()):
+        if bool((again != counted).any()):
             raise refill_differs()
         self.fill(groups, owners, codes, rows)
 
@@ -169,32 +164,27 @@ class BufferedRows:
     def _move(self, groups: RequestedGroups, before: Ints, after: Ints) -> None:
         moved = np.flatnonzero(before != after)
         if len(moved):
-            at = groups.take(moved)
-            self.edges.put(at.codes, at.keys, {_EDGE: stored_edges(after[moved])})
+            index = groups.take(moved)
+            self.edges.put(index.codes, index.keys, {_EDGE: stored_edges(after[moved])})
 
 
-# The first rows of an order, of all rows or of each group of them. Identity: the change is, for
-# every group whose first rows changed, minus the old ones plus the new ones, and nothing for a
-# group of which every changed row lies beyond the border. State: all rows by group, in the order
-# of a code of their first sort key. Cost: the changed rows, and of the groups they are in the
-# first `size` rows and those that share the border's code. NULL is a group. A batch and its
-# negative cancel; a row that is deleted but was never there is an error. Not to be confused with
-# LIMIT where `cut` is RANK: the sketch needs the ties that LIMIT drops as it likes. Where `cut`
-# is ROW, ties are taken by their contents, so that state decides nothing.
+# The first rows of an order, of all rows or per group. Identity: for every group whose first rows
+# changed, the output's change is minus the old ones plus the new ones; groups whose changed rows
+# all lie beyond the border give nothing. State: all rows by group, in the order of a code of their
+# first sort key. Cost: the changed rows, and per changed group the first `size` rows and those that
+# share the border's code. NULL is a group. Deleting an unknown row is an error. With RANK all ties
+# at the border are kept, which the sketch of LIMIT needs; with ROW ties are ordered by their
+# contents, so the result does not depend on the state.
 
-_SPARE = 8
-"""Rows read beyond the wanted ones at once: for ties and deleted rows."""
+_SPARE = 8  # Rows read beyond the wanted ones at once: for ties and deleted rows
 
 
 class Cut(StrEnum):
     """What `size` counts, which decides about ties at the border."""
 
-    ROW = "row_number"
-    """Rows, each copy of one: exactly `size` of them."""
-    RANK = "rank"
-    """Rows, and all that tie with the last one too."""
-    DENSE = "dense_rank"
-    """Different standings, with all rows that have one of them."""
+    ROW = "row_number"  # Rows, each copy of one: exactly `size` of them
+    RANK = "rank"  # Rows, and all that tie with the last one too
+    DENSE = "dense_rank"  # Different standings, with all rows that have one of them
 
 
 class Limit(Struct, frozen=True):
@@ -232,11 +222,9 @@ class Top(Operator):
         rank: AttributeId | None = None,
         buffer: int | None = None,
     ) -> None:
-        """`rank` is the column to add with each row's rank, as `limit.cut` counts.
-
-        With `buffer`, only the best so many rows per group are guaranteed to be kept, or a few more
-        than are wanted.
-        """
+        """`rank` is the column to add with each row's rank, as `limit.cut` counts. With `buffer`,
+        only the best so many rows per group are guaranteed to be kept, or a few more than are
+        wanted."""
         self.piece = name
         self.order = tuple(order)
         self.limit = limit
@@ -365,10 +353,8 @@ class Top(Operator):
     def _counted(
         self, owners: Ints, rows: Batch, is_sure: Bools, limits: Ints, groups: int
     ) -> Bools:
-        """Whether the rows that are surely complete fill their groups' limit.
-
-        All rows beyond those have codes of at least their group's `limits`.
-        """
+        """Whether the rows that are surely complete fill their groups' limit. All rows beyond those
+        have codes of at least their group's `limits`."""
         codes, weights = rows.columns[self._code].values, rows.weights
         counts = np.zeros(groups, dtype=np.int64)
         owners, codes = owners[is_sure], codes[is_sure]
@@ -438,26 +424,24 @@ class Top(Operator):
         return (self._rows, self._buffer.edges)
 
 
-# The rows that may be among the first of an order by a value known within a bound. Identity: as
-# of `engine.topk`; the rows are those whose best value is no worse than the `size`-th of all
-# worst values, of all rows or of each group. Every row that is among the first for some values
-# within the bounds is one of them: `size` rows are surely as good as that border. Where standings
-# are counted, the border is the `size`-th of worst values picked one after the other, each the
-# first among rows whose best value lies beyond the one before: so many values surely differ.
-# State: all rows by group, in the order of their best values. Cost: the changed rows, and of the
-# groups they are in the rows up to the border. A bound that is no number may stand for any value,
-# NaN too; NULL is NULL for sure. Ties at the border are all kept, so later sort keys have no say.
-# Asked for the first rows for sure, it fails where these are more. Not to be confused with Top,
-# whose values are exact: here rows may be too many, never too few.
+# The rows that may be among the first of an order by a value known within a bound. Identity: as of
+# `Top`; the rows are those whose best value is no worse than the `size`-th of all worst values, of
+# all rows or per group: `size` rows are surely as good as that border, so no row that may be first
+# is missing. Where standings are counted, the border is the `size`-th of worst values picked one
+# after the other, each the first among rows whose best value lies beyond the one before: these
+# values surely differ. State: all rows by group, in the order of their best values. Cost: the
+# changed rows, and per changed group the rows up to the border. A value with a bound that is no
+# number may be any value, NaN too; NULL is certain. All ties at the border are kept, whatever later
+# sort keys say. Where the result must be exact, too many rows are an error.
 
 
 class LikelyTop(Top):
-    """The best `size` rows, as `cut` counts, and those that may be better than one of them.
+    """The best `size` rows, as `cut` counts, and those that may be better than one of them. `bound`
+    is the column with the bound of the sort key, None for an exact one; `has_more` says that later
+    keys decide among ties. With `is_sure` the result must be exact, else NotExactError: no more
+    than `size`, except for certain ties (RANK, DENSE)."""
 
-    `bound` is the column with the bound of the sort key, None for an exact one; `has_more` says
-    that later keys decide among ties. With `is_sure` the result must be exact, else NotExactError:
-    no more than `size`, except for certain ties (RANK, DENSE).
-    """
+    unsure_rows = 0
 
     def __init__(
         self,
@@ -487,17 +471,12 @@ class LikelyTop(Top):
         self._rows_count = cut is not Cut.DENSE
         self._must_end = cut is Cut.ROW
         self._is_sure = is_sure
-        self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
             return empty_batch(self._accesses)
         worst = Vector(LONG, self._reached(batch, is_best=False))
         return super().step(Batch({**batch.columns, self._worst: worst}, batch.weights, batch.tags))
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._unsure_rows
 
     def _codes(self, batch: Batch) -> Ints:
         return self._reached(batch, is_best=True)
@@ -559,11 +538,9 @@ class LikelyTop(Top):
         return np.full(groups, INT64_MAX)
 
     def _standings(self, owners: Ints, rows: Batch, groups: int) -> Ints:
-        """An upper bound on the different values of each group's rows.
-
-        Rows whose bounds overlap in sequence may have one value each; a single row and exact rows
-        that tie have one, unless later keys distinguish them.
-        """
+        """An upper bound on the different values of each group's rows. Rows whose bounds overlap in
+        sequence may have one value each; a single row and exact rows that tie have one, unless
+        later keys distinguish them."""
         best, worst = rows.columns[self._code].values, rows.columns[self._worst].values
         order = np.lexsort((best, owners))
         owners, best, worst = owners[order], best[order], worst[order]
@@ -574,11 +551,11 @@ class LikelyTop(Top):
         reached = np.maximum.accumulate(last)
         starts = np.ones(len(owners), dtype=np.bool_)
         starts[1:] = first[1:] > reached[:-1]
-        places = np.flatnonzero(starts)
-        copies = np.add.reduceat(rows.weights[order], places)
-        is_open = np.logical_or.reduceat((best != worst) | self._has_more, places)
+        positions = np.flatnonzero(starts)
+        copies = np.add.reduceat(rows.weights[order], positions)
+        is_open = np.logical_or.reduceat((best != worst) | self._has_more, positions)
         result = np.zeros(groups, dtype=np.int64)
-        np.add.at(result, owners[places], np.where(is_open, copies, 1))
+        np.add.at(result, owners[positions], np.where(is_open, copies, 1))
         return result
 
     def _cut(self, owners: Ints, rows: Batch, groups: int) -> FirstRowsOfGroups:
@@ -599,5 +576,5 @@ class LikelyTop(Top):
         has_open[owners[is_open]] = True
         if self._is_sure and beyond[has_open | self._must_end].any():
             raise unsure_value("The choice of the first rows")
-        self._unsure_rows += int(beyond[has_open].sum())
+        self.unsure_rows += int(beyond[has_open].sum())
         return FirstRowsOfGroups(owners, rows, borders)

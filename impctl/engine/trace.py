@@ -17,7 +17,7 @@ from impctl.data.keys import (
     ascending,
     ends_of,
     have_injective_codes,
-    is_told_by_code,
+    is_determined_by_code,
     key_codes,
     normalise,
     perhaps_in,
@@ -62,22 +62,19 @@ from impctl.errors import JoinTooLargeError
 if TYPE_CHECKING:
     from impctl.types import AttributeId
 
-# Sorted immutable runs of keyed state. Law: a run holds at most one row per key, sorted by code;
-# a later run's row replaces an earlier one's; a row whose `alive` column is zero says the key is
-# gone. Merging runs changes nothing that can be seen. A value column that is absent is all zero.
-# Cost of a merge: the rows merged. Of a run that lies in pages (`data.pages`) no row is used
-# before its pages were looked at.
+# Sorted immutable runs of keyed state. Law: a run has at most one row per key, sorted by code; a
+# later run's row replaces an earlier one's; a row whose `alive` column is zero deletes the key.
+# Merging runs does not change their meaning. An absent value column is all zero. Cost of a merge:
+# the rows merged. No row of a run in pages (`data.pages`) is used before its pages were verified.
 
 CODE = "code"
 _KEY = "key"
 
 
 class Run(Struct, frozen=True):
-    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays.
-
-    Codes are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence`
-    orders runs: higher is newer. `pages` locates the run, if some of it is not verified yet.
-    """
+    """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays. Codes
+    are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence` orders
+    runs: higher is newer. `pages` locates the run, if some of it is not verified yet."""
 
     sequence: int
     codes: Ints
@@ -113,13 +110,11 @@ class Run(Struct, frozen=True):
 def from_table(
     sequence: int, stored: StoredTable, key_types: Sequence[SqlType], kinds: Mapping[str, Any]
 ) -> Run:
-    """The run that `to_arrow` wrote; arrays stay in the table's memory.
-
-    LookupError, TypeError or ValueError for other keys or value columns: an absent column is all
-    zero, so one of another name would be lost without a trace.
-    """
+    """The run that `to_arrow` wrote; arrays stay in the table's memory. LookupError, TypeError or
+    ValueError for other keys or value columns: an absent column is all zero, so one of another name
+    would be lost without a trace."""
     table, pages = table_of(stored)
-    arrays = {name: _single(table.column(name)) for name in table.column_names}
+    arrays = {name: single_chunk(table.column(name)) for name in table.column_names}
     parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(len(key_types)))
     for part, kind in zip(parts, key_types, strict=True):
         check_stored(part.type, kind)
@@ -131,15 +126,13 @@ def from_table(
     return Run(sequence, codes, parts, values, pages)
 
 
-def _single(column: pa.ChunkedArray) -> pa.Array:
+def single_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]) -> Ints:
-    """Position of each key in the run, -1 where absent; shape (len(codes),).
-
-    Cost: len(codes) log(len(run)).
-    """
+    """Position of each key in the run, -1 where absent; shape (len(codes),). Cost: len(codes)
+    log(len(run))."""
     result = np.full(len(codes), -1, dtype=np.int64)
     hits, places = hits_in(run, types, codes, keys)
     result[hits] = places
@@ -149,25 +142,23 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
 def hits_in(
     run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vector]
 ) -> tuple[Ints, Ints]:
-    """Which of the keys are in the run, ascending, and their positions in it.
-
-    Cost: len(codes) log(len(run)).
-    """
+    """Which of the keys are in the run, ascending, and their positions in it. Cost: len(codes)
+    log(len(run))."""
     if len(run) == 0:
         return codes[:0], codes[:0]
     inside = search(run.pages, run.codes, codes)
     # Clipping repeats the last code beyond the end, where it differs from the one searched.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
-    places = inside[hits]
-    if not len(hits) or not run.keys or is_told_by_code(run.keys, keys):
-        return hits, places
-    same = _same(run, types, places, keys, hits)
+    positions = inside[hits]
+    if not len(hits) or not run.keys or is_determined_by_code(run.keys, keys):
+        return hits, positions
+    same = _same(run, types, positions, keys, hits)
     if bool(same.all()):
-        return hits, places
-    more = _further(run, types, codes, keys, hits[~same], places[~same])
+        return hits, positions
+    more = _further(run, types, codes, keys, hits[~same], positions[~same])
     hits = np.concatenate([hits[same], more[0]])
     order = np.argsort(hits)
-    return hits[order], np.concatenate([places[same], more[1]])[order]
+    return hits[order], np.concatenate([positions[same], more[1]])[order]
 
 
 def _further(
@@ -176,43 +167,43 @@ def _further(
     codes: Ints,
     keys: Sequence[Vector],
     rows: Ints,
-    places: Ints,
+    positions: Ints,
 ) -> tuple[Ints, Ints]:
     """The matches of keys that share their code with an earlier key of the run."""
     hits, result = [], []
     # Another key with this code may come next; this practically never happens.
-    for row, first in zip(rows, places, strict=True):
-        place = int(first) + 1
-        while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
-            if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
+    for row, first in zip(rows, positions, strict=True):
+        position = int(first) + 1
+        while position < len(run) and run.checked_codes(np.array([position]))[0] == codes[row]:
+            if _same(run, types, np.array([position]), keys, np.array([row]))[0]:
                 hits.append(row)
-                result.append(place)
+                result.append(position)
                 break
-            place += 1
+            position += 1
     return np.array(hits, dtype=np.int64), np.array(result, dtype=np.int64)
 
 
 def _same(
-    run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
+    run: Run, types: Sequence[SqlType], positions: Ints, keys: Sequence[Vector], rows: Ints
 ) -> Any:
     if run.pages is not None:
         for part in run.keys:
-            run.pages.check_rows(part, places)
-    return same_keys(_at(run.keys, types, places), [key.take(rows) for key in keys])
+            run.pages.check_rows(part, positions)
+    return same_keys(_at(run.keys, types, positions), [key.take(rows) for key in keys])
 
 
-def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], places: Ints) -> list[Vector]:
-    return [_column_at(part, kind, places) for part, kind in zip(keys, types, strict=True)]
+def _at(keys: Sequence[pa.Array], types: Sequence[SqlType], positions: Ints) -> list[Vector]:
+    return [_column_at(part, kind, positions) for part, kind in zip(keys, types, strict=True)]
 
 
-def _column_at(part: pa.Array, kind: SqlType, places: Ints) -> Vector:
+def _column_at(part: pa.Array, kind: SqlType, positions: Ints) -> Vector:
     if are_codes(part):
         # Most keys are whole numbers, and NumPy picks a few of these in a third of the time.
-        return Vector(kind, part.to_numpy()[places])
-    return from_stored(part.take(pa.array(places)), kind)
+        return Vector(kind, part.to_numpy()[positions])
+    return from_stored(part.take(pa.array(positions)), kind)
 
 
-def are_told_by_code(runs: Sequence[Run]) -> bool:
+def are_determined_by_code(runs: Sequence[Run]) -> bool:
     """Whether equal codes mean equal keys in all of these runs."""
     return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
 
@@ -226,10 +217,10 @@ def merge_at_once(
     ordered = codes[order]
     is_newest = np.ones(len(codes), dtype=np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
-    is_told = are_told_by_code(runs)
+    is_determined = are_determined_by_code(runs)
     columns = zip(*(run.keys for run in runs), strict=True)
-    keys = [] if is_told else [pa.concat_arrays(parts) for parts in columns]
-    if not is_told and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
+    keys = [] if is_determined else [pa.concat_arrays(parts) for parts in columns]
+    if not is_determined and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
         return None
     kept = order[is_newest]
     names = sorted(set().union(*(run.values for run in runs)))
@@ -240,7 +231,7 @@ def merge_at_once(
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
     result = codes[kept]
-    if is_told:
+    if is_determined:
         keys = [pa.array(result) for _ in runs[-1].keys]
     else:
         keys = [part.take(pa.array(kept)) for part in keys]
@@ -248,16 +239,14 @@ def merge_at_once(
 
 
 def _are_alike(
-    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, places: Ints
+    keys: Sequence[pa.Array], types: Sequence[SqlType], order: Ints, positions: Ints
 ) -> bool:
     """Whether the rows at these places of the order have the keys of those that come next."""
-    one, other = order[places], order[places + 1]
-    same = same_keys(_at(keys, types, one), _at(keys, types, other))
+    same = same_keys(*(_at(keys, types, rows) for rows in (order[positions], order[positions + 1])))
     return same is None or bool(same.all())
 
 
 def _column(runs: Sequence[Run], name: str) -> Any:
-    """A column of all runs, zero where one lacks it."""
     kind = next(run.values[name].dtype for run in runs if name in run.values)
     return np.concatenate([run.values.get(name, np.zeros(len(run), dtype=kind)) for run in runs])
 
@@ -299,11 +288,10 @@ def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:
     return np.concatenate([old[kept], new])
 
 
-# The runs of one piece of keyed state: which there are, when they merge, what a checkpoint
-# writes. Law: runs have ascending sequences, newer ones last. When four of the newest are of one
-# size class (64 rows, times four per class) or smaller, they become one, so a row takes part in a
-# logarithmic number of merges. A checkpoint writes the runs that are new since the last one and
-# names those that went; a run that merged to nothing is gone.
+# The runs of one piece of keyed state. Law: runs have ascending sequences, newer ones last. When
+# four of the newest are of one size class (64 rows, times four per class) or smaller, they become
+# one, so a row takes part in a logarithmic number of merges. A checkpoint writes the runs that are
+# new since the last one and lists those to drop; a run that merged to nothing is dropped.
 
 _RUNS_PER_TIER = 4
 """Runs of one size class before they are merged; also how much larger the next class is."""
@@ -352,7 +340,6 @@ class Spine(Generic[R]):
 
     @property
     def next_sequence(self) -> int:
-        """The sequence of the next run to append."""
         return self._runs[-1].sequence + 1 if self._runs else 1
 
     def append(self, run: R) -> None:
@@ -379,7 +366,6 @@ class Spine(Generic[R]):
         self._fresh = frozenset(run.sequence for run in self._runs)
 
     def load(self, runs: Iterable[R]) -> None:
-        """Load stored runs; they count as saved."""
         self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
@@ -393,7 +379,6 @@ class Spine(Generic[R]):
         return RunChange(put, tuple(sorted(self._saved - present)))
 
     def saved(self) -> None:
-        """Mark the last changes as safely written."""
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
 
@@ -422,37 +407,28 @@ class LoggedState(Generic[R]):
         self._log.saved()
 
 
-def _tier_of(rows: int) -> int:
-    """The least class of that size: each is 4 times the one before, two bits more."""
-    return ((max(rows, 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
-
-
 def _crowded(runs: Sequence[AnyRun]) -> int | None:
     """The start of the newest runs of one size class, if there are enough of them to merge."""
     if len(runs) < _RUNS_PER_TIER:
         return None
-    most = _SMALLEST_TIER * _RUNS_PER_TIER ** _tier_of(len(runs[-1]))
+    # Each class is 4 times the one before: two bits more.
+    tier = ((max(len(runs[-1]), 1) - 1) // _SMALLEST_TIER).bit_length() + 1 >> 1
+    most = _SMALLEST_TIER * _RUNS_PER_TIER**tier
     start = len(runs) - 1
     while start > 0 and len(runs[start - 1]) <= most:
         start -= 1
     return start if len(runs) - start >= _RUNS_PER_TIER else None
 
 
-# Keyed state as a few sorted runs, looked up by code and grown by what changed. Law: `find`
-# answers as if there were one table of the newest row per key. Writing costs the rows written,
-# plus the merging of small runs, which each row takes part in a logarithmic number of times: when
-# four of the newest runs are of one size class, they become one (tiered merging). State is never
-# scanned to look a key up.
+# Keyed state looked up by code. Law: `find` answers as if there were one table of the newest row
+# per key. Writing costs the rows written, plus tiered merging. A lookup never scans the state.
 
-_MANY = 1 << 14
-"""Rows of runs from which memory is reserved before a merge."""
+_MANY = 1 << 14  # Rows of runs from which memory is reserved before a merge
 
 
 class Located(Struct, frozen=True):
-    """Positions of keys, run by run: (the run, requested rows, their positions in it).
-
-    A row in no part was not found; `length` is the number of requested rows.
-    """
+    """Positions of keys, run by run: (the run, requested rows, their positions in it). A row in no
+    part was not found; `length` is the number of requested rows."""
 
     parts: tuple[tuple[Run, Ints, Ints], ...]
     length: int
@@ -501,11 +477,11 @@ class Arrangement(LoggedState[Run]):
         parts = []
         length = left = len(codes)
         rows = np.arange(length, dtype=np.int64)
-        taken = np.zeros(length, dtype=np.bool_)
+        result = np.zeros(length, dtype=np.bool_)
         for run in reversed(self.runs) if length else ():
             hits, places = hits_in(run, self.key_types, codes, keys)
             if left < len(codes):
-                free = ~taken[hits]
+                free = ~result[hits]
                 hits, places = hits[free], places[free]
             if not len(hits):
                 continue
@@ -513,11 +489,11 @@ class Arrangement(LoggedState[Run]):
             left -= len(hits)
             if not left:
                 break
-            taken[hits] = True
+            result[hits] = True
             if 2 * left < len(codes):
                 # Looking matches up again costs less than selecting the rest, unless most matched.
-                rest = (~taken).nonzero()[0]
-                rows, codes, taken = rows[rest], codes[rest], taken[rest]
+                rest = (~result).nonzero()[0]
+                rows, codes, result = rows[rest], codes[rest], result[rest]
                 keys = [key.take(rest) for key in keys]
         return Located(tuple(parts), length)
 
@@ -564,12 +540,9 @@ class Arrangement(LoggedState[Run]):
 
 
 def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints, Ints, Ints]:
-    """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`).
-
-    The newest row of a code counts; rows are sorted by index, then by code. Only for arrangements
-    whose code is the whole key.
-    Cost: the rows in the slices, and a binary search per slice and run.
-    """
+    """All living rows with `low[i] <= code < high[i]`: (index i, code, value of column `name`). The
+    newest row of a code counts; rows are sorted by index, then by code. Only for arrangements whose
+    code is the whole key. Cost: the rows in the slices, and a binary search per slice and run."""
     order = None
     if not bool((low[1:] >= low[:-1]).all()):
         order = np.argsort(low, kind="stable")
@@ -632,29 +605,24 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
     return merged
 
 
-# Rows kept by a key, as a few sorted runs: what an operator looks partners up in. Law: the index
-# means the sum of all rows ever added, with their weights and tags; a row and its negative cancel
-# when their runs are merged, and until then both are found. A run may hold equal rows more than
-# once. Rows that are added wait until something is asked, a million at most: a side that fills
-# while nobody looks partners up in it is sorted once. Adding costs the rows added, plus merges
-# each row takes part in a logarithmic number of times; finding costs the rows found, plus a
-# binary search per run. Rows are equal when all columns and all tags are.
+# Rows by key, in which an operator looks up partners. Law: the index means the sum of all rows ever
+# added, with weights and tags; a row and its negative cancel when their runs merge, and until then
+# both are returned. A run may contain equal rows more than once. Added rows wait for the first
+# lookup, a million at most: a side that only fills is sorted once. Adding costs the rows added,
+# plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows are equal when
+# all columns and all tags are.
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
-MOST_PAIRS = 100_000_000
-"""Rows that one lookup may find: some gigabytes."""
+MOST_PAIRS = 100_000_000  # Rows that one lookup may find: some gigabytes
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used in place, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: with more, rows that cancel or repeat would take memory."""
-_FEW_RUNS = 2
-"""Runs up to which each is looked up separately."""
-_MANY_ROWS = 1 << 16
-"""Rows from which merging skips the search for equal rows, where few repeat."""
+_FEW_RUNS = 2  # Runs up to which each is looked up separately
+_MANY_ROWS = 1 << 16  # Rows from which merging skips the search for equal rows, where few repeat
 _HARDLY, _LOOKED_AT = 0.1, 4_096
 """Share of repeated rows that takes little memory, and the sample's size."""
-_FEWER = 4
-"""Codes looked up, per code held, from which absent ones are mostly filtered out first."""
+_FEWER = 4  # Codes looked up, per code held, from which absent ones are mostly filtered out first
 
 
 class Found(Struct, frozen=True):
@@ -665,11 +633,9 @@ class Found(Struct, frozen=True):
 
 
 class Leading(Struct, frozen=True):
-    """First rows per key, each once with its sum, sorted by key and then by the order.
-
-    For the i-th key they are complete for ranks below `limits[i]`, and the whole key if
-    `is_whole[i]`; of the rank `limits[i]` some may be missing.
-    """
+    """First rows per key, each once with its sum, sorted by key and then by the order. For the i-th
+    key they are complete for ranks below `limits[i]`, and the whole key if `is_whole[i]`; of the
+    rank `limits[i]` some may be missing."""
 
     found: Found
     limits: Ints
@@ -744,7 +710,9 @@ class _Form(Struct, frozen=True):
             for name, _ in self.columns
         }
         weights = np.concatenate([part.weights for part in parts])[order]
-        tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
+        tags = (
+            stacked([part.tags[index] for part in parts]) for index in range(len(parts[0].tags))
+        )
         return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
 
     def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
@@ -758,10 +726,8 @@ class _Form(Struct, frozen=True):
 
 
 class RowIndex(LoggedState[IndexRun]):
-    """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
-
-    With `order`, one of the columns and of type LONG, rows of one key are kept in its order.
-    """
+    """Rows of `columns` by the key columns `keys`, with tags for so many accesses. With `order`,
+    one of the columns and of type LONG, rows of one key are kept in its order."""
 
     def __init__(
         self,
@@ -802,8 +768,8 @@ class RowIndex(LoggedState[IndexRun]):
         order = self._form.sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(apart(tag.take(order)) for tag in batch.tags)
-        held = Batch(columns, batch.weights[order], tags)
-        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], held))
+        stored = Batch(columns, batch.weights[order], tags)
+        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], stored))
         self._waiting_rows += len(batch)
         if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
             self.runs()
@@ -843,9 +809,9 @@ class RowIndex(LoggedState[IndexRun]):
             owner = owner if order is None else order[owner]
             owner = owner if requested is None else requested[owner]
             batch = run.at(positions)
-            held = [batch.columns[key] for key in self.keys]
-            if not have_injective_codes(held, keys):
-                of_held = [column.take(positions) for column in held]
+            key_columns = [batch.columns[key] for key in self.keys]
+            if not have_injective_codes(key_columns, keys):
+                of_held = [column.take(positions) for column in key_columns]
                 same = same_keys(of_held, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):
                     positions, owner = positions[same], owner[same]
@@ -898,8 +864,8 @@ class RowIndex(LoggedState[IndexRun]):
             # What lies beyond the limit is of no use: some of it may be missing.
             useful = self._form.ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
-            held = [batch.columns[key].take(positions) for key in self.keys]
-            same = same_keys(held, [key.take(owner) for key in keys])
+            key_columns = [batch.columns[key].take(positions) for key in self.keys]
+            same = same_keys(key_columns, [key.take(owner) for key in keys])
             if same is not None and not bool(same.all()):
                 positions, owner = positions[same], owner[same]
             if len(positions):
@@ -944,11 +910,11 @@ def check_size(pairs: int) -> None:
 
 def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
     arrays = {_CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
-    for at, (name, _) in enumerate(columns):
-        arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
-    for at, tag in enumerate(run.batch.tags):
-        held = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
-        arrays[f"tag{at}"] = held
+    for index, (name, _) in enumerate(columns):
+        arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
+    for index, tag in enumerate(run.batch.tags):
+        array = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
+        arrays[f"tag{index}"] = array
     return pa.table(arrays)
 
 
@@ -964,23 +930,23 @@ def _from_arrow(
         column = table.column(name)
         if name in (_CODE, _WEIGHT) and column.type not in plain:
             raise TypeError(f"column `{name}` has type {column.type}")
-        result = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        result = single_chunk(column)
         if pages is not None and (result.type not in plain or result.null_count):
             # It is not used row by row where it lies, but read now.
             pages.check_whole(result)
         return result
 
-    for at, (_, kind) in enumerate(columns):
-        check_stored(table.column(f"column{at}").type, kind)
+    for index, (_, kind) in enumerate(columns):
+        check_stored(table.column(f"column{index}").type, kind)
     vectors = {
-        name: from_stored(array(f"column{at}", *_PLAIN), kind)
-        for at, (name, kind) in enumerate(columns)
+        name: from_stored(array(f"column{index}", *_PLAIN), kind)
+        for index, (name, kind) in enumerate(columns)
     }
     if table.num_columns != 2 + len(columns) + accesses:
         raise ValueError(f"its columns are {', '.join(table.column_names)}")
     tags: list[Tags] = []
-    for at in range(accesses):
-        held = array(f"tag{at}", pa.int32())
-        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
+    for index in range(accesses):
+        tag = array(f"tag{index}", pa.int32())
+        tags.append(RowTags(tag.to_numpy()) if pa.types.is_int32(tag.type) else unpacked(tag))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
     return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

@@ -1,10 +1,9 @@
 """Window functions by position in a partition: ranks, and the values of rows before and after.
 
-Law: the change is, for every partition with a changed row, minus its old rows plus its new ones,
-each with its values; rows with unchanged values cancel. State: all rows by partition, without tags.
-Cost: the rows of the changed partitions, sorted. NULL is a partition. Copies of a row are
-neighbors; where other rows tie, a function that has to choose among them is an error. A batch and
-its negative cancel; deleting a row that never existed is an error.
+Law: for every partition with a changed row, the change is minus its old rows plus its new ones,
+with their values; unchanged rows cancel. State: all rows by partition, without tags. Cost: the rows
+of the changed partitions, sorted. NULL is a partition. Copies of a row are neighbors; where other
+rows tie, a function that has to choose among them is an error. Deleting an unknown row is an error.
 """
 
 from __future__ import annotations
@@ -35,10 +34,8 @@ CHOOSING = frozenset({"row_number", "lag", "lead"})
 
 
 class WindowValue(Struct, frozen=True):
-    """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before).
-
-    Where there is no such row, it is the row's own `otherwise`, NULL if None.
-    """
+    """One call: a rank, or the `argument` of the row that lies `ahead` (negative: before). Where
+    there is no such row, it is the row's own `otherwise`, NULL if None."""
 
     result: AttributeId
     function: str
@@ -106,7 +103,10 @@ class WindowOperator(Operator):
         together = [Vector(LONG, column) for column in (owners, *ranks)]
         tied = group_rows(together, len(rows)).index()
         if call.function in CHOOSING and int(tied.max()) + 1 < len(rows):
-            raise _no_order(call.function)
+            raise NotExactError(
+                f"{call.function.upper()} is not deterministic, because its ORDER BY has ties",
+                hint="order by columns that are unique within a partition",
+            )
         order = np.lexsort((*ranks[::-1], owners))
         ends = np.cumsum(rows.weights)
         copies, _ = slice_positions((ends - rows.weights)[order], ends[order])
@@ -134,26 +134,19 @@ class _PartitionPlaces(Struct, frozen=True):
         return _ends(self.parts)
 
 
-def _no_order(function: str) -> NotExactError:
-    return NotExactError(
-        f"{function.upper()} is not deterministic, because its ORDER BY has ties",
-        hint="order by columns that are unique within a partition",
-    )
-
-
 def _values(
-    call: WindowValue, columns: dict[AttributeId, Vector], places: _PartitionPlaces
+    call: WindowValue, columns: dict[AttributeId, Vector], positions: _PartitionPlaces
 ) -> Vector:
     if call.function in RANKS:
-        return _rank(call.function, places)
+        return _rank(call.function, positions)
     assert call.argument is not None, "a value of another row"
-    argument = columns[call.argument].take(places.copies)
+    argument = columns[call.argument].take(positions.copies)
     wanted = np.arange(len(argument)) + call.ahead
-    is_there = (wanted >= places.first) & (wanted < places.end)
+    is_there = (wanted >= positions.first) & (wanted < positions.end)
     if call.otherwise is None:
         otherwise = all_null(argument.type, len(argument))
     else:
-        otherwise = columns[call.otherwise].take(places.copies)
+        otherwise = columns[call.otherwise].take(positions.copies)
     beyond = np.arange(len(argument)) + len(argument)
     return concat([argument, otherwise]).take(np.where(is_there, wanted, beyond))
 

@@ -32,10 +32,7 @@ NUMBER, TEXT = AttributeId(0), AttributeId(1)
 def batch() -> Batch:
     valid = np.arange(SIZE) % 3 != 0
     texts = pa.array([f"t{at}" for at in range(SIZE)], pa.large_string())
-    columns = {
-        NUMBER: Vector(LONG, np.arange(SIZE), valid, None),
-        TEXT: Vector(STRING, texts),
-    }
+    columns = {NUMBER: Vector(LONG, np.arange(SIZE), valid, None), TEXT: Vector(STRING, texts)}
     return Batch(columns, np.arange(SIZE) + 1, (RowTags(np.arange(SIZE, dtype=np.int32)),))
 
 

@@ -21,7 +21,7 @@ from impctl.engine.batch import (
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.frontier import Recursion, ToldInTheEnd, apart_in_memory, slots_for
+from impctl.engine.fixpoint.frontier import Recursion, TagsAtEnd, apart_in_memory, slots_for
 from impctl.engine.fixpoint.rows import (
     NUMBER,
     RowNumbers,
@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Derivations by numbers, and those that were stored, in arrays until something asks for one. Rows
-# of a fixpoint have even numbers, leaves odd ones. Law: the rows that stored derivations make are
-# found by rounds, and of each row one derivation is chosen whose rows came in earlier rounds:
-# what is made of chosen ones alone has an end. A derivation that was handed out is no longer
-# asleep; which ones were chosen stays known. Cost: a start sorts the derivations and takes a
-# round for each level of them; afterwards what is asked for, plus a binary search.
+# Derivations by numbers; stored ones stay in arrays until needed. Rows of a fixpoint have even
+# numbers, leaves odd ones. Law: the rows that stored derivations give are found in rounds, and for
+# each row one derivation from rows of earlier rounds is chosen: following chosen ones ends. A
+# derivation that was returned is no longer asleep; the choices stay known. Cost: a start sorts the
+# derivations, with a round per level; afterwards the requested ones, plus a binary search.
 
 
 class Grounded(Struct, frozen=True):
@@ -84,37 +83,36 @@ class LazyDerivations:
         waits_for = ((parts >= 0) & (parts % 2 == 0)).sum(axis=1)
         self._choose(np.searchsorted(self._rows, heads), waits_for)
 
-    def _choose(self, places: Ints, waits_for: Ints) -> None:
-        """Choose round by round; `places` are those of the heads, `waits_for` the number of rows
+    def _choose(self, positions: Ints, waits_for: Ints) -> None:
+        """Choose round by round; `positions` are those of the heads, `waits_for` the number of rows
         that each derivation still waits for."""
         ready = (waits_for == 0).nonzero()[0]
         while len(ready):
-            ready = ready[self._chosen[places[ready]] < 0]
-            came, first = np.unique(places[ready], return_index=True)
+            ready = ready[self._chosen[positions[ready]] < 0]
+            came, first = np.unique(positions[ready], return_index=True)
             self._chosen[came] = ready[first]
             used, counts = np.unique(self._of_part.of(self._rows[came]), return_counts=True)
             waits_for[used] -= counts
             ready = used[waits_for[used] == 0]
 
     def rows(self) -> Ints:
-        """The derived rows, ascending."""
         return self._rows[self._chosen >= 0]
 
     def chosen(self, row: int) -> Grounded:
-        place = int(np.searchsorted(self._rows, row))
-        (result,) = grounded(self._numbers[self._chosen[place]][None])
+        position = int(np.searchsorted(self._rows, row))
+        (result,) = grounded(self._numbers[self._chosen[position]][None])
         return result
 
     def made_of(self, leaf: int) -> set[int]:
         """The rows whose chosen derivations use a leaf, directly or not. Cost: these rows."""
-        result, asked = set[int](), np.array([leaf], dtype=np.int64)
-        while len(asked):
-            used = self._of_part.of(asked)
+        result, requested = set[int](), np.array([leaf], dtype=np.int64)
+        while len(requested):
+            used = self._of_part.of(requested)
             heads = self._numbers[used, 0]
             is_chosen = self._chosen[np.searchsorted(self._rows, heads)] == used
             new = set(heads[is_chosen].tolist()) - result
             result |= new
-            asked = np.array(sorted(new), dtype=np.int64)
+            requested = np.array(sorted(new), dtype=np.int64)
         return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
@@ -124,8 +122,8 @@ class LazyDerivations:
         """Hand out the derivations that use a row or a leaf."""
         return self._taken(np.unique(self._of_part.of(np.array([number]))))
 
-    def _taken(self, places: Ints) -> list[Grounded]:
-        here = places[self._is_here[places]]
+    def _taken(self, positions: Ints) -> list[Grounded]:
+        here = positions[self._is_here[positions]]
         self._is_here[here] = False
         return grounded(self._numbers[here])
 
@@ -144,16 +142,16 @@ class _ValuePlaces:
         self.values: Ints = values[order]
         self._owners: Ints = order if owners is None else owners[order]
 
-    def of(self, asked: Ints) -> Ints:
+    def of(self, requested: Ints) -> Ints:
         """The owners of these values, each as often as it has the value."""
-        first = np.searchsorted(self.values, asked, "left")
-        last = np.searchsorted(self.values, asked, "right")
+        first = np.searchsorted(self.values, requested, "left")
+        last = np.searchsorted(self.values, requested, "right")
         result: Ints = self._owners[slice_positions(first, last)[0]]
         return result
 
 
-# The fewest variables that make a decision diagram true. Law: of a monotone function no fewer
-# variables make it true. Cost: its nodes, each looked at once.
+# The fewest variables that make a monotone decision diagram true. Cost: its nodes, each visited
+# once.
 
 _Fewest = tuple[int, tuple[int, ...] | None]
 """The number of variables, and which; None where nothing makes it true."""
@@ -188,21 +186,18 @@ def _better(node: Any, high: _Fewest, low: _Fewest) -> _Fewest:
     return high[0] + 1, (*high[1], node.node_var())
 
 
-# Derivations of a fixpoint's rows as rows of their own: from a head to each of its bodies. Law:
-# for every derivation whose bodies are all in the fixpoint there is a row per body, with the
-# number of its head and that of the body, and one with the body `NOTHING` where there is no body.
-# The first of them carries the derivation's ranges, others carry none, so that ranges count once.
-# What came and went in a step is told when it is over, when every head has its number. Cost: the
-# derivations that came or went in the step, sorted once.
+# Derivations of a fixpoint's rows as rows: from a head to each of its bodies. Law: every derivation
+# whose bodies are all in the fixpoint has a row per body, with the numbers of head and body, or one
+# row with the body `NOTHING`. Only its first row carries the derivation's ranges, so they count
+# once. A step's changes are emitted at its end, when every head has its number. Cost: the
+# derivations that came or went, sorted once.
 
-HEAD, BODY = "impctl/head", "impctl/body"
-"""Columns of a derivation row, both numbers."""
-NOTHING = 0
-"""The body of a derivation from nothing: no row's number."""
+HEAD, BODY = "impctl/head", "impctl/body"  # Columns of a derivation row, both numbers
+NOTHING = 0  # The body of a derivation from nothing: no row's number
 _SLOT = "impctl/slot"
 
 
-class HeadsAndBodies(ToldInTheEnd):
+class HeadsAndBodies(TagsAtEnd):
     """Of derivations with heads of `columns`, and in the columns `bodies` the bodies' numbers."""
 
     def __init__(
@@ -228,10 +223,10 @@ class HeadsAndBodies(ToldInTheEnd):
             raise disagreement(
                 "A derivation in WITH RECURSIVE belongs to a row that does not exist"
             )
-        for at, name in enumerate(self._bodies or ("",)):
+        for index, name in enumerate(self._bodies or ("",)):
             bodies = noted.columns[name].values if self._bodies else np.zeros_like(heads)
             columns = {HEAD: Vector(LONG, heads), BODY: Vector(LONG, bodies)}
-            if at == 0:
+            if index == 0:
                 self.keep(Batch(columns, noted.weights, noted.tags))
                 continue
             tags = tuple(no_ranges(len(noted)) for _ in noted.tags)
@@ -246,33 +241,28 @@ class HeadsAndBodies(ToldInTheEnd):
         return Batch(columns, batch.weights, batch.tags)
 
 
-# Absorption provenance: of each row of a fixpoint the function of table rows that it depends on.
+# Absorption provenance: for each row of a fixpoint, the function of table rows that it depends on.
 # Identity: P(t) is the OR over the derivations of t of the AND of their bodies' functions and of
-# their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are
-# monotone and kept as decision diagrams, which absorb what derives nothing new; rows of tables
-# that go are variables set to false (a universal quantification over them, which for monotone
-# functions is the same), so circles never keep a row (Liu et al., *Recursive Computation of
-# Regions and Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
-# Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
-# with, and keeps its other derivations until that is false; then the next of these is, and only a
-# row that has none left goes. T is the same; a lazy function may know too few ways, never one too
-# many. State: derivations, functions, the index. Cost: eager, the changes of functions, which may
-# be exponentially large; lazy, the rows whose function mentions what went. Lazy functions of
-# derivations that were taken up are made when something asks for them, with those of rows that
-# they use. Leaves are told apart by who calls: equal rows of a table are as many leaves as there
-# are copies. A leaf that went may come again: its derivations are new ones then. Not to be
-# confused with the default, which keeps ranks (`engine.fixpoint.fixpoint`): it cannot tell which
-# rows of tables a row needs.
+# their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are monotone
+# decision diagrams, which absorb redundant derivations. Deleted table rows are variables set to
+# false (universal quantification, which is the same for monotone functions), so cycles never keep a
+# row (Liu et al., *Recursive Computation of Regions and Connectivity in Networks*, 2009). The rows
+# that depend on each variable are indexed. EAGER ships the whole function whenever it changes. LAZY
+# ships what a row came with and keeps other derivations; the next of these is used when that is
+# false, and a row without any goes. T is the same; a lazy function may miss derivations, but never
+# has a wrong one. State: derivations, functions, the index. Cost: eager, the changes of functions,
+# which may be exponentially large; lazy, the rows whose function contains a deleted variable. After
+# a restart, lazy functions are computed on request, with those of the rows they use. The caller
+# tells leaves apart: equal table rows are as many leaves as copies. A leaf that returns has new
+# derivations. The default, ranks (`engine.fixpoint.fixpoint`), cannot tell which table rows a row
+# needs.
 
-NODES = 5_000_000
-"""Maximal nodes of decision diagrams; some 100 MB."""
-PROVENANCE_TOO_LARGE = "provenance_too_large"
-"""The error code where there are more."""
+NODES = 5_000_000  # Maximal nodes of decision diagrams; some 100 MB
+PROVENANCE_TOO_LARGE = "provenance_too_large"  # The error code where there are more
 EXTRA_MISSING = "extra_missing"
 """The error code where the package of decision diagrams is not installed."""
 PACKAGE = "oxidd"
-_CACHE = 1 << 20
-"""Cached results of operations on functions."""
+_CACHE = 1 << 20  # Cached results of operations on functions
 
 _Function = Any
 
@@ -320,15 +310,11 @@ class Absorption:
         self._free: list[int] = []
         self._mentions: dict[int, set[int]] = {}
         """The leaves that the function of a row may mention."""
-        self._mentioned_by: dict[int, set[int]] = {}
-        """The rows whose function may mention a leaf."""
+        self._mentioned_by: dict[int, set[int]] = {}  # The rows whose function may mention a leaf
 
     def take_up(self, numbers: Ints) -> None:
         """Restore the derivations of an earlier instance, before any others: shape (derivations, 1
-        + numbers of one), as for `grounded`.
-
-        Lazy functions are made when they are needed.
-        """
+        + numbers of one), as for `grounded`. Lazy functions are made when they are needed."""
         if self._ship is Shipping.EAGER:
             self.step((), grounded(numbers))
             return
@@ -340,27 +326,25 @@ class Absorption:
         return self._functions.keys() | self._sleepers
 
     def step(
-        self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
+        self, deleted: Iterable[int] = (), inserted: Iterable[Grounded] = ()
     ) -> tuple[set[int], set[int]]:
         """Apply deleted leaves and inserted derivations; the rows inserted and those deleted.
-
         Insertions come first, so that no row is deleted that has another derivation. A deleted row
         takes the derivations that use it along: a caller that feeds rows back as derivations sends
-        these again once the row is inserted again.
-        """
-        entered = self._add(came)
-        gone = set(went)
+        these again once the row is inserted again."""
+        entered = self._add(inserted)
+        gone = set(deleted)
         after = self._without(gone)
         left = after.rows_gone
         for leaf in gone:
-            for one in list(self._using(self._of_leaf, leaf)):
-                self._forget(one)
+            for derivation in list(self._using(self._of_leaf, leaf)):
+                self._forget(derivation)
         for row, function in after.functions.items():
             if row in left:
                 del self._functions[row]
                 self._mention(row, set())
-                for one in list(self._using(self._used_by, row)):
-                    self._forget(one)
+                for derivation in list(self._using(self._used_by, row)):
+                    self._forget(derivation)
             else:
                 self._functions[row] = function
                 self._mention(row, after.mentions[row])
@@ -389,21 +373,19 @@ class Absorption:
         return after
 
     def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
-        """Give rows without a function that of another derivation, as far as there is any.
-
-        Done before any row is deleted: otherwise rows would be reported as deleted and inserted
-        again at once.
-        """
+        """Give rows without a function that of another derivation, as far as there is any. Done
+        before any row is deleted: otherwise rows would be reported as deleted and inserted again at
+        once."""
         left = sorted(after.rows_gone)
         while left:
             row = left.pop()
             if after.functions[row].satisfiable():
                 continue
-            one = self._other(row, after, gone)
-            if one is None:
+            derivation = self._other(row, after, gone)
+            if derivation is None:
                 continue
-            after.functions[row] = self._product(one, after.functions)
-            after.mentions[row] = self._leaves_of(one, after.mentions)
+            after.functions[row] = self._product(derivation, after.functions)
+            after.mentions[row] = self._leaves_of(derivation, after.mentions)
             # The rows that use it may be derived again.
             left += [
                 user.head
@@ -414,57 +396,63 @@ class Absorption:
     def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
         if self._asleep is not None:
             self._remember_all(self._asleep.take_of_head(row))
-        for one in self._derivations.get(row, ()):
+        for derivation in self._derivations.get(row, ()):
             is_whole = all(
                 body not in after.functions or after.functions[body].satisfiable()
-                for body in one.bodies
+                for body in derivation.bodies
             )
-            if is_whole and self._is_there(one) and not any(leaf in gone for leaf in one.leaves):
-                return one
+            if (
+                is_whole
+                and self._is_there(derivation)
+                and not any(leaf in gone for leaf in derivation.leaves)
+            ):
+                return derivation
         return None
 
     # Inserted derivations.
 
-    def _add(self, came: Iterable[Grounded]) -> set[int]:
+    def _add(self, inserted: Iterable[Grounded]) -> set[int]:
         """Add these derivations; the rows that they insert."""
         work: list[Grounded] = []
-        for one in came:
-            self._remember(one)
-            work.append(one)
+        for derivation in inserted:
+            self._remember(derivation)
+            work.append(derivation)
         entered: set[int] = set()
-        at = 0
-        while at < len(work):
-            one = work[at]
-            at += 1
-            if not self._is_there(one) or one.head in self._sleepers:
+        index = 0
+        while index < len(work):
+            derivation = work[index]
+            index += 1
+            if not self._is_there(derivation) or derivation.head in self._sleepers:
                 continue
-            known = self._functions.get(one.head)
+            known = self._functions.get(derivation.head)
             if known is not None and self._ship is Shipping.LAZY:
                 continue
-            made = self._product(one, {})
+            made = self._product(derivation, {})
             function = made if known is None else self._within(known.__or__, made)
             if known is not None and function == known:
                 continue
-            self._functions[one.head] = function
-            leaves = self._leaves_of(one, {})
-            self._mention(one.head, leaves.union(self._mentions.get(one.head, ())))
+            self._functions[derivation.head] = function
+            leaves = self._leaves_of(derivation, {})
+            self._mention(derivation.head, leaves.union(self._mentions.get(derivation.head, ())))
             if known is None:
-                entered.add(one.head)
-            work += self._used_by.get(one.head, ())
+                entered.add(derivation.head)
+            work += self._used_by.get(derivation.head, ())
         return entered
 
-    def _is_there(self, one: Grounded) -> bool:
-        return all(body in self._functions or body in self._sleepers for body in one.bodies)
+    def _is_there(self, derivation: Grounded) -> bool:
+        return all(body in self._functions or body in self._sleepers for body in derivation.bodies)
 
-    def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
+    def _leaves_of(self, derivation: Grounded, others: Mapping[int, set[int]]) -> set[int]:
         """The leaves that the function of a derivation may mention; `_product` comes before."""
-        bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
-        return set(one.leaves).union(*bodies)
+        bodies = (others.get(body, self._mentions.get(body, set())) for body in derivation.bodies)
+        return set(derivation.leaves).union(*bodies)
 
-    def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
+    def _product(self, derivation: Grounded, others: Mapping[int, _Function]) -> _Function:
         """The function of a derivation; bodies in `others` have those functions."""
-        parts = [others[body] if body in others else self._function(body) for body in one.bodies]
-        return self._all_of([*parts, *map(self._variable, one.leaves)])
+        parts = [
+            others[body] if body in others else self._function(body) for body in derivation.bodies
+        ]
+        return self._all_of([*parts, *map(self._variable, derivation.leaves)])
 
     # Restored derivations.
 
@@ -476,21 +464,19 @@ class Absorption:
                 left.pop()
                 continue
             assert self._asleep is not None, "where rows were loaded"
-            one = self._asleep.chosen(row_left)
-            first = [body for body in one.bodies if body in self._sleepers]
+            derivation = self._asleep.chosen(row_left)
+            first = [body for body in derivation.bodies if body in self._sleepers]
             left += first
             if not first:
                 self._sleepers.remove(row_left)
-                self._functions[row_left] = self._product(one, {})
-                self._mention(row_left, self._leaves_of(one, {}))
+                self._functions[row_left] = self._product(derivation, {})
+                self._mention(row_left, self._leaves_of(derivation, {}))
         return self._functions[row]
 
     def _wake_all_of(self, leaf: int) -> None:
-        """Make the functions that mention a leaf.
-
-        A row without a function lives by chosen derivations. Whatever changes the function of a row
-        it uses makes its function too, since that mentions the same leaf.
-        """
+        """Make the functions that mention a leaf. A row without a function lives by chosen
+        derivations. Whatever changes the function of a row it uses makes its function too, since
+        that mentions the same leaf."""
         if self._asleep is not None:
             for row in sorted(self._asleep.made_of(leaf) & self._sleepers):
                 self._function(row)
@@ -502,27 +488,27 @@ class Absorption:
         return index.get(number, ())
 
     def _remember_all(self, derivations: Iterable[Grounded]) -> None:
-        for one in derivations:
-            self._remember(one)
+        for derivation in derivations:
+            self._remember(derivation)
 
     # Indexes of derivations and leaves.
 
-    def _remember(self, one: Grounded) -> None:
-        self._derivations.setdefault(one.head, {})[one] = None
-        for body in one.bodies:
-            self._used_by.setdefault(body, {})[one] = None
-        for leaf in one.leaves:
-            self._of_leaf.setdefault(leaf, {})[one] = None
+    def _remember(self, derivation: Grounded) -> None:
+        self._derivations.setdefault(derivation.head, {})[derivation] = None
+        for body in derivation.bodies:
+            self._used_by.setdefault(body, {})[derivation] = None
+        for leaf in derivation.leaves:
+            self._of_leaf.setdefault(leaf, {})[derivation] = None
 
-    def _forget(self, one: Grounded) -> None:
+    def _forget(self, derivation: Grounded) -> None:
         for index, keys in (
-            (self._derivations, (one.head,)),
-            (self._used_by, one.bodies),
-            (self._of_leaf, one.leaves),
+            (self._derivations, (derivation.head,)),
+            (self._used_by, derivation.bodies),
+            (self._of_leaf, derivation.leaves),
         ):
             for key in keys:
                 result = index.get(key, {})
-                result.pop(one, None)
+                result.pop(derivation, None)
                 if not result:
                     index.pop(key, None)
 
@@ -538,21 +524,21 @@ class Absorption:
             self._mentions.pop(row, None)
 
     def _variable(self, leaf: int) -> _Function:
-        place = self._variables.get(leaf)
-        if place is None:
-            place = self._free.pop() if self._free else self._manager.add_vars(1)[0]
-            self._variables[leaf] = place
-            self._leaf_of[place] = leaf
+        position = self._variables.get(leaf)
+        if position is None:
+            position = self._free.pop() if self._free else self._manager.add_vars(1)[0]
+            self._variables[leaf] = position
+            self._leaf_of[position] = leaf
             self._mentioned_by.setdefault(leaf, set())
-        return self._within(self._manager.var, place)
+        return self._within(self._manager.var, position)
 
     def _release(self, leaf: int) -> None:
         """Free a variable that no function mentions, for another leaf."""
-        place = self._variables.pop(leaf, None)
-        if place is not None:
+        position = self._variables.pop(leaf, None)
+        if position is not None:
             assert not self._mentioned_by.pop(leaf), "every function that mentions it was changed"
-            del self._leaf_of[place]
-            self._free.append(place)
+            del self._leaf_of[position]
+            self._free.append(position)
 
     # Functions.
 
@@ -561,13 +547,13 @@ class Absorption:
         the row's whole function was handed on. Cost: the nodes of the row's function."""
         chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
-        leaves = frozenset(self._leaf_of[place] for place in chosen)
+        leaves = frozenset(self._leaf_of[position] for position in chosen)
         return leaves, self._ship is Shipping.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         result = self._manager.true()
-        for one in functions:
-            result = self._within(result.__and__, one)
+        for function in functions:
+            result = self._within(result.__and__, function)
         return result
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
@@ -611,22 +597,18 @@ def _manager(nodes: int) -> Any:
     return BDDManager(nodes, _CACHE, 1)
 
 
-# A fixpoint kept by what its rows are derived from, instead of by ranks. Identity, input and
-# output are those of a fixpoint (`operators.fixpoint`): T = base + step(T, tables), and the
-# change is the rows that came into T and went out of it. Method: absorption
-# (`engine.fixpoint.absorption`): rows have functions of the rows that they stem from, and one
-# whose function becomes false goes. All that derives rows stands in the step, the base too: what
-# it derives of no row of T. Its inputs are ingredients whose rows are the leaves; each row has a
-# number, and what is derived of it brings the number along. What comes is followed to its end
-# before anything goes, so that no row leaves that has a ground again. Told are the same
-# derivations as those of a fixpoint by ranks, with the same weights: sketches and their counts
-# are equal. State: the leaves and the rows of T with their numbers, the derivations whose bodies
-# are in T by numbers, what the step's operators keep. Functions are not stored but found again
-# from these: lazy ones where a change touches them, and such a one may then know another way;
-# whole ones all by the first step after a restart. Cost: that of `absorption`, some microseconds
-# per derivation that came or went. Once after a restart all derivations are sorted and gone
-# through by rounds, in arrays (a chain takes a round for each of its rows), and where functions
-# are whole each takes some microseconds.
+# A fixpoint whose rows are kept by absorption instead of ranks. Identity, input and output are
+# those of `engine.fixpoint.fixpoint`: T = base + step(T, tables), and the change is the rows that
+# entered and left T. A row whose function of table rows becomes false goes. The step contains the
+# base too, as derivations without bodies. The leaves are the rows of the step's inputs; each row
+# has a number that its derivations carry. Insertions are followed to the end before deletions, so
+# no row that is derived again leaves. Emitted derivations and weights, and so sketches and counts,
+# equal those of a fixpoint by ranks. State: the leaves and the rows of T with their numbers, the
+# derivations whose bodies are in T, and the state of the step's operators. Functions are not
+# stored: after a restart lazy ones are computed where a change touches them, and may then know
+# other derivations; whole ones all in the first step. Cost: that of absorption, some microseconds
+# per derivation that came or went. After a restart all derivations are sorted and processed in
+# rounds, in arrays (a chain takes a round per row); whole functions take some microseconds each.
 
 _HEAD = "head"
 _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
@@ -634,10 +616,7 @@ _OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
 
 class Ingredient(Struct, frozen=True):
     """An input whose rows are leaves, identified by `columns`; their numbers go on in the column
-    `number`.
-
-    Rows of no table (`is_leaf` is false) are never deleted.
-    """
+    `number`. Rows of no table (`is_leaf` is false) are never deleted."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     number: AttributeId
@@ -683,26 +662,24 @@ class AbsorbedFixpoint(Recursion):
         )
         self.rows = RowNumbers(f"{name}.rows", columns)
         self.leaves = tuple(
-            RowNumbers(f"{name}.leaves{at}", ingredient.columns)
-            for at, ingredient in enumerate(ingredients)
+            RowNumbers(f"{name}.leaves{index}", ingredient.columns)
+            for index, ingredient in enumerate(ingredients)
         )
         held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
         self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
         self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
         self._given = {self._rows_given: 0, self._leaves_given: 0}
         self._by_number = RowsByNumber(columns, number)
-        self._absorption: Absorption | None = None
-        """None until it is built from the stored state."""
-        self._gone: set[int] = set()
-        """Leaves deleted while the circuit fills."""
-        self._told: list[Batch] = []
+        self._absorption: Absorption | None = None  # None until it is built from the stored state
+        self._gone: set[int] = set()  # Leaves deleted while the circuit fills
+        self._report: list[Batch] = []
 
     def end_by(self, limits: Limits) -> None:
         self.limits = limits
 
     def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows inserted and deleted; None while the circuit fills."""
-        numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
+        numbered = [self._numbered(index, batch) for index, batch in enumerate(ingredients)]
         result = self._step.step(None, *numbered)
         result = result if result is not None and len(result) else None
         if self._is_filling:
@@ -710,13 +687,13 @@ class AbsorbedFixpoint(Recursion):
             return None
         return self._changed(None, (), result)
 
-    def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
+    def _numbered(self, index: int, batch: Batch | None) -> Batch | None:
         if batch is None or not len(batch):
             return None
-        ingredient = self.ingredients[at]
+        ingredient = self.ingredients[index]
         if ingredient.is_leaf:
             own = [batch.columns[name] for name, _ in ingredient.columns]
-            result = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
+            result = self.leaves[index].counted(own, batch.weights, self._fresh_leaves)
             self._gone.update(result.gone.tolist())
             numbers = result.numbers
         else:
@@ -730,7 +707,7 @@ class AbsorbedFixpoint(Recursion):
         assert base is None, "all that derives rows stands in the step"
         held = self._held()
         gone, self._gone = self._gone, set()
-        self._told = []
+        self._report = []
         moves = _Moves()
         came = self._came(moves, waiting)
         self._check(moves, gone)
@@ -745,7 +722,9 @@ class AbsorbedFixpoint(Recursion):
         if left:
             self._count -= len(left)
             self._came(moves, self._stepped(self._by_number.rows([*left], -1)))
-        self._keep(moves)
+        if moves.noted:
+            noted = consolidated(stacked_batches(moves.noted))
+            self._made.add(noted, self._made.codes_of(noted))
         return self._net(moves.entered, left)
 
     def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
@@ -754,12 +733,12 @@ class AbsorbedFixpoint(Recursion):
         if batch is None or not len(batch):
             return []
         if any(self._accesses):
-            self._told.append(Batch({}, batch.weights, batch.tags))
+            self._report.append(Batch({}, batch.weights, batch.tags))
         keys, known, owners = self.rows.found(
             [batch.columns[name] for name, _ in self.columns], len(batch)
         )
         new = (known < 0).nonzero()[0]
-        known[new] = self._fresh_rows(len(new))
+        known[new] = 2 * self._fresh(self._rows_given, len(new))
         parts = {_HEAD: Vector(LONG, known[owners])}
         for name in self._bodies:
             column = batch.columns[name]
@@ -769,9 +748,9 @@ class AbsorbedFixpoint(Recursion):
             # A row without a present derivation is not inserted, and its number is never used.
             heads = noted.columns[_HEAD].values[noted.weights > 0]
             new = new[np.isin(known[new], heads)]
-            own = [column.take(new) for column in keys]
-            self.rows.put(own, known[new], 1)
-            self._by_number.put(own, known[new], 1)
+            columns = [column.take(new) for column in keys]
+            self.rows.put(columns, known[new], 1)
+            self._by_number.put(columns, known[new], 1)
         moves.noted.append(noted)
         return grounded(_matrix(noted.keep(noted.weights > 0)))
 
@@ -780,7 +759,9 @@ class AbsorbedFixpoint(Recursion):
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
             is_open = [
-                at for at, one in enumerate(grounded(_matrix(less))) if gone.isdisjoint(one.leaves)
+                index
+                for index, derivation in enumerate(grounded(_matrix(less)))
+                if gone.isdisjoint(derivation.leaves)
             ]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
@@ -789,9 +770,9 @@ class AbsorbedFixpoint(Recursion):
         """Check that each head of these derivations, some of which were deleted, has others
         left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
-        asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
-        codes = self._made.codes_of(asked)
-        before = self._made.find(codes, [asked.columns[_HEAD]]).rows
+        requested = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
+        codes = self._made.codes_of(requested)
+        before = self._made.find(codes, [requested.columns[_HEAD]]).rows
         after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
@@ -800,35 +781,27 @@ class AbsorbedFixpoint(Recursion):
                 "exist"
             )
 
-    def _keep(self, moves: _Moves) -> None:
-        if moves.noted:
-            noted = consolidated(stacked_batches(moves.noted))
-            self._made.add(noted, self._made.codes_of(noted))
-
     def _net(self, entered: set[int], left: set[int]) -> Batch:
         """The net change of the rows; deleted rows lose their numbers."""
-        came = self._by_number.rows([*(entered - left)], 1)
-        went = self._by_number.rows([*(left - entered)], -1)
+        inserted = self._by_number.rows([*(entered - left)], 1)
+        deleted = self._by_number.rows([*(left - entered)], -1)
         if left:
             gone = self._by_number.rows([*left], -1)
-            own = [gone.columns[name] for name, _ in self.columns]
-            self.rows.put(own, gone.columns[self._stamp].values, -1)
-            self._by_number.put(own, gone.columns[self._stamp].values, -1)
-        return self._without_numbers(stacked_or_empty((came, went), 0))
+            columns = [gone.columns[name] for name, _ in self.columns]
+            self.rows.put(columns, gone.columns[self._stamp].values, -1)
+            self._by_number.put(columns, gone.columns[self._stamp].values, -1)
+        return self._without_numbers(stacked_or_empty((inserted, deleted), 0))
 
     def _without_numbers(self, rows: Batch) -> Batch:
         if not len(rows):
             return empty_batch(0)
         return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags."""
-        return stacked_or_empty(self._told, sum(self._accesses))
+        return stacked_or_empty(self._report, sum(self._accesses))
 
     # Numbers.
-
-    def _fresh_rows(self, count: int) -> Ints:
-        return 2 * self._fresh(self._rows_given, count)
 
     def _fresh_leaves(self, count: int) -> Ints:
         return 2 * self._fresh(self._leaves_given, count) + 1
@@ -852,15 +825,17 @@ class AbsorbedFixpoint(Recursion):
 
     def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
         """CountBelowZeroError where the stored derivations derive other rows than are stored."""
-        own, numbers = [rows.columns[name] for name, _ in self.columns], rows.columns[NUMBER].values
-        self._by_number.put(own, numbers, 1)
+        columns, numbers = (
+            [rows.columns[name] for name, _ in self.columns],
+            rows.columns[NUMBER].values,
+        )
+        self._by_number.put(columns, numbers, 1)
         absorption.take_up(self.numbers())
         if set(absorption.rows) != set(numbers.tolist()):
             raise disagreement(_OTHER_ROWS)
 
     @property
     def absorption(self) -> Absorption:
-        """The functions of the rows of T, by their numbers."""
         return self._held()
 
     def numbers(self) -> Ints:
@@ -888,7 +863,6 @@ class AbsorbedFixpoint(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self._without_numbers(self.rows.whole())
 
 

@@ -53,15 +53,14 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# A step of a fixpoint that goes on from a key's value to other keys' by what a table adds. Law:
-# only what is surely that is taken for it: rows are a key and its value, one for each key that is
-# there; a step joins their key with a table's, and the rows derived have a key of the table and
-# the value more or less what stands in a column of it, a constant, or both. `offset` is told in
-# the order of values, where the least is best: of MAX a value that falls is one that grows there.
+# A step that derives other keys' values from a key's value and a table. Law: only recognized where
+# this is certain: rows are a key and its value, one per key; the step joins the key with a table,
+# and a derived row has a key of the table and the value plus or minus a column of it, a constant,
+# or both. `offset` is in the order of values, where the least is best: for MAX a falling value
+# grows there.
 
 _ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
-_MOST = 1 << 50
-"""Constants lie within this: sums of a few of them are far from overflowing."""
+_MOST = 1 << 50  # Constants lie within this: sums of a few of them are far from overflowing
 
 
 class Offset(Struct, frozen=True):
@@ -74,11 +73,9 @@ class Offset(Struct, frozen=True):
 
 
 class ValuedStep(JoinedStep, frozen=True):
-    """The columns of a step by their roles.
-
-    `key` and `value` are columns of the fixpoint, `rows` has for each column of that side the index
-    of the fixpoint's column or its rank; `head` is the table's column with the derived key.
-    """
+    """The columns of a step by their roles. `key` and `value` are columns of the fixpoint, `rows`
+    has for each column of that side the index of the fixpoint's column or its rank; `head` is the
+    table's column with the derived key."""
 
     key: AttributeId
     value: AttributeId
@@ -94,7 +91,6 @@ def valued_step(
     grouped: Grouped,
     rank: AttributeId,
 ) -> ValuedStep | None:
-    """The step as a `ValuedStep`, if it is one."""
     kinds = dict(columns)
     if len(grouped.keys) != 1 or len(grouped.values) != 1 or len(kinds) != 2:
         return None
@@ -116,7 +112,7 @@ def valued_step(
     if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
         return None
     keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
-    if [own.get(one) for one in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
+    if [own.get(name) for name in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
         return None
     if len(keys) != 2 or head.id not in of_table:
         return None
@@ -200,29 +196,25 @@ class _Projections:
         return _Sum(result.own, other.id, sign, result.constant)
 
 
-# The keys that one step touches and their values, where a fixpoint keeps one value of each. Law:
-# a key has one slot, from 0 on, and there its value, rank and low as they are and as they were
-# before the step; all in the order of values, where the least is best, `NONE` for a key that is
-# not there. Nothing that is held changes meanwhile: who gives up leaves no trace but here. Only
-# of whole numbers that are not NULL and far from overflowing: else `NotIntegerStepError`. What
-# was found out may serve the next step, for as long as nobody else changes what is held: whoever
-# has these rows sees to that. Memory: 116 bytes a key. Cost: a look-up of each key, and another
-# where its rank is asked for.
+# The keys that one step touches and their values, where a fixpoint keeps one value per key. Law: a
+# key has one slot, from 0 up, with its value, rank and low as they are and as they were before the
+# step, in the order of values (the least is best; `NONE` for an absent key). Stored state does not
+# change meanwhile, so giving up leaves no trace. Only for integers that are not NULL and far from
+# overflow, else `NotIntegerStepError`. Results may serve the next step only while nobody else
+# changes the stored state, which the owner of these rows ensures. Memory: 116 bytes a key. Cost: a
+# lookup per key, and another where its rank is needed.
 
-# What keys lead to by a table's rows, each looked for once in a step. Law: a link is a row of the
-# table as the step leaves it, from its key to its head's, with what it adds; rows that came and
-# went are held apart, so that the table itself is as it was. Those of one key lie side by side
-# for as long as the step lasts. Of rows that are equal or cancel one has their sum as `net`, the
-# others 0. Nothing is taken away from a value: else `NotIntegerStepError`, as of NULL. Memory: 56
-# bytes each.
+# The links of keys through a table's rows, looked up once per step. Law: a link is a row of the
+# table as after the step, from its key to its head's key, with its offset; changed rows are
+# separate, and the table is as before. The links of a key are adjacent throughout the step. Of rows
+# that are equal or cancel, one has their sum as `net`, the others 0. NULL or a negative offset:
+# `NotIntegerStepError`. Memory: 56 bytes each.
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
 
 
 class Links:
-    """The table's rows and their changes."""
-
     def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
         self._step, self._rows = step, rows
         self._changed = changed
@@ -258,7 +250,6 @@ class Links:
 
     @property
     def linked(self) -> Ints:
-        """The slots of all keys looked up."""
         return np.concatenate(self._linked) if self._linked else _NOTHING
 
     def offsets(self, rows: Batch) -> Ints:
@@ -362,27 +353,19 @@ def _sum_up(result: Ints) -> None:
     result[NET, order[starts]] = sums
 
 
-NONE = INT64_MAX
-"""The value of a key that has none."""
-MOST = 1 << 60
-"""Bound on values and offsets: sums of both are exact."""
+NONE = INT64_MAX  # The value of a key that has none
+MOST = 1 << 60  # Bound on values and offsets: sums of both are exact
 BEST, RANKED, COUNTED = range(3)
-WAS = 3
-"""Offset of the old value, rank and low."""
+WAS = 3  # Offset of the old value, rank and low
 KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
 """The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
 end of its rows in the table's largest run, -1 if unknown."""
-MOST_AT_HAND = 1 << 20
-"""Keys up to which all keys are kept between steps: some 120 MB."""
-_MOST_WAITING = 64
-"""Steps whose changes wait at most."""
-_MANY_ROWS = 1 << 16
-"""Rows of a run from which the positions of a key's rows are remembered."""
+MOST_AT_HAND = 1 << 20  # Keys up to which all keys are kept between steps: some 120 MB
+_MOST_WAITING = 64  # Steps whose changes wait at most
+_MANY_ROWS = 1 << 16  # Rows of a run from which the positions of a key's rows are remembered
 _ROOM = 16
-_DENSE = 4
-"""Numbers per key up to which keys count as dense."""
-_FEW = 8
-"""New keys, per key, up to which they are searched apart before all are sorted together."""
+_DENSE = 4  # Numbers per key up to which keys count as dense
+_FEW = 8  # New keys, per key, up to which they are searched apart before all are sorted together
 
 
 class NotIntegerStepError(Exception):
@@ -392,8 +375,8 @@ class NotIntegerStepError(Exception):
 class ValuedRows:
     """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
-    def __init__(self, held: BestFixpointRows, step: ValuedStep) -> None:
-        self.held, self.step = held, step
+    def __init__(self, stored: BestFixpointRows, step: ValuedStep) -> None:
+        self.held, self.step = stored, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
         self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
@@ -403,10 +386,8 @@ class ValuedRows:
         self._places: Numbers | None = None
         self._least = 0
         self._derived, self.table_views = Views(), Views()
-        self._run: IndexRun | None = None
-        """The run of the table whose row positions are remembered."""
-        self._waiting = 0
-        """Steps whose changes may wait to be sorted in."""
+        self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
+        self._waiting = 0  # Steps whose changes may wait to be sorted in
 
     # Between steps.
 
@@ -450,10 +431,10 @@ class ValuedRows:
         """The slots of keys in any order, with repetitions; shape (n,)."""
         if self._direct is None:
             return self._sorted_slots(keys)
-        places = keys - self._least
-        slots = self._direct.take(places, mode="clip").astype(np.int64)
+        positions = keys - self._least
+        slots = self._direct.take(positions, mode="clip").astype(np.int64)
         # What lies below the least of them wraps to a place that is not there either.
-        is_new = (slots < 0) | (places.view(np.uint64) >= len(self._direct))
+        is_new = (slots < 0) | (positions.view(np.uint64) >= len(self._direct))
         if is_new.any():
             slots[is_new] = self._sorted_slots(keys[is_new])
         return slots
@@ -468,13 +449,13 @@ class ValuedRows:
     def _sorted_slots(self, keys: Ints) -> Ints:
         slots = np.empty(len(keys), dtype=np.int64)
         rest: Ints | None = None
-        for codes, held in (self._many, self._few):
+        for codes, stored in (self._many, self._few):
             if not len(codes):
                 continue
-            asked = keys if rest is None else keys[rest]
-            places = codes.searchsorted(asked)
-            result = held.take(places, mode="clip")
-            is_new = codes.take(places, mode="clip") != asked
+            requested = keys if rest is None else keys[rest]
+            positions = codes.searchsorted(requested)
+            result = stored.take(positions, mode="clip")
+            is_new = codes.take(positions, mode="clip") != requested
             if rest is None:
                 slots = result
                 rest = is_new.nonzero()[0]
@@ -483,11 +464,11 @@ class ValuedRows:
                 rest = rest[is_new]
             if not len(rest):
                 return slots
-        asked = keys if rest is None else keys[rest]
-        if len(asked):
-            new = distinct_values(asked)
+        requested = keys if rest is None else keys[rest]
+        if len(requested):
+            new = distinct_values(requested)
             slots[slice(None) if rest is None else rest] = self._taken_up(new) + new.searchsorted(
-                asked
+                requested
             )
         return slots
 
@@ -507,12 +488,12 @@ class ValuedRows:
         return start
 
     def _look_up(self, keys: Ints, values: Ints) -> None:
-        held = self.held
-        located = held.best.find(keys, [self._keys(keys)])
+        stored = self.held
+        located = stored.best.find(keys, [self._keys(keys)])
         if not located.parts:
             return
-        best = held.best.gather(located, held.best_names[0])
-        is_there = held.best.gather(located, HAS_COLUMN) > 0
+        best = stored.best.gather(located, stored.best_names[0])
+        is_there = stored.best.gather(located, HAS_COLUMN) > 0
         _check_values(best[is_there])
         values[BEST] = values[WAS + BEST] = np.where(is_there, best, NONE)
         values[KNOWN] = ~is_there
@@ -524,8 +505,8 @@ class ValuedRows:
 
     def spans(self, run: IndexRun, slots: Ints, codes: Ints) -> tuple[Ints, Ints, Ints]:
         """Which of these keys, by position, have rows in a run; start and end of each."""
-        held = 0 if self._run is None else len(self._run)
-        if len(run) < _MANY_ROWS or (self._run is not run and len(run) < held):
+        stored = 0 if self._run is None else len(self._run)
+        if len(run) < _MANY_ROWS or (self._run is not run and len(run) < stored):
             return _spans(run, codes)
         if self._run is not run:
             self._run, self.values[_START] = run, -1
@@ -548,11 +529,11 @@ class ValuedRows:
             return
         slots = distinct_values(slots)
         values[KNOWN, slots] = 1
-        held = self.held
+        stored = self.held
         codes, rows = self.rows(slots, values[WAS + BEST, slots])
-        located = held.inside.find(codes, rows)
-        for at, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
-            values[at, slots] = values[WAS + at, slots] = held.inside.gather(located, name)
+        located = stored.inside.find(codes, rows)
+        for index, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
+            values[index, slots] = values[WAS + index, slots] = stored.inside.gather(located, name)
 
     def are_other(self, slots: Ints) -> Ints:
         """The keys whose value, rank or low changed in this step."""
@@ -566,14 +547,14 @@ class ValuedRows:
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        held, step = self.held, self.step
+        stored, step = self.held, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
-        pairs = zip(held.names, held.kinds, strict=True)
+        pairs = zip(stored.names, stored.kinds, strict=True)
         return [Vector(kind, both[name]) for name, kind in pairs]
 
     def _keys(self, keys: Ints) -> Vector:
-        held = self.held
-        return Vector(held.kinds[held.names.index(self.step.key)], keys)
+        stored = self.held
+        return Vector(stored.kinds[stored.names.index(self.step.key)], keys)
 
     def key_columns(self, keys: Ints) -> list[Vector]:
         return [self._keys(keys)]
@@ -606,14 +587,13 @@ def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
     return asking, first[asking], search(run.pages, run.codes, codes[asking], "right")
 
 
-def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """The keys of both, ascending, with their slots."""
-    if not len(one[0]) or not len(other[0]):
-        return one if len(one[0]) else other
-    keys = np.concatenate([one[0], other[0]])
+def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    if not len(left[0]) or not len(right[0]):
+        return left if len(left[0]) else right
+    keys = np.concatenate([left[0], right[0]])
     # Two sorted parts: NumPy merges them.
     order = np.argsort(keys, kind="stable")
-    return keys[order], np.concatenate([one[1], other[1]])[order]
+    return keys[order], np.concatenate([left[1], right[1]])[order]
 
 
 def _fresh(room: int) -> Ints:
@@ -624,12 +604,12 @@ def _fresh(room: int) -> Ints:
     return result
 
 
-# The groups of a fixpoint's rows that one step touches, as the step has made them so far. Law: a
-# row is *best* if it is derived and one of its values is the least of its group's (or greatest),
-# NULL left out, but where there is nothing else; ties are all best. What a better row beats waits
-# uncounted until that one goes, and what was derived before in a group is looked up once a row
-# may come in there or go out. So a row's derivations are all counted wherever it may be best.
-# Cost: the derivations that came or went; groups whose rows come or go, with all derived in them.
+# The groups that one step of a fixpoint touches. Law: a row is *best* if it is derived and one of
+# its values is its group's least (or greatest); NULL counts only where there is nothing else; ties
+# are all best. Derivations of a beaten row wait uncounted until the better one goes; those from
+# before the step are looked up once rows of the group may enter or leave. So all derivations of a
+# row that may be best are counted. Cost: the derivations that came or went; groups whose rows come
+# or go, with all rows derived in them.
 
 _NAMES = (RANK_COLUMN, LOW_COLUMN)
 _GROUP_CAPACITY = 16
@@ -650,16 +630,16 @@ class _Derived(Struct, frozen=True):
 class TouchedGroups:
     """The groups that one step touches; each has a slot, and so has each row that may be in."""
 
-    def __init__(self, held: BestFixpointRows) -> None:
-        self._held = held
+    def __init__(self, stored: BestFixpointRows) -> None:
+        self._held = stored
         self._groups, self._rows = Slots(), Slots()
         self._values = np.zeros(
-            (_FIRST_VALUE + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+            (_FIRST_VALUE + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
         )
         """By row: rank and low, new and old, weight of its derivations, slot of its group, and for
         each value its order and whether it is set."""
         self._bests = np.zeros(
-            (_FIRST_BEST + 2 * len(held.grouped.values), _GROUP_CAPACITY), np.int64
+            (_FIRST_BEST + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
         )
         """By group: whether its derived rows are loaded, whether it has best rows, and had; and for
         each value the order of the best one, new and old."""
@@ -673,21 +653,19 @@ class TouchedGroups:
 
     def count(self, batch: Batch, rank: AttributeId) -> Ints:
         """Count derivations, with the highest body ranks in a column of that name; the slots of the
-        derived rows, as far as these may be in, now or before.
-
-        CountBelowZeroError where more is deleted than there was.
-        """
-        held = self._held
-        groups = self._groups_of([batch.columns[name] for name in held.names])
+        derived rows, as far as these may be in, now or before. CountBelowZeroError where more is
+        deleted than there was."""
+        stored = self._held
+        groups = self._groups_of([batch.columns[name] for name in stored.names])
         counts = self._counts(batch, groups)
         if not counts.all():
-            names = {name: batch.columns[name] for name in held.names}
+            names = {name: batch.columns[name] for name in stored.names}
             every = _Derived(Batch(names, batch.weights, batch.tags), groups)
             self._beaten.append(every.keep(~counts))
             batch, groups = batch.keep(counts), groups[counts]
             if not len(batch):
                 return groups
-        keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
+        keys, grouping = group_normal([batch.columns[n] for n in stored.names], len(batch))
         slots = self._slots_of(grouping, grouping.leaders(keys), groups[grouping.first])
         index = grouping.index()
         of_rows = slots[index]
@@ -701,7 +679,7 @@ class TouchedGroups:
         if lows.min() < 0 or (every[is_held] < 0).any():
             raise never_held("ways to derive rows")
         self._values[_ALL, slots], self._values[_IS_LOW, slots] = every, lows
-        columns = {name: batch.columns[name] for name in held.names}
+        columns = {name: batch.columns[name] for name in stored.names}
         self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
         return slots
 
@@ -710,13 +688,13 @@ class TouchedGroups:
         beats them."""
         bests = self._bests
         counts: Bools = bests[_HAS, groups] == 0
-        for place, (name, is_greatest) in enumerate(self._held.grouped.values):
+        for position, (name, is_greatest) in enumerate(self._held.grouped.values):
             column = batch.columns[name]
             ranks = ranks_of(column, reverse=is_greatest)
-            is_first = ranks <= bests[_FIRST_BEST + 2 * place, groups]
+            is_first = ranks <= bests[_FIRST_BEST + 2 * position, groups]
             if column.valid is not None:
                 # Where NULL is best there is nothing else.
-                is_null = bests[_FIRST_BEST + 2 * place, groups] == INT64_MAX
+                is_null = bests[_FIRST_BEST + 2 * position, groups] == INT64_MAX
                 is_first = np.where(column.valid, is_first, is_null | self._held.grouped.keeps_null)
             counts |= is_first
         return counts
@@ -730,9 +708,9 @@ class TouchedGroups:
         return slots
 
     def _groups_of(self, rows: Sequence[Vector]) -> Ints:
-        held = self._held
-        own = [rows[held.names.index(key)] for key in held.grouped.keys]
-        keys, grouping = group_normal(own, len(rows[0]))
+        stored = self._held
+        key_columns = [rows[stored.names.index(key)] for key in stored.grouped.keys]
+        keys, grouping = group_normal(key_columns, len(rows[0]))
         leaders = grouping.leaders(keys)
         slots = self._groups.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
@@ -740,14 +718,14 @@ class TouchedGroups:
             codes, rest = grouping.codes[new], [key.take(new) for key in leaders]
             slots[new] = self._groups.add(codes, rest)
             self._bests = _with_room(self._bests, len(self._groups))
-            located = held.best.find(codes, rest)
+            located = stored.best.find(codes, rest)
             if located.parts:
-                result = held.best.gather(located, HAS_COLUMN)
+                result = stored.best.gather(located, HAS_COLUMN)
                 self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
-                for place, name in enumerate(held.best_names):
-                    at = _FIRST_BEST + 2 * place
-                    result = held.best.gather(located, name)
-                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = result
+                for position, name in enumerate(stored.best_names):
+                    index = _FIRST_BEST + 2 * position
+                    result = stored.best.gather(located, name)
+                    self._bests[index, slots[new]] = self._bests[index + 1, slots[new]] = result
         of_rows: Ints = slots[grouping.index()]
         return of_rows
 
@@ -755,10 +733,10 @@ class TouchedGroups:
         groups = groups[self._bests[_IS_HELD, groups] == 0]
         if not len(groups):
             return
-        held = self._held
+        stored = self._held
         self._bests[_IS_HELD, groups] = 1
         codes, groups = self._groups.ordered(groups)
-        result = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        result = stored.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
         if len(result.rows):
             self._found.append(self._counted(_Derived(result.rows, groups[result.owners])))
         every = self._values[: _GROUP + 1, : len(self._rows)]
@@ -794,22 +772,22 @@ class TouchedGroups:
         start, end = int(slots[0]), len(self._rows)
         self._values = _with_room(self._values, end)
         self._values[_GROUP, start:end] = groups
-        held = self._held
-        for place, (name, is_greatest) in enumerate(held.grouped.values):
-            column = keys[held.names.index(name)]
-            at = _FIRST_VALUE + 2 * place
+        stored = self._held
+        for position, (name, is_greatest) in enumerate(stored.grouped.values):
+            column = keys[stored.names.index(name)]
+            index = _FIRST_VALUE + 2 * position
             ranks = ranks_of(column, reverse=is_greatest)
             if column.valid is not None:
                 ranks = np.where(column.valid, ranks, INT64_MAX)
                 self._has_null = self._has_null or not bool(column.valid.all())
-            self._values[at, start:end] = ranks
-            self._values[at + 1, start:end] = column.validity()
-        located = held.inside.find(codes, keys)
+            self._values[index, start:end] = ranks
+            self._values[index + 1, start:end] = column.validity()
+        located = stored.inside.find(codes, keys)
         if located.parts:
             for is_at, was_at, name in zip(
                 (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
             ):
-                result = held.inside.gather(located, name)
+                result = stored.inside.gather(located, name)
                 self._values[is_at, slots] = self._values[was_at, slots] = result
         return slots
 
@@ -836,8 +814,8 @@ class TouchedGroups:
         rows, is_best = self._evaluated(is_asked)
         after = self._bests[:, :count]
         has_lost = before[_HAS] > after[_HAS]
-        for at in range(_FIRST_BEST, len(after), 2):
-            has_lost |= after[at] > before[at]
+        for index in range(_FIRST_BEST, len(after), 2):
+            has_lost |= after[index] > before[index]
         has_lost &= is_asked
         if has_lost.any() and self._count_beaten(has_lost):
             rows, is_best = self._evaluated(is_asked)
@@ -862,11 +840,11 @@ class TouchedGroups:
         values, bests = self._values, self._bests
         groups = values[_GROUP, slots]
         is_first = bests[_HAS, groups] == 0
-        for place, _ in enumerate(self._held.grouped.values):
-            at = _FIRST_VALUE + 2 * place
-            is_first |= values[at, slots] <= bests[_FIRST_BEST + 2 * place, groups]
+        for position, _ in enumerate(self._held.grouped.values):
+            index = _FIRST_VALUE + 2 * position
+            is_first |= values[index, slots] <= bests[_FIRST_BEST + 2 * position, groups]
             if self._held.grouped.keeps_null:
-                is_first |= values[at + 1, slots] == 0
+                is_first |= values[index + 1, slots] == 0
         is_in = values[_IS_RANK, slots] > 0
         comes = ~is_in & is_first & (values[_ALL, slots] > 0)
         has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
@@ -883,13 +861,13 @@ class TouchedGroups:
         is_best = np.zeros(len(rows), dtype=np.bool_)
         touched = groups[order][starts]
         self._bests[_HAS, touched] = 1
-        for at in range(_FIRST_VALUE, len(values), 2):
-            ranks = values[at, rows][order]
+        for index in range(_FIRST_VALUE, len(values), 2):
+            ranks = values[index, rows][order]
             least = np.minimum.reduceat(ranks, starts)
-            self._bests[_FIRST_BEST + at - _FIRST_VALUE, touched] = least
+            self._bests[_FIRST_BEST + index - _FIRST_VALUE, touched] = least
             is_first = ranks == np.repeat(least, sizes)
             if self._has_null:
-                known = values[at + 1, rows][order]
+                known = values[index + 1, rows][order]
                 some = np.repeat(np.maximum.reduceat(known, starts), sizes)
                 is_first &= known == some
                 if self._held.grouped.keeps_null:
@@ -915,19 +893,19 @@ class TouchedGroups:
     # The end of a step.
 
     def _keep_bests(self) -> None:
-        held, bests = self._held, self._bests
+        stored, bests = self._held, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
-        for at in range(_FIRST_BEST, len(bests), 2):
-            is_changed |= (bests[at] != bests[at + 1]) & (bests[_HAS] > 0)
+        for index in range(_FIRST_BEST, len(bests), 2):
+            is_changed |= (bests[index] != bests[index + 1]) & (bests[_HAS] > 0)
         slots = is_changed.nonzero()[0]
         if len(slots):
             codes, slots = self._groups.ordered(slots)
-            names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
-            result = {name: bests[at, slots] for name, at in names}
+            names = zip(stored.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
+            result = {name: bests[index, slots] for name, index in names}
             keys = [key.take(slots) for key in self._groups.columns()]
-            held.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
+            stored.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
         is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
         moved = is_in - (self._values[_WAS_RANK] > 0)
@@ -936,16 +914,14 @@ class TouchedGroups:
         return stacked_or_empty(parts, self._held.accesses)
 
     def kept(self, *, has_moved: bool) -> Batch:
-        """End the step and store its changes; the rows inserted (+1) and deleted (-1).
-
-        `has_moved`: derivations may have been deleted and inserted again.
-        """
-        held = self._held
+        """End the step and store its changes; the rows inserted (+1) and deleted (-1). `has_moved`:
+        derivations may have been deleted and inserted again."""
+        stored = self._held
         parts = [one.rows for one in (*self._changed, *self._beaten)]
         if parts:
             changed = stacked_batches(parts)
             changed = consolidated(changed) if has_moved else changed
-            held.derived.add(changed, held.derived.codes_of(changed))
+            stored.derived.add(changed, stored.derived.codes_of(changed))
         self._keep_bests()
         count, values = len(self._rows), self._values
         is_changed = np.zeros(count, dtype=np.bool_)
@@ -957,10 +933,10 @@ class TouchedGroups:
         codes, slots = self._rows.ordered(slots)
         keys = [key.take(slots) for key in self._rows.columns()]
         result = {RANK_COLUMN: values[_IS_RANK, slots], LOW_COLUMN: values[_IS_LOW, slots]}
-        held.inside.put(codes, keys, result)
+        stored.inside.put(codes, keys, result)
         signs = (result[RANK_COLUMN] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
         moved = signs.nonzero()[0]
-        return held.batch([key.take(moved) for key in keys], signs[moved])
+        return stored.batch([key.take(moved) for key in keys], signs[moved])
 
 
 def _with_room(values: Ints, most: int) -> Ints:

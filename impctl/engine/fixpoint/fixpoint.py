@@ -27,7 +27,7 @@ from impctl.engine.fixpoint.frontier import (
     DerivationTags,
     FixpointStep,
     Recursion,
-    ToldOfChoices,
+    TagsOfChoices,
     counted,
 )
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
@@ -53,22 +53,19 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# Fixpoint: the least set of rows that holds the base's and what a step makes of its own rows.
-# Identity: with T the rows, T = base + step(T, tables), each row once, as DISTINCT has it; the
-# output's change is the rows that came into T and went out of it. The step is monotone in T.
-# Method: ranked counting. Every row of T has a rank, and counts what derives it from rows of
-# lower rank (`engine.fixpoint.rows`). What only came or went elsewhere is counted in; a row that
-# nothing of lower rank derives any more goes out, and with it what it took part in; a row that is
-# derived and is not in T comes in at a rank of its own. So rows that derive one another in a
-# circle go when they lose their ground, and nobody looks for what else derives a row. Where much
-# of T has gone out, the rest follows at once and ranks begin again. State: T with ranks and
-# counts, and whatever the step's operators keep; their rows of T carry the rank as a column.
-# Cost: the derivations that came or went, those of rows that went out though they came in again
-# included, and a round of the step's operators per rank; never T. Where the step is one join its
-# rounds take less, and of few whole numbers some microseconds a row (`engine.fixpoint`). NULL
-# equals NULL. Base rows and derivations count with their weights; below zero is an error. Not to
-# be confused with DISTINCT, whose rows cannot derive one another. Lineage is told by another
-# operator (`operators.lineage`): rows that come out carry no range.
+# Fixpoint: the least set of rows that contains the base's and what a step makes of its own rows.
+# Identity: T = base + step(T, tables), each row once as in DISTINCT; the output's change is the
+# rows that entered and left T. The step is monotone in T. Method: ranked counting
+# (`engine.fixpoint.rows`). Every row of T has a rank, and counts its derivations from rows of lower
+# rank. A row without any goes, with the derivations it took part in; a derived row that is not in T
+# comes in at a new rank. So rows that derive one another in a cycle go when they lose their
+# support, without a search for other derivations. Where much of T is gone, the rest follows at
+# once, and ranks begin again. State: T with ranks and counts, and the state of the step's
+# operators, whose rows of T carry the rank as a column. Cost: the derivations that came or went,
+# including those of rows that left and came back, and a round of the step's operators per rank;
+# never T. A step that is one join takes less, and with few integers some microseconds a row. NULL
+# equals NULL. Derivations count with their weights; below zero is an error. Rows carry no ranges:
+# `Lineage` emits those.
 
 _LARGE = 0.75
 """The share of all rows deleted in a step from which the rest is deleted at once.
@@ -113,8 +110,7 @@ class FixpointOperator(Recursion):
     ) -> None:
         super().__init__(name, rank, step, accesses)
         self.limits = limits
-        self.thin = THIN
-        """Rows of a front up to which a plain step is followed row by row."""
+        self.thin = THIN  # Rows of a front up to which a plain step is followed row by row
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
         self._numbered: NumberedFixpointRows | None = None
@@ -123,7 +119,7 @@ class FixpointOperator(Recursion):
         self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._told = DerivationTags(accesses)
+        self._report = DerivationTags(accesses)
         # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
@@ -140,15 +136,15 @@ class FixpointOperator(Recursion):
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         touched = self._touched()
-        self._told = self._fresh_told()
+        self._report = self._new_tags()
         moves = self._moves(touched)
         slots = []
         if base is not None and len(base):
             base = self._stamped(base)
-            self._told.derived(base, of_base=True)
+            self._report.derived(base, of_base=True)
             slots.append(counted(touched, base, self._stamp))
         if waiting is not None:
-            self._told.derived(waiting, of_base=False)
+            self._report.derived(waiting, of_base=False)
             slots.append(counted(touched, waiting, self._stamp))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
@@ -156,25 +152,25 @@ class FixpointOperator(Recursion):
             self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
             self._let_in(touched, moves)
             moves.end()
-            self._told.end(touched)
+            self._report.end(touched)
         return touched.kept()
 
     def _touched(self) -> TouchedRows:
         return TouchedRows(self.rows) if self._numbered is None else TouchedNumbers(self._numbered)
 
-    def _fresh_told(self) -> DerivationTags:
+    def _new_tags(self) -> DerivationTags:
         if self._numbering is not None:
             columns = [name for name, _ in self.rows.columns]
             return HeadsAndBodies(self._accesses, columns, self._numbering.bodies)
         if self._choices is None:
             return DerivationTags(self._accesses)
-        return ToldOfChoices(self._accesses, self._choices)
+        return TagsOfChoices(self._accesses, self._choices)
 
     def _moves(self, touched: TouchedRows) -> FixpointStep:
-        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._told)
+        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._report)
         if self._plain is None:
             return by_step
-        parts = (self._plain, by_step, self._stamp, touched, self._told)
+        parts = (self._plain, by_step, self._stamp, touched, self._report)
         return JoinedMoves(*parts, self._seen, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: FixpointStep, slots: Ints) -> None:
@@ -212,10 +208,10 @@ class FixpointOperator(Recursion):
         while len(derived):
             derived = moves.come(derived, admit)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T, or in the chosen
         ones: their tags, the base's first; with a numbering heads and bodies."""
-        return self._told.batch()
+        return self._report.batch()
 
     # State.
 
@@ -237,26 +233,21 @@ class FixpointOperator(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self.rows.rows()
 
 
-# BestFixpoint: a fixpoint that keeps of each group the rows with the least value, or greatest.
-# Identity: with T the rows, T = best(base + step(T, tables)); the output's change is the rows
-# that came into T and went out of it. Where each round is from what the one before left, begun
-# with no row, that is what rounds come to; a circle that makes values better and better has no
-# end, and is told as beyond `limits`. Method: ranked counting, as of a fixpoint
-# (`operators.fixpoint`), with what is derived kept by group beside. First rows go out that
-# nothing of lower rank derives any more, and what goes with them; what is left stands on ground.
-# Then, round by round, each group that changed has its best rows: those that another one beats go
-# as it comes, so what stood on them finds the better one there. A row that is best and lost its
-# ground comes in again, later than that. State: rows derived, by group, T with ranks, best
-# values, and whatever the step's operators keep. Cost: the derivations that came or went, and
-# groups whose rows come or go, with all rows derived in them; never T. NULL equals NULL, and is
-# no value. Where rows are a key with a value and the step adds to it, most steps are settled over
-# numbers, each key about once, and leave the same (`engine.fixpoint.relaxation`). Not to be
-# confused with MIN, which keeps values and lets no row take part in deriving others. Lineage, of
-# all derivations of the rows of T, is told by another operator (`operators.lineage`).
+# BestFixpoint: a fixpoint that keeps the rows with the least (or greatest) value per group.
+# Identity: T = best(base + step(T, tables)); the output's change is the rows that entered and left
+# T. T is the result of rounds that begin with no row and keep the best; a cycle that keeps
+# improving values does not end, and exceeds `limits`. Method: ranked counting, with derived rows
+# kept by group. First, rows without a derivation of lower rank go, with what depends on them. Then,
+# round by round, each changed group gets its best rows; a beaten row goes as the better one comes,
+# so dependent rows see the better one. A best row that lost its support comes in again, at a later
+# rank. State: derived rows by group, T with ranks, best values, and the state of the step's
+# operators. Cost: the derivations that came or went, and groups whose rows come or go, with all
+# rows derived in them; never T. NULL equals NULL, and is no value. Where rows are a key with a
+# value that the step adds to, most steps are computed over numbers, each key about once, with the
+# same result (`engine.fixpoint.relaxation`). `Lineage` covers all derivations of the rows of T.
 
 
 class BestFixpoint(Recursion):
@@ -279,14 +270,12 @@ class BestFixpoint(Recursion):
         self.rows = BestFixpointRows(name, columns, grouped, sum(accesses))
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._told = empty_batch(sum(accesses))
+        self._report = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
-        self.few = FEW
-        """Keys up to which such a step is followed key by key."""
-        self._at_hand: ValuedRows | None = None
-        """The lookups of the last such step, for reuse."""
+        self.few = FEW  # Keys up to which such a step is followed key by key
+        self._at_hand: ValuedRows | None = None  # The lookups of the last such step, for reuse
 
     def end_by(self, limits: Limits) -> None:
         self.limits = limits
@@ -303,7 +292,7 @@ class BestFixpoint(Recursion):
             if moved is not None:
                 return moved
         derivations = self._derivations(base, tables, waiting)
-        self._told = empty_batch(sum(self._accesses))
+        self._report = empty_batch(sum(self._accesses))
         if not derivations:
             return empty_batch(0)
         touched = TouchedGroups(self.rows)
@@ -312,7 +301,7 @@ class BestFixpoint(Recursion):
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
         if any(self._accesses):
-            self._told = touched.told()
+            self._report = touched.report()
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
@@ -328,7 +317,7 @@ class BestFixpoint(Recursion):
             return None
         self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
-        self._told = changes.told
+        self._report = changes.report
         self._at_hand = rows if changes.end() else None
         return moved
 
@@ -366,10 +355,10 @@ class BestFixpoint(Recursion):
             return np.zeros(0, dtype=np.int64)
         return touched.count(self._of_step(result), self._stamp)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags, the base's
         first."""
-        return self._told
+        return self._report
 
     # State.
 
@@ -377,7 +366,6 @@ class BestFixpoint(Recursion):
         return (*self.rows.keepers, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """The last rank, how many rows T has, and the step's own counters."""
         return {self._stage_counter: self._stage, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -386,22 +374,19 @@ class BestFixpoint(Recursion):
         super().take_up(counters)
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         return self.rows.rows()
 
 
-# Levels: the rows of a base, those that a step makes of these, and so on, as often as derived.
-# Identity: with T_0 the base and T_l+1 = step(T_l, tables), the output's change is that of the
-# sum of all T_l: what WITH RECURSIVE of UNION ALL gives. The step makes every row of one row of
-# T. Method: rows carry their level. The change of the tables goes over the rows of all levels as
-# they were; then level after level, lowest first, what came and went there goes over the tables
-# as they are. A level only hears of the one below, so weights of both signs are exact, and rows
-# that derive one another in a circle are different rows, level after level, without end: which
-# limits put to it. State: the weight of every row and level, and whatever the step's operators
-# keep; their rows of T carry the level as a column. Cost: the derivations that came or went, and
-# a round of the step's operators per level that changed; never T. Rows are equal value for value.
-# Not to be confused with `fixpoint`, which has each row once. Lineage is told by another operator
-# (`operators.lineage`): rows that come out carry no range.
+# Levels: the rows of a base, those that a step makes of these, and so on, with their copies.
+# Identity: with T_0 the base and T_l+1 = step(T_l, tables), the output's change is that of the sum
+# of all T_l: WITH RECURSIVE of UNION ALL. The step makes each row of one row of T. Method: rows
+# carry their level. The tables' change is joined with the old rows of all levels; then level after
+# level, lowest first, changed rows are joined with the tables as they are. A level depends only on
+# the one below, so weights of both signs are exact; rows that derive one another in a cycle are
+# different rows at every level, which only limits end. State: the weight of every row and level,
+# and the state of the step's operators, whose rows of T carry the level as a column. Cost: the
+# derivations that came or went, and a round of the step's operators per changed level; never T.
+# Rows are equal value for value. Rows carry no ranges: `Lineage` emits those.
 
 
 class UnionAllFixpoint(Recursion):
@@ -426,13 +411,13 @@ class UnionAllFixpoint(Recursion):
         self.limits = limits
         self.form = (tuple(columns), level, accesses, step.wires, limits)
         self.rows = LevelledRows(name, columns, level)
-        self._told: list[Batch] = []
+        self._report: list[Batch] = []
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         derivations = self._derivations(base, tables, waiting)
-        self._told = []
+        self._report = []
         self.rows.begin()
         rising: dict[int, list[Batch]] = {}
         for batch in derivations:
@@ -460,7 +445,7 @@ class UnionAllFixpoint(Recursion):
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
         """Move rows to their level: one above that of the rows they are made of."""
         if any(self._accesses):
-            self._told.append(Batch({}, derivations.weights, derivations.tags))
+            self._report.append(Batch({}, derivations.weights, derivations.tags))
         heads = Batch(derivations.columns, derivations.weights, ())
         levels: Ints = heads.columns[self._stamp].values
         for level in np.unique(levels).tolist():
@@ -472,9 +457,9 @@ class UnionAllFixpoint(Recursion):
         rows = stacked_batches(parts)
         return Batch({n: rows.columns[n] for n, _ in self.rows.columns}, rows.weights, ())
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in the derivations of all rows: tags, the base's first."""
-        return stacked_or_empty(self._told, sum(self._accesses))
+        return stacked_or_empty(self._report, sum(self._accesses))
 
     # State.
 
@@ -482,22 +467,19 @@ class UnionAllFixpoint(Recursion):
         return (self.rows.arrangement, *self._step.arrangements())
 
     def output(self) -> Batch:
-        """All rows of T. Cost: the rows."""
         rows = self.rows.whole()
         return self._without_levels([rows] if len(rows) else [])
 
 
-# Backward: the rows of a fixpoint from which some of them are derived, in any way. Identity: with
-# A the numbers of some rows, U = A + {body : head <- body, head in U}, each once; the output is
-# U's change, and its lineage (`operators.lineage`) has the ranges of the derivations whose head
-# is in U, each once. It is a fixpoint itself, over the first one's derivations turned round
-# (`engine.fixpoint.absorption`), and maintained as such (`operators.fixpoint`): what derives a
-# row of A in a circle only goes with it. Derivations from nothing lead to the number `NOTHING`,
-# which is no row's: so the ranges of these are told as those of others are. State: the
-# derivations by their heads, 16 bytes each beside the tags and what an index has of a row, and 32
-# bytes for each row of U and its place in the step. Cost: as of a fixpoint, the derivations that
-# came, went or came to be of a row in U. It always ends, as U has rows of the fixpoint alone: no
-# limit is asked of it.
+# Backward: the rows of a fixpoint from which given rows are derived. Identity: with A the numbers
+# of some rows, U = A + {body : head <- body, head in U}, each once; the output is U's change, and
+# its lineage has the ranges of the derivations whose head is in U, each once. It is itself a
+# fixpoint over the reversed derivations (`engine.fixpoint.absorption`), maintained as such: a row
+# that derives A in a cycle goes only with it. Derivations without bodies have the number `NOTHING`,
+# which is no row's, so their ranges are emitted like others. State: the derivations by their heads,
+# 16 bytes each beside tags and index, and 32 bytes per row of U with its place in the step. Cost:
+# the derivations that came, went or became those of a row in U. It always ends, as U contains only
+# rows of the fixpoint.
 
 _RANK = "impctl/rank"
 _NO_LIMITS = Limits(rounds=sys.maxsize, rows=sys.maxsize)
@@ -519,16 +501,13 @@ class Backward(FixpointOperator):
         """Not applied: the limits are of the rows of the query, of which these are a subset."""
 
 
-# Lineage of a fixpoint: the ranges of all rows that take part in deriving its rows. Identity: the
-# output has, for every derivation of a row of the fixpoint from rows of it, the ranges of the
-# rows of tables that it uses; the change is that of the fixpoint's last step. Since any row of
-# the fixpoint may matter above it, whatever stands there, these ranges are counted at the root on
-# a branch of their own, as the first rows of a top-k are (decision 0015). Of a fixpoint whose
-# rows have numbers it has heads and bodies beside, to be followed back first
-# (`operators.backward`). No state, no other columns; cost is proportional to the derivations that
-# came or went. A row that goes out and comes in again in one step takes its derivations back:
-# weights of either sign, which cancel where they are counted. Not to be confused with the
-# fixpoint's rows, which carry no ranges.
+# Lineage of a fixpoint: the ranges of all table rows that take part in deriving its rows. Identity:
+# for every derivation of a row of the fixpoint from its rows, the output has the ranges of the
+# table rows used; the change is that of the fixpoint's last step. Any row may matter above, so
+# these ranges are counted at the root on their own branch, like the first rows of a top-k (decision
+# 0015). Where rows have numbers, heads and bodies are output too, to be followed back first
+# (`Backward`). No state. Cost: the derivations that came or went. A row that leaves and returns in
+# one step takes its derivations back: weights of either sign, which cancel where they are counted.
 
 
 class LineageOperator(Operator):
@@ -539,22 +518,18 @@ class LineageOperator(Operator):
         self.form = fixpoint.form
 
     def step(self, batch: Batch) -> Batch:
-        """The derivations inserted or deleted in this step."""
         del batch  # It signals a step: derivations may change where no row does.
-        return self._fixpoint.told()
+        return self._fixpoint.report()
 
 
-# UsedRows: the rows of a fixpoint that its query's answer stems from. Identity: its input has
-# rows with the numbers of rows of the fixpoint for their only tag, each as often as it counts;
-# the output is the set of numbers that some row carries, one row each, and its change what
-# entered and left that set. State: how often each number is carried, as of ranges at the root.
-# Cost: the (row, number) pairs that come or go. Less than none of a number is an error. Not to be
-# confused with the root (`operators.merge`), where ranges of tables become the sketch.
+# UsedRows: the rows of a fixpoint that the query's result depends on. Identity: input rows have
+# numbers of the fixpoint's rows as their only tag, with weights; the output is the set of numbers
+# that some row carries, one row each, and its change is what entered and left that set. State: a
+# count per number, like counts of ranges at the root. Cost: the (row, number) pairs that come or
+# go. A count below zero is an error.
 
-ROW = "impctl/row"
-"""The column with the number of a row."""
-_ALL: Ints = np.zeros(1, dtype=np.int64)
-"""The one group of all rows."""
+ROW = "impctl/row"  # The column with the number of a row
+_ALL: Ints = np.zeros(1, dtype=np.int64)  # The one group of all rows
 
 
 class UsedRows(Operator):

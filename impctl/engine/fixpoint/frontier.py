@@ -42,15 +42,13 @@ if TYPE_CHECKING:
     from impctl.types import AttributeId
 
 
-# The derivations that rows of a fixpoint took part in, once they were looked for in a step. Law:
-# those of one row lie side by side, for as long as the step lasts. Memory: 32 bytes each.
+# The derivations that rows of a fixpoint took part in, once looked up in a step. Law: those of a
+# row are adjacent throughout the step. Memory: 32 bytes each.
 
 
 class Derived(Struct, frozen=True):
     """Derivations: the index of the row that is each body, the slots of their heads, the weights.
-
-    `source` and `place` locate the tags: which list of tags, and which row there.
-    """
+    `source` and `place` locate the tags: which list of tags, and which row there."""
 
     owners: Ints
     heads: Ints
@@ -76,14 +74,14 @@ class DeletedDerivations:
             self._held = grown
             self.heads, self.weights, self.source, self.place = grown
         added = (result.heads, result.weights, result.source, result.place)
-        for held, column in zip(self._held, added, strict=True):
-            held[start : self.count] = column if order is None else column[order]
+        for target, column in zip(self._held, added, strict=True):
+            target[start : self.count] = column if order is None else column[order]
 
 
-# How rows of a fixpoint come and go, and what follows: by the operators of its step. Law: a row
-# that goes takes back the derivations in which it has part, one that comes brings them; each is
-# counted at its head, and told. `CircuitMoves` steps the operators once for each front of rows,
-# whatever they are; `joined_moves` does the same for a step that is one join.
+# Rows of a fixpoint that come and go, followed by the step's operators. Law: a row that goes takes
+# back the derivations it is part of, a row that comes adds them; each is counted at its head and
+# emitted. `CircuitMoves` steps the operators once per front of rows; `single_join` does the same
+# for a step that is one join.
 
 Dismiss = Callable[[int], bool]
 """Called before so many rows are deleted: whether they may be; counts them."""
@@ -122,9 +120,8 @@ class DerivationTags:
         self._batches.append(batch)
 
     def taken(self) -> Sequence[Batch]:
-        """Remove and return the kept derivations."""
-        taken, self._batches = self._batches, []
-        return taken
+        batches, self._batches = self._batches, []
+        return batches
 
     def end(self, touched: TouchedRows) -> None:
         """End the step; the touched rows are in their final state."""
@@ -133,13 +130,15 @@ class DerivationTags:
         return stacked_or_empty(self._batches, sum(self.accesses))
 
 
-class ToldInTheEnd(DerivationTags):
+class TagsAtEnd(DerivationTags):
     """Derivations with all their columns: the report is made of all of them at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         if len(batch):
-            own = 1 if of_base else 0
-            self.keep(Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, own)))
+            part = 1 if of_base else 0
+            self.keep(
+                Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, part))
+            )
 
 
 class FixpointStep(Protocol):
@@ -152,9 +151,7 @@ class FixpointStep(Protocol):
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         """Delete these rows, and rows that lose their ground by this; the groundless rows left.
-
-        Rows are left where `may_go` refuses the next ones.
-        """
+        Rows are left where `may_go` refuses the next ones."""
         ...
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
@@ -175,13 +172,13 @@ class CircuitMoves:
         inputs: int,
         rank: AttributeId,
         touched: TouchedRows,
-        told: DerivationTags,
+        report: DerivationTags,
     ) -> None:
         self._step = step
         self._others = [None] * (inputs - 1)
         self._rank = rank
         self._touched = touched
-        self._told = told
+        self._report = report
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
         return self._stepped(None, *tables)
@@ -207,7 +204,7 @@ class CircuitMoves:
         result = self._step.step(*sources)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        self._told.derived(result, of_base=False)
+        self._report.derived(result, of_base=False)
         return counted(self._touched, result, self._rank)
 
 
@@ -245,15 +242,14 @@ def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
     return slots
 
 
-# Which derivation each row of a fixpoint is kept by, where one is enough. Law: of the derivations
-# whose bodies all have a lower rank than the row, it chooses one without a body where there is
-# one, and of these the one with the least ranges, by access after access. So what a row's choice
-# uses was there before the row; over the tables' rows in these ranges all rows are derived again,
-# by induction on their ranks. Ranks depend on what came when: the choice is no function of the
-# tables, but one of what is kept here, so that it can be taken back later. State: every
-# derivation whose bodies are in the fixpoint, with its tags and the highest rank of its bodies;
-# each once, with its weight. Which of them are low follows from ranks, and is not kept. Cost: the
-# derivations of the rows touched, also those that did not change.
+# The derivation by which each row of a fixpoint is kept, where one is enough. Law: of the
+# derivations whose bodies all have a lower rank than the row, one without a body is chosen if there
+# is one, and of these the one with the least ranges, access by access. So the row's choice uses
+# only rows that were there before it; over the table rows in these ranges all rows are derived
+# again, by induction on their ranks. Ranks depend on the order of changes: the choice is a function
+# of the state, not of the tables, so it can be taken back later. State: every derivation whose
+# bodies are in the fixpoint, once, with its weight, its tags and the highest rank of its bodies.
+# Cost: the derivations of the rows touched, including unchanged ones.
 
 
 class ChosenDerivations:
@@ -269,16 +265,14 @@ class ChosenDerivations:
         self._columns = tuple(column for column, _ in columns)
         self._rank = rank
         self._accesses = accesses
-        held = (*columns, (rank, LONG))
-        self.index = RowIndex(f"{name}.derivations", held, self._columns, accesses)
+        stored = (*columns, (rank, LONG))
+        self.index = RowIndex(f"{name}.derivations", stored, self._columns, accesses)
 
     def change(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Batch:
-        """The change of the choices by a step that changed these derivations: tags only.
-
-        The touched rows are in their final state. Stores the derivations, with the ranks of their
+        """The change of the choices by a step that changed these derivations: tags only. The
+        touched rows are in their final state. Stores the derivations, with the ranks of their
         bodies in a column of the rank's name. CountBelowZeroError where more is deleted than there
-        was.
-        """
+        was."""
         parts = (self._normal(batch) for batch in derivations if len(batch))
         noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
@@ -288,15 +282,15 @@ class ChosenDerivations:
         self.index.add(noted, codes[owners])
         if not len(result.rows) and not len(noted):
             return empty_batch(self._accesses)
-        held = _Held.of(
+        stored = _Held.of(
             [result.rows, noted],
             np.concatenate([result.owners, owners]),
             self._rank,
             len(result.rows),
         )
-        before = held.chosen(held.before, touched.values[WAS + RANK, slots])
-        after = held.chosen(held.after, touched.values[RANK, slots])
-        return held.moved(before, after)
+        before = stored.chosen(stored.before, touched.values[WAS + RANK, slots])
+        after = stored.chosen(stored.after, touched.values[RANK, slots])
+        return stored.moved(before, after)
 
     def _normal(self, batch: Batch) -> Batch:
         columns = {name: normalise(batch.columns[name]) for name in self._columns}
@@ -314,7 +308,7 @@ class ChosenDerivations:
         return slots, slots.searchsorted(of_noted)
 
 
-class ToldOfChoices(ToldInTheEnd):
+class TagsOfChoices(TagsAtEnd):
     """Collects the derivations inserted or deleted in a step; reports the change of the choices."""
 
     def __init__(self, accesses: tuple[int, int], choices: ChosenDerivations) -> None:
@@ -331,13 +325,11 @@ class _Held(Struct, frozen=True):
     """Derivations of some rows, old and new: sorted by row and then from the best on, each once;
     shapes (n,)."""
 
-    owners: Ints
-    """The index of the row that each derives."""
+    owners: Ints  # The index of the row that each derives
     ranks: Ints
     before: Ints
     after: Ints
-    orders: tuple[Ints, ...]
-    """Sort keys from the best derivation on, the most significant first."""
+    orders: tuple[Ints, ...]  # Sort keys from the best derivation on, the most significant first
     tags: tuple[Tags, ...]
 
     @classmethod
@@ -369,29 +361,27 @@ class _Held(Struct, frozen=True):
         is_low: Bools = (weights > 0) & (self.ranks < ranks[self.owners])
         low = is_low.nonzero()[0]
         low = low[starts_in(self.owners[low])] if len(low) else low
-        places = np.full(len(ranks), -1, dtype=np.int64)
-        places[self.owners[low]] = low
-        if bool((places[ranks > 0] < 0).any()):
+        positions = np.full(len(ranks), -1, dtype=np.int64)
+        positions[self.owners[low]] = low
+        if bool((positions[ranks > 0] < 0).any()):
             raise disagreement("A row of WITH RECURSIVE no longer has a derivation")
-        return places
+        return positions
 
     def moved(self, before: Ints, after: Ints) -> Batch:
         is_same = (before < 0) == (after < 0)
         for order in self.orders:
             is_same &= order[before] == order[after]
         is_same |= (before < 0) & (after < 0)
-        went = before[~is_same & (before >= 0)]
-        came = after[~is_same & (after >= 0)]
-        weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(went), len(came)])
-        places = np.concatenate([went, came])
-        return Batch({}, weights, tuple(tag.take(places) for tag in self.tags))
+        deleted = before[~is_same & (before >= 0)]
+        inserted = after[~is_same & (after >= 0)]
+        weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(deleted), len(inserted)])
+        positions = np.concatenate([deleted, inserted])
+        return Batch({}, weights, tuple(tag.take(positions) for tag in self.tags))
 
 
 def _order_of(tag: Tags) -> Ints:
-    """Numbers that order sets of ranges as lists are ordered, equal where the sets are.
-
-    Shape (n,); they are comparable among themselves.
-    """
+    """Numbers that order sets of ranges as lists are ordered, equal where the sets are. Shape (n,);
+    they are comparable among themselves."""
     if isinstance(tag, RowTags):
         return tag.ranges.astype(np.int64)
     sets = tag.sets()
@@ -414,23 +404,20 @@ def _bytes_of(sets: SetTags) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(sets), buffers)
 
 
-# What operators have in common whose rows are derived from rows of theirs, by a step inside them.
-# Law: the step is a circuit of ordinary operators. Rows of T come into its first input without
-# tags and with a stamp, a column of their own, from which what they derive is told apart: the
-# rank at which they came in, or their level. Rows of the base and of the step are derivations,
-# each with the tags of all accesses, the base's first. While a query fills, derivations wait, so
-# that T is found once, from all rows. State is the subclass's and that of the step's operators.
+# The common part of operators whose rows are derived from their own rows by an inner step. Law: the
+# step is a circuit of ordinary operators. Rows of T enter its first input without tags and with a
+# stamp, a column of its own: the rank at which they came in, or their level. Rows of the base and
+# of the step are derivations, each with the tags of all accesses, the base's first. While a query
+# fills, derivations wait, so that T is computed once, from all rows. State is the subclass's and
+# that of the step's operators.
 
-NO_BODY = -1
-"""The stamp of a derivation that uses no row of T: below all others."""
+NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all others
 
 
 class Recursion(Operator):
-    """Its inputs are the base, and those of `step` after the first.
-
-    The output of the step has the columns of T, and in the column `stamp` the highest stamp of the
-    rows used, or `NO_BODY`. `accesses` is the number of tags of the base's and the step's rows.
-    """
+    """Its inputs are the base, and those of `step` after the first. The output of the step has the
+    columns of T, and in the column `stamp` the highest stamp of the rows used, or `NO_BODY`.
+    `accesses` is the number of tags of the base's and the step's rows."""
 
     holds_back = True
     can_output = True
@@ -442,8 +429,7 @@ class Recursion(Operator):
         self._stamp = stamp
         self._step = step
         self._accesses = accesses
-        self._count = 0
-        """Rows of T, as they count for the limits."""
+        self._count = 0  # Rows of T, as they count for the limits
         self._counter = f"{name}.count"
         self._is_filling = False
         self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
@@ -453,8 +439,8 @@ class Recursion(Operator):
         """The rows inserted and deleted; None while the circuit fills."""
         if self._is_filling:
             result = (base, self._step.step(None, *tables))
-            for held, batch in zip(self._held_back, result, strict=True):
-                held += [apart_in_memory(batch)] if batch is not None and len(batch) else []
+            for waiting, batch in zip(self._held_back, result, strict=True):
+                waiting += [apart_in_memory(batch)] if batch is not None and len(batch) else []
             return None
         return self._changed(base, tables)
 
@@ -466,7 +452,7 @@ class Recursion(Operator):
         derivations of the step."""
 
     @abstractmethod
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What the last step changed in those derivations that count: tags, the base's first."""
 
     def fill(self, is_filling: bool) -> None:
@@ -475,7 +461,6 @@ class Recursion(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All rows of T, computed at once."""
         waiting, self._held_back = self._held_back, ([], [])
         if any(waiting):
             base, step = (stacked_batches(result) if result else None for result in waiting)
@@ -516,7 +501,6 @@ class Recursion(Operator):
     # State.
 
     def counters(self) -> Mapping[str, int]:
-        """How many rows T has, and the step's own counters."""
         return {self._counter: self._count, **self._step.counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
@@ -535,11 +519,10 @@ class Recursion(Operator):
         """Never with other constants in its step, as it would have other rows."""
         if not isinstance(other, Recursion) or not super().keeps_like(other):
             return False
-        mine, theirs = tuple(self._step), tuple(other._step)
-        return len(mine) == len(theirs) and all(
-            one.keeps_like(same) and one.says_like(same)
-            for one, same in zip(mine, theirs, strict=True)
-        )
+        left, right = tuple(self._step), tuple(other._step)
+        pairs = zip(left, right, strict=False)
+        is_alike = all(part.keeps_like(same) and part.says_like(same) for part, same in pairs)
+        return len(left) == len(right) and is_alike
 
 
 def apart_in_memory(batch: Batch) -> Batch:

@@ -43,18 +43,15 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Limits
     from impctl.types import AttributeId
 
-# Which values keys have after a step, each settled about once: first what goes, then by value.
-# Law: a key has the least of what is derived for it, or none, and its `low` is what those of the
-# derivations of that value weigh that have a lower rank. First the keys go that nothing of lower
-# rank derives any more, and what stood on them; of each that went, the best of what else is
-# derived is looked for once. Then values spread along links, those that are least first, in
-# rounds of a rank each. A link adds nothing below zero, so that a value that is derived from a
-# key which got better is beaten by what is derived from it now. Everything is seen as if `links`
-# were all there is, and what changed in the base and by changed links is told beforehand
-# (`Derivations`). Cost: what went, came or changed, and the derivations of that.
+# The values of keys after a step, each settled about once: deletions first, then by value. Law: a
+# key has the least derived value, or none; its `low` is the weight of the derivations of that value
+# that have a lower rank. First, keys without a derivation of lower rank go, with what depended on
+# them; for each, the best remaining derivation is looked up once. Then values spread along links,
+# least first, in rounds of a rank each. No link has a negative offset, so a value derived from an
+# improved key is beaten by its new derivation. `links` are all links; changes of the base and of
+# links are given first (`Derivations`). Cost: what went, came or changed, and its derivations.
 
-_AT_ONCE = 64
-"""Keys that are followed whatever their values: a round takes longer than they do."""
+_AT_ONCE = 64  # Keys that are followed whatever their values: a round takes longer than they do
 _PART = 4
 """The minimum share of the keys that is followed; and those that lie no further from the least than
 a link adds on average."""
@@ -68,7 +65,6 @@ class Derivations(Struct, frozen=True):
     weights: Ints
 
     def keep(self, some: Bools | Ints) -> Derivations:
-        """Those where the mask is set, or at these positions."""
         return Derivations(self.heads[some], self.values[some], self.weights[some])
 
 
@@ -99,8 +95,7 @@ class Settling:
         self._rows, self._links = rows, links
         self._found, self._bodies = derivations, bodies
         self._lost: list[Derivations] = []
-        self._counts: list[Ints] = []
-        """The slots of rows whose low was recounted."""
+        self._counts: list[Ints] = []  # The slots of rows whose low was recounted
         self._counted: Derivations | None = None
 
     def settle(self, admission: Admission) -> Ints:
@@ -124,8 +119,8 @@ class Settling:
         while len(front):
             values = rows.values
             values[RANKED, front] = -values[RANKED, front]
-            places = links.of(front)
-            body, head, offset, net = links.held[BODY : NET + 1, places]
+            positions = links.of(front)
+            body, head, offset, net = links.held[BODY : NET + 1, positions]
             values = rows.values
             self._lost.append(Derivations(head, values[BEST, body] + offset, -net))
             front = self._take(self._lost[-1], -values[RANKED, body])
@@ -213,8 +208,8 @@ class Settling:
             some = np.partition(values, len(values) // _PART)[len(values) // _PART]
             is_near = values <= max(int(values.min()) + width, int(some))
             pending, rest = pending[is_near], pending[~is_near]
-        places = links.of(pending)
-        body, head, offset, net = links.held[BODY : NET + 1, places]
+        positions = links.of(pending)
+        body, head, offset, net = links.held[BODY : NET + 1, positions]
         best = rows.values[BEST]
         result = best[body] + offset
         if len(result) and result.max() >= MOST:
@@ -240,8 +235,8 @@ class Settling:
         np.add.at(values[COUNTED], counted.heads[stays], counted.weights[stays])
         changed = is_other.nonzero()[0]
         inside = changed[values[BEST, changed] != NONE]
-        places = links.of(inside)
-        body, head, offset, net = links.held[BODY : NET + 1, places]
+        positions = links.of(inside)
+        body, head, offset, net = links.held[BODY : NET + 1, positions]
         is_low = is_other[head] & (values[BEST, body] + offset == values[BEST, head])
         is_low &= values[RANKED, body] < values[RANKED, head]
         np.add.at(values[COUNTED], head[is_low], net[is_low])
@@ -273,16 +268,12 @@ def _summed(parts: list[Derivations]) -> Derivations:
     return Derivations(heads[kept], values[kept], sums[sums > 0])
 
 
-# Which values keys have after a step that concerns few of them, one key after the other. Law:
-# values, and what they count, are as `settling` has them; ranks are given key by key, in the
-# order in which these are settled, that of their values. Where it comes to more than `few` keys
-# all is as before, and nothing is found. Cost: microseconds a key and link, where rounds of NumPy
-# take a tenth of a millisecond each, however few.
+# The same for few keys, one after the other. Law: values and counts are those of the rounds; ranks
+# are given key by key, in the order of their values. Beyond `few` keys everything stays as before.
+# Cost: microseconds a key and link, where rounds of NumPy take a tenth of a millisecond each.
 
-FEW = 48
-"""Keys deleted or changed in a step up to which they are followed key by key."""
-_Link = tuple[int, int, int]
-"""The head's slot, what is added, and the weight."""
+FEW = 48  # Keys deleted or changed in a step up to which they are followed key by key
+_Link = tuple[int, int, int]  # The head's slot, what is added, and the weight
 
 
 class _LeftError(Exception):
@@ -337,9 +328,9 @@ class OneByOne:
             body, value = self._rank[slot], self._best[slot]
             self._rank[slot] = -body
             for head, offset, weight in self._linked(slot):
-                made = value + offset
-                self._derive(head, made, -weight)
-                if made == self._best[head] and self._count(head, -weight, body):
+                derived = value + offset
+                self._derive(head, derived, -weight)
+                if derived == self._best[head] and self._count(head, -weight, body):
                     front.append(head)
 
     def _count(self, head: int, weight: int, body: int) -> bool:
@@ -403,21 +394,21 @@ class OneByOne:
             self._best[slot], self._rank[slot] = value, stage
             self._low[slot] = self._pool[slot][value]
             for head, offset, weight in self._linked(slot):
-                made = value + offset
-                if made >= self._best[head]:
+                derived = value + offset
+                if derived >= self._best[head]:
                     continue
-                self._derive(head, made, weight)
-                if made < hoped.get(head, NONE):
-                    hoped[head] = made
-                    heappush(heap, (made, head))
+                self._derive(head, derived, weight)
+                if derived < hoped.get(head, NONE):
+                    hoped[head] = derived
+                    heappush(heap, (derived, head))
 
     def _held(self, slot: int) -> Iterator[tuple[int, int]]:
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
         for view in self._derived:
             first, last = _span(view, key)
-            for place in range(first, last):
-                value = view.columns[0][place]
-                yield ~value if is_greatest else value, view.weights[place]
+            for position in range(first, last):
+                value = view.columns[0][position]
+                yield ~value if is_greatest else value, view.weights[position]
 
     def _linked(self, slot: int) -> Sequence[_Link]:
         key, offset = self._key[slot], self._rows.step.offset
@@ -425,14 +416,14 @@ class OneByOne:
         has_gone = False
         for view in self._table:
             first, last = _span(view, key)
-            for place in range(first, last):
-                head = self._rows.slot_of(view.columns[0][place])
+            for position in range(first, last):
+                head = self._rows.slot_of(view.columns[0][position])
                 more = offset.constant
                 if offset.column is not None:
-                    more += offset.sign * view.columns[1][place]
+                    more += offset.sign * view.columns[1][position]
                 if not 0 <= more < MOST:
                     raise NotIntegerStepError
-                weight = view.weights[place]
+                weight = view.weights[position]
                 has_gone = has_gone or weight < 0
                 links.append((head, more, weight))
         if self._rows.values.shape[1] != len(self._best):
@@ -457,11 +448,11 @@ def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
     return [(*link, weight) for link, weight in sums.items() if weight]
 
 
-# A step over keys and their values (`settling`), from the changes that it is of to what is kept.
-# Law: what is kept and told then is what the rounds of the step's operators would leave
-# (`operators.best_fixpoint`), but for the numbers of ranks: rows, derivations, best values, and
-# both sides of the join. Nothing is changed before the step is sure to be for numbers alone.
-# Cost: the derivations that came or went, and those of keys that have another value.
+# A step over keys and their values, from its changes to stored state. Law: state and output are
+# those of the rounds of the step's operators (`BestFixpoint`), except for the numbers of ranks:
+# rows, derivations, best values, and both sides of the join. Nothing changes before the step is
+# sure to consist of integers alone. Cost: the derivations that came or went, and those of keys
+# whose value changed.
 
 
 class ValuedChanges:
@@ -478,10 +469,8 @@ class ValuedChanges:
         self, base: Batch | None, table: Batch | None, admission: Admission, few: int
     ) -> None:
         """Compute the result of these inserted and deleted rows of the base and the table; key by
-        key for few keys.
-
-        NotIntegerStepError where not everything is an integer; then nothing was changed.
-        """
+        key for few keys. NotIntegerStepError where not everything is an integer; then nothing was
+        changed."""
         rows = self._rows
         self._table = table
         links = self._links = Links(self._step, rows, table)
@@ -550,44 +539,44 @@ class ValuedChanges:
         ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
         self._keep_own(ranked, pairs)
         parts = []
-        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
-            slots = moved[values[at, moved] != NONE]
+        for index, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[values[index, moved] != NONE]
             weights = np.full(len(slots), sign, dtype=np.int64)
-            parts.append(Batch(self._columns(slots, at), weights, ()))
+            parts.append(Batch(self._columns(slots, index), weights, ()))
         return stacked_or_empty(parts, 0)
 
     def end(self) -> bool:
         """Leave the lookups to the next step; whether it may reuse them."""
         return self._rows.end(self._touched, self._links.linked)
 
-    def _columns(self, slots: Ints, at: int) -> dict[AttributeId, Vector]:
+    def _columns(self, slots: Ints, index: int) -> dict[AttributeId, Vector]:
         values = self._rows.values
-        columns = self._rows.columns(values[KEY, slots], values[at, slots])
+        columns = self._rows.columns(values[KEY, slots], values[index, slots])
         return dict(zip(self._held.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
         rows, links = self._rows, self._links
         pairs = 0
-        for at, sign in ((WAS + BEST, -1), (BEST, 1)):
-            slots = moved[rows.values[at, moved] != NONE]
-            places = links.of(slots) if len(slots) else slots
-            if not len(places):
+        for index, sign in ((WAS + BEST, -1), (BEST, 1)):
+            slots = moved[rows.values[index, moved] != NONE]
+            positions = links.of(slots) if len(slots) else slots
+            if not len(positions):
                 continue
-            pairs += len(places)
-            body, head, offset = links.held[BODY : OFFSET + 1, places]
-            result = rows.values[at, body] + offset
-            weights = sign * links.held[WEIGHT, places]
-            for part, tags in self._tagged(places):
+            pairs += len(positions)
+            body, head, offset = links.held[BODY : OFFSET + 1, positions]
+            result = rows.values[index, body] + offset
+            weights = sign * links.held[WEIGHT, positions]
+            for part, tags in self._tagged(positions):
                 every = Derivations(head, result, weights)
                 self._parts.append((every if part is None else every.keep(part), tags))
         return pairs
 
-    def _tagged(self, places: Ints) -> Sequence[tuple[Ints | None, tuple[Tags, ...]]]:
+    def _tagged(self, positions: Ints) -> Sequence[tuple[Ints | None, tuple[Tags, ...]]]:
         """Which of these links are of one source, None for all, and their tags."""
         links = self._links
         if not any(self._accesses):
             return [(None, ())]
-        source, place = links.held[SOURCE, places], links.held[PLACE, places]
+        source, place = links.held[SOURCE, positions], links.held[PLACE, positions]
         result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
         for number in range(links.sources):
             part = (source == number).nonzero()[0]
@@ -602,8 +591,8 @@ class ValuedChanges:
         if not len(result.heads):
             return
         counts = range(sum(self._accesses))
-        self._tags = tuple(stacked([tags[at] for _, tags in parts]) for at in counts)
-        self._told = self._telling()
+        self._tags = tuple(stacked([tags[index] for _, tags in parts]) for index in counts)
+        self._report = self._telling()
         keys = self._rows.values[KEY, result.heads]
         columns = self._rows.columns(keys, result.values)
         rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
@@ -627,24 +616,24 @@ class ValuedChanges:
                 signs -= order == values[WAS + BEST, of]
                 # NULL is what no key has here.
                 signs *= column.validity()
-                told = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
-                parts.append(told.keep(signs != 0))
+                derived = Batch({}, of_moved.rows.weights * signs, of_moved.rows.tags)
+                parts.append(derived.keep(signs != 0))
         return stacked_or_empty(parts, sum(self._accesses))
 
     @property
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags; after `keep`."""
-        return self._told if len(self._every.heads) else empty_batch(sum(self._accesses))
+        return self._report if len(self._every.heads) else empty_batch(sum(self._accesses))
 
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):
             return
-        values, held = self._rows.values, self._held
+        values, stored = self._rows.values, self._held
         moved = moved[ascending(values[KEY, moved])]
         keys, best = values[KEY, moved], values[BEST, moved]
         has = (best != NONE).astype(np.int64)
-        result = {HAS_COLUMN: has, held.best_names[0]: np.where(has > 0, best, 0)}
-        held.best.put(keys, self._rows.key_columns(keys), result)
+        result = {HAS_COLUMN: has, stored.best_names[0]: np.where(has > 0, best, 0)}
+        stored.best.put(keys, self._rows.key_columns(keys), result)
 
     def _keep_inside(self, touched: Ints, is_moved: Ints) -> None:
         values = self._rows.values
@@ -658,19 +647,19 @@ class ValuedChanges:
         codes, columns = self._rows.rows(slots, best)
         order = ascending(codes)
         result = {
-            name: np.where(is_in, values[at, slots], 0)[order]
-            for name, at in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
+            name: np.where(is_in, values[index, slots], 0)[order]
+            for name, index in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
         }
         self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
         values, step = self._rows.values, self._step
         parts = []
-        for at, sign in ((WAS, -1), (0, 1)):
-            slots = ranked[values[at + BEST, ranked] != NONE]
+        for index, sign in ((WAS, -1), (0, 1)):
+            slots = ranked[values[index + BEST, ranked] != NONE]
             if len(slots):
-                columns = self._columns(slots, at + BEST)
-                columns[self._rank] = Vector(LONG, values[at + RANKED, slots])
+                columns = self._columns(slots, index + BEST)
+                columns[self._rank] = Vector(LONG, values[index + RANKED, slots])
                 of_side = {name: columns[own] for name, own in step.rows.items()}
                 parts.append(Batch(of_side, np.full(len(slots), sign, dtype=np.int64), ()))
         if parts:

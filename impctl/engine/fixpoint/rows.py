@@ -23,16 +23,16 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
 from impctl.engine.tags import RANGE_BITS, RowTags
-from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_told_by_code
+from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_determined_by_code
 from impctl.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
 
-# Slots for keys that one step meets: numbers from 0 on, in the order in which they come. Law:
-# equal keys, as GROUP BY has it, have one slot; codes are those of `data.keys`. Cost: the keys
-# asked for, by binary search; a merge of the codes where some are new.
+# Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in
+# GROUP BY, have one slot; codes are those of `data.keys`. Cost: the keys, by binary search; a merge
+# of the codes where some are new.
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -43,10 +43,8 @@ class Slots:
     def __init__(self) -> None:
         self._count = 0
         self._parts: list[Sequence[Vector]] = []
-        self._codes, self._by_code = _NONE, _NONE
-        """Codes of all keys, ascending, and their slots."""
-        self._are_told = True
-        """Whether equal codes mean equal keys, for the keys seen."""
+        self._codes, self._by_code = _NONE, _NONE  # Codes of all keys, ascending, and their slots
+        self._is_by_code = True  # Whether equal codes mean equal keys, for the keys seen
 
     def __len__(self) -> int:
         return self._count
@@ -55,10 +53,10 @@ class Slots:
         """The slots of keys, each given once; -1 for new ones."""
         if not self._count:
             return np.full(len(codes), -1, dtype=np.int64)
-        places = self._codes.searchsorted(codes)
-        slots = self._by_code.take(places, mode="clip")
-        slots[self._codes.take(places, mode="clip") != codes] = -1
-        if self._are_told and have_injective_codes(keys, keys):
+        positions = self._codes.searchsorted(codes)
+        slots = self._by_code.take(positions, mode="clip")
+        slots[self._codes.take(positions, mode="clip") != codes] = -1
+        if self._is_by_code and have_injective_codes(keys, keys):
             return slots
         rows = (slots >= 0).nonzero()[0]
         while len(rows):
@@ -67,10 +65,10 @@ class Slots:
             )
             # Another key with the code may come first; this practically never happens.
             rows = _NONE if same is None else rows[~same]
-            places[rows] += 1
-            slots[rows] = self._by_code.take(places[rows], mode="clip")
-            is_past = (places[rows] >= self._count) | (
-                self._codes.take(places[rows], mode="clip") != codes[rows]
+            positions[rows] += 1
+            slots[rows] = self._by_code.take(positions[rows], mode="clip")
+            is_past = (positions[rows] >= self._count) | (
+                self._codes.take(positions[rows], mode="clip") != codes[rows]
             )
             slots[rows[is_past]] = -1
             rows = rows[~is_past]
@@ -81,7 +79,7 @@ class Slots:
         slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
         if not len(codes):
             return slots
-        self._are_told = self._are_told and have_injective_codes(keys, keys)
+        self._is_by_code = self._is_by_code and have_injective_codes(keys, keys)
         self._parts.append(keys)
         if self._count:
             # Two sorted parts: NumPy merges them.
@@ -108,13 +106,12 @@ class Slots:
         return self._codes[result], self._by_code[result]
 
 
-# State of whole numbers as it is looked up one by one, in memory where it lies. Law: as
-# arrangements and indexes have it; a look-up of one code is a search per run, without an array
-# made for it. Only where all of a run was looked at (`data.pages`): what lies in pages is looked
-# at first where that costs no more than what was done so far, and else there are no views.
+# Stored state of integers, looked up one by one in place. Law: as arrangements and indexes have it;
+# looking up a code is a search per run, without allocating an array. Only for verified runs
+# (`data.pages`): pages are verified first where that costs no more than the work done so far, else
+# there are no views.
 
-_SMALL = 4_096
-"""Rows of a run that stays held for its view, even if the run is gone by then."""
+_SMALL = 4_096  # Rows of a run that stays held for its view, even if the run is gone by then
 R = TypeVar("R", bound=Sized)
 V = TypeVar("V")
 Numbers: TypeAlias = "memoryview[Any]"
@@ -124,7 +121,6 @@ _ROWS_A_PAGE = 100
 
 
 def view_of(array: Any) -> Numbers:
-    """The view of an array of 64-bit numbers."""
     return memoryview(array)
 
 
@@ -150,11 +146,11 @@ class RowsView(Struct, frozen=True):
     def place(self, first: int, key: tuple[int, ...]) -> int:
         """The position of a key with the code that begins at `first`; -1 where there is none."""
         code = self.codes[first]
-        for place in range(first, len(self.codes)):
-            if self.codes[place] != code:
+        for position in range(first, len(self.codes)):
+            if self.codes[position] != code:
                 break
-            if all(part[place] == one for part, one in zip(self.keys, key, strict=True)):
-                return place
+            if all(part[position] == value for part, value in zip(self.keys, key, strict=True)):
+                return position
         return -1
 
 
@@ -168,10 +164,7 @@ class Views:
         self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
     ) -> list[IndexView] | None:
         """The runs of an index, of integers, always with the same columns; `spent` rows changed so
-        far.
-
-        None where they are not to be looked up one by one, or some are NULL.
-        """
+        far. None where they are not to be looked up one by one, or some are NULL."""
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
         return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
@@ -200,16 +193,14 @@ def _all_known(views: Sequence[V | None]) -> list[V] | None:
 
 
 def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
-    """The view of a run that has no NULL in these columns."""
-    held = [run.batch.columns[name] for name in columns]
-    if any(column.valid is not None for column in held):
+    vectors = [run.batch.columns[name] for name in columns]
+    if any(column.valid is not None for column in vectors):
         return None
-    values = tuple(view_of(column.values) for column in held)
+    values = tuple(view_of(column.values) for column in vectors)
     return IndexView(view_of(run.codes), values, view_of(run.batch.weights))
 
 
 def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
-    """The view of a run whose keys are integers without NULL."""
     if not all(map(are_codes, run.keys)):
         return None
     columns = (run.values.get(name) for name in names)
@@ -229,16 +220,13 @@ def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
     return True
 
 
-# Rows by number: each different row that is there has one. Law: a row has a number from when it
-# comes to when the last of its copies goes; one that comes again has another, and no number is
-# given twice. Rows are one where DISTINCT says so: NULL equals NULL. State: the rows with their
-# numbers and how many copies there are. Cost: the rows that come or go.
+# Rows by number. Law: a row keeps its number until its last copy goes; one that returns has
+# another, and no number is used twice. Rows are equal as in DISTINCT: NULL equals NULL. State: the
+# rows with their numbers and copies. Cost: the rows that come or go.
 
-NUMBER = "number"
-"""The column of numbers in the state."""
+NUMBER = "number"  # The column of numbers in the state
 
-Fresh = Callable[[int], Ints]
-"""Gives so many unused numbers."""
+Fresh = Callable[[int], Ints]  # Gives so many unused numbers
 
 
 class AssignedNumbers(Struct, frozen=True):
@@ -257,9 +245,7 @@ class RowNumbers:
 
     def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> AssignedNumbers:
         """Count copies; each gets the number of its row, an unused one if the row is new.
-
-        CountBelowZeroError where copies are deleted that do not exist.
-        """
+        CountBelowZeroError where copies are deleted that do not exist."""
         keys, grouping = group_normal(columns, len(weights))
         leaders = grouping.leaders(keys)
         known, before = self._known(grouping.codes, leaders)
@@ -270,16 +256,18 @@ class RowNumbers:
         new = (known < 0).nonzero()[0]
         known[new] = fresh(len(new))
         moved = changed.nonzero()[0]
-        held = dict(zip(self._names, (one.take(moved) for one in leaders), strict=True))
+        stored = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
         numbers = Vector(LONG, known[moved])
-        self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
+        self.index.add(
+            Batch({**stored, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved]
+        )
         return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
         """Insert different rows with these numbers, or delete them by a weight of -1."""
-        held = dict(zip(self._names, columns, strict=True))
+        stored = dict(zip(self._names, columns, strict=True))
         weights = np.full(len(numbers), weight, dtype=np.int64)
-        batch = Batch({**held, NUMBER: Vector(LONG, numbers)}, weights, ())
+        batch = Batch({**stored, NUMBER: Vector(LONG, numbers)}, weights, ())
         self.index.add(batch, self.index.codes_of(batch))
 
     def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
@@ -323,18 +311,18 @@ class RowsByNumber:
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
         """Insert rows, or delete them by a weight of -1; shape (rows,) for `numbers`."""
-        held = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
-        held[self._number] = Vector(LONG, numbers)
-        batch = Batch(held, np.full(len(numbers), weight, dtype=np.int64), ())
+        stored = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
+        stored[self._number] = Vector(LONG, numbers)
+        batch = Batch(stored, np.full(len(numbers), weight, dtype=np.int64), ())
         self._index.add(batch, self._index.codes_of(batch))
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
         """The rows of these numbers, which exist, each with this weight."""
-        asked = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
-        if not len(asked.values):
+        requested = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
+        if not len(requested.values):
             return empty_batch(0)
-        result = self._index.find(self._codes(asked), [asked]).rows
-        assert len(result) == len(asked.values), "a number is given once, and taken back at the end"
+        result = self._index.find(self._codes(requested), [requested]).rows
+        assert len(result) == len(requested.values), "a number is used once, and freed at the end"
         return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
     def _codes(self, numbers: Vector) -> Ints:
@@ -342,14 +330,14 @@ class RowsByNumber:
         return self._index.codes_of(batch)
 
 
-# Rows of a fixpoint by their contents, each with its rank and the weight of what derives it. Law:
-# a *derivation* is one way to derive a row from others; its *bodies* are the rows of the fixpoint
-# that it uses. Of a row, `all` is what its derivations weigh whose bodies are all in the
-# fixpoint; `rank`, from 1 up, is the stage at which the row came in; `low` is what those of its
-# derivations weigh whose highest body rank is below its own. A row is in the fixpoint where it
-# has a rank, and as long as every such row has a `low` above zero, none of them owes itself to a
-# circle. Rows are equal as DISTINCT has it. Cost: the rows touched, looked up once in a step, and
-# those that changed, written once. Memory: 24 bytes beside the row and its code.
+# Rows of a fixpoint, with rank and weight of derivations. Law: a *derivation* is one way to derive
+# a row from others; its *bodies* are the rows of the fixpoint that it uses. `all` is the weight of
+# a row's derivations whose bodies are all in the fixpoint; `rank`, from 1 up, is the stage at which
+# the row came in; `low` is the weight of its derivations whose highest body rank is below its own.
+# A row is in the fixpoint if it has a rank, and while every such row has a positive `low`, none
+# depends on itself through a cycle. Rows are equal as in DISTINCT. Cost: the rows touched, looked
+# up once in a step, and those that changed, written once. Memory: 24 bytes beside the row and its
+# code.
 
 _RANK, _ALL, _LOW = "rank", "all", "low"
 NAMES = (_RANK, _ALL, _LOW)
@@ -369,10 +357,7 @@ class Ranked(Struct, frozen=True):
 
 
 class RankedRows:
-    """The rows of `columns`, between two steps."""
-
-    stored: tuple[str, ...] = NAMES
-    """The names of the stored values of each row."""
+    stored: tuple[str, ...] = NAMES  # The names of the stored values of each row
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
         self.columns = tuple(columns)
@@ -382,7 +367,6 @@ class RankedRows:
         )
 
     def whole(self) -> Ranked:
-        """All rows, by their codes. Cost: the rows."""
         run = self.arrangement.whole()
         if run is None:
             none = np.zeros(0, dtype=np.int64)
@@ -392,7 +376,6 @@ class RankedRows:
         return Ranked(run.codes, keys, rank, every, low)
 
     def rows(self) -> Batch:
-        """All rows, once each. Cost: the rows."""
         result = self.whole()
         if not len(result):
             return empty_batch(0)
@@ -403,12 +386,12 @@ class RankedRows:
         return Batch(columns, weights, ())
 
 
-# Rows of a fixpoint that keeps the best of each group, between two steps. Law: rows with equal
-# key columns are a group. All rows derived from rows that are in are kept by group, with their
-# tags, as often as they are derived. Of a row that is in there is its `rank`, the stage at which
-# it came in, and `low`, what those of its derivations weigh whose highest body rank is below its
-# own; of a group with such rows, the order of its best values. Memory: a row and its tags per
-# derivation; 16 bytes beside the row and its code per row that is in, as many per group.
+# Rows of a fixpoint that keeps the best of each group, between steps. Law: rows with equal key
+# columns are a group. All rows derived from rows that are in are kept by group, with tags and
+# copies. A row that is in has its `rank`, the stage at which it came in, and `low`, the weight of
+# its derivations whose highest body rank is below its own; a group with such rows has the order of
+# its best values. Memory: a row and its tags per derivation; 16 bytes beside the row and its code
+# per row that is in, and per group.
 
 RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
 """Columns of rows that are in, and of groups."""
@@ -445,7 +428,7 @@ class BestFixpointRows:
         )
         self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
         kinds = dict(columns)
-        self.best_names = tuple(f"best{place}" for place, _ in enumerate(grouped.values))
+        self.best_names = tuple(f"best{position}" for position, _ in enumerate(grouped.values))
         self.best = Arrangement(
             f"{name}.best",
             [kinds[key] for key in grouped.keys],
@@ -470,11 +453,10 @@ class BestFixpointRows:
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
 
-# Rows of a bag fixpoint by their contents and their level, each with its weight. Law: the *level*
-# of a row is how many steps derived it from a row of the base; the same row may be there at many
-# levels. Rows are equal value for value: 0.0 is not -0.0, which a step may tell apart. Cost: the
-# rows that change, looked up and written once. Memory: 8 bytes beside the row, its level and its
-# code.
+# Rows of a bag fixpoint by contents and level, with weights. Law: the *level* of a row is the
+# number of steps that derived it from a row of the base; a row may occur at many levels. Rows are
+# equal value for value: 0.0 is not -0.0, which a step may distinguish. Cost: the rows that change,
+# looked up and written once. Memory: 8 bytes beside the row, its level and its code.
 
 _WEIGHT = "weight"
 
@@ -502,10 +484,8 @@ class LevelledRows:
         self._counted = []
 
     def count(self, level: int, rows: Batch) -> Batch:
-        """Count all changes at a level; the same with each row once, and its level.
-
-        Called once per level and step. CountBelowZeroError where more is deleted than there was.
-        """
+        """Count all changes at a level; the same with each row once, and its level. Called once per
+        level and step. CountBelowZeroError where more is deleted than there was."""
         columns = [rows.columns[name] for name, _ in self.columns]
         levels = Vector(LONG, np.full(len(rows), level, dtype=np.int64))
         keys = [*map(identity_of, columns), levels]
@@ -516,7 +496,8 @@ class LevelledRows:
             return empty_batch(0)
         first, changes = grouping.first[moved], changes[moved]
         codes, keys = grouping.codes[moved], [key.take(first) for key in keys]
-        weights = self._weights(codes, keys) + changes
+        located = self.arrangement.find(codes, keys)
+        weights: Ints = self.arrangement.gather(located, _WEIGHT) + changes
         if weights.min() < 0:
             raise never_held("ways to derive rows")
         self._counted.append(_Counted(codes, keys, weights))
@@ -526,12 +507,7 @@ class LevelledRows:
         }
         return Batch({**named, self.level: keys[-1]}, changes, ())
 
-    def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
-        return result
-
     def keep(self) -> None:
-        """End the step and store its counts."""
         parts, self._counted = self._counted, []
         if not parts:
             return
@@ -559,15 +535,13 @@ class LevelledRows:
         return Batch(columns, run.values[_WEIGHT], ())
 
 
-# The rows that one step of a fixpoint touches, each in a slot, as the step has made them so far.
-# Law: a row has one slot, from 0 on, for as long as the step lasts, and there its rank and counts
-# both as they are and as they were; a row that was never there has zeros. What the step has not
-# touched is as `ranked_rows` keeps it. Cost: a row is looked up there once; looking up slots
-# sorts what came since, in parts that each row is merged into a logarithmic number of times.
+# The rows that one step of a fixpoint touches, in slots. Law: a row has one slot, from 0 up,
+# throughout the step, with its rank and counts as they are and as they were; a new row has zeros.
+# Untouched rows are as stored. Cost: each row is looked up once; looking up slots sorts the rows
+# that came since, in parts that each row is merged into a logarithmic number of times.
 
 RANK, ALL, LOW = range(3)
-WAS = 3
-"""Offset of the old values."""
+WAS = 3  # Offset of the old values
 FIRST, LAST = 6, 7
 """Start and end of a row's join partners, once looked up; -1 before (`single_join`)."""
 CODE = 8
@@ -577,17 +551,16 @@ _ROOM = 16
 class TouchedRows:
     """The rows of one step; `values` of shape (9, room) has the rows named above, by slot."""
 
-    def __init__(self, held: RankedRows) -> None:
-        self.held = held
+    def __init__(self, stored: RankedRows) -> None:
+        self.held = stored
         self.count = 0
         self.values: Ints = np.zeros((CODE + 1, _ROOM), dtype=np.int64)
         self.values[FIRST] = -1
-        self.columns = tuple(GrownColumn(kind) for kind in held.kinds)
+        self.columns = tuple(GrownColumn(kind) for kind in stored.kinds)
         self.parts: list[tuple[Ints, Ints]] = []
         """Codes, ascending, and the slots of these rows; in parts, each far larger than the
         next."""
-        self._are_told = True
-        """Whether equal codes mean equal rows, for the rows seen."""
+        self._is_by_code = True  # Whether equal codes mean equal rows, for the rows seen
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
@@ -602,22 +575,22 @@ class TouchedRows:
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known rows; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
-        are_told = self._are_told and have_injective_codes(keys, keys)
-        for held, owners in self.parts:
-            places = held.searchsorted(codes)
-            rows = (held.take(places, mode="clip") == codes).nonzero()[0]
-            places = places[rows]
-            if are_told:
-                result[rows] = owners[places]
+        is_by_code = self._is_by_code and have_injective_codes(keys, keys)
+        for stored, owners in self.parts:
+            positions = stored.searchsorted(codes)
+            rows = (stored.take(positions, mode="clip") == codes).nonzero()[0]
+            positions = positions[rows]
+            if is_by_code:
+                result[rows] = owners[positions]
                 continue
             # Another row with the code may come first; this practically never happens.
             while len(rows):
-                is_same = self._is_same(owners[places], keys, rows)
-                result[rows[is_same]] = owners[places[is_same]]
-                rows, places = rows[~is_same], places[~is_same] + 1
-                is_next = held.take(places, mode="clip") == codes[rows]
-                is_next &= places < len(held)
-                rows, places = rows[is_next], places[is_next]
+                is_same = self._is_same(owners[positions], keys, rows)
+                result[rows[is_same]] = owners[positions[is_same]]
+                rows, positions = rows[~is_same], positions[~is_same] + 1
+                is_next = stored.take(positions, mode="clip") == codes[rows]
+                is_next &= positions < len(stored)
+                rows, positions = rows[is_next], positions[is_next]
         return result
 
     def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
@@ -628,34 +601,36 @@ class TouchedRows:
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        are_told = have_injective_codes(keys, keys)
-        self._look_up(start, codes, keys, are_told=are_told)
+        is_by_code = have_injective_codes(keys, keys)
+        self._look_up(start, codes, keys, is_by_code=is_by_code)
         self.values[CODE, start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
             column.append(start, key)
-        self._are_told = self._are_told and are_told
+        self._is_by_code = self._is_by_code and is_by_code
         slots = np.arange(start, end, dtype=np.int64)
         self.count = end
         self.add_part(codes, slots)
         return slots
 
-    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
         arrangement, end = self.held.arrangement, start + len(codes)
-        if not are_told or not are_told_by_code(arrangement.runs):
+        if not is_by_code or not are_determined_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
-            for at, name in enumerate(NAMES if located.parts else ()):
-                self.values[at, start:end] = arrangement.gather(located, name)
+            for index, name in enumerate(NAMES if located.parts else ()):
+                self.values[index, start:end] = arrangement.gather(located, name)
         else:
             # The oldest first: a newer run overwrites the values of a row.
             for run in arrangement.runs:
-                places = search(run.pages, run.codes, codes)
-                rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
+                positions = search(run.pages, run.codes, codes)
+                rows = (run.codes.take(positions, mode="clip") == codes).nonzero()[0]
                 if not len(rows):
                     continue
-                places, slots = places[rows], rows + start
-                for at, name in enumerate(NAMES):
-                    column = run.checked_values(name, places)
-                    self.values[at, slots] = 0 if column is None else column
+                positions, slots = positions[rows], rows + start
+                for index, name in enumerate(NAMES):
+                    column = run.checked_values(name, positions)
+                    self.values[index, slots] = 0 if column is None else column
         self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
@@ -679,7 +654,6 @@ class TouchedRows:
         self.parts.append((codes, slots))
 
     def take_up_all(self) -> None:
-        """Load every row. Cost: the rows."""
         result = self.held.whole()
         if len(result):
             self.slots_of(result.codes, result.keys)
@@ -692,9 +666,7 @@ class TouchedRows:
 
     def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
         """Add the weights of derivations, where `is_low` to the low too; slots may repeat.
-
-        CountBelowZeroError where more is deleted than there was.
-        """
+        CountBelowZeroError where more is deleted than there was."""
         if not len(slots):
             return
         np.add.at(self.values[ALL], slots, every)
@@ -719,7 +691,6 @@ class TouchedRows:
         return result
 
     def inside(self) -> Ints:
-        """All touched rows in the fixpoint."""
         return self.values[RANK, : self.count].nonzero()[0]
 
     def leave(self, slots: Ints) -> None:
@@ -734,19 +705,19 @@ class TouchedRows:
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
         return self._ranked(slots, weight, rank, RANK)
 
-    def _ranked(self, slots: Ints, weight: int, rank: AttributeId, at: int) -> Batch:
+    def _ranked(self, slots: Ints, weight: int, rank: AttributeId, index: int) -> Batch:
         weights = np.full(len(slots), weight, dtype=np.int64)
         rows = self.held.batch([column.take(slots) for column in self.columns], weights)
-        ranks = Vector(LONG, self.values[at, slots])
+        ranks = Vector(LONG, self.values[index, slots])
         return Batch({**rows.columns, rank: ranks}, weights, ())
 
     def moved(self, rank: AttributeId) -> Batch:
         """The change of the fixpoint's rows with their ranks: old rows and new rows."""
         is_other = self.values[RANK, : self.count] != self.values[WAS + RANK, : self.count]
         parts = []
-        for at, weight in ((WAS + RANK, -1), (RANK, 1)):
-            slots = (is_other & (self.values[at, : self.count] > 0)).nonzero()[0]
-            parts.append(self._ranked(slots, weight, rank, at))
+        for index, weight in ((WAS + RANK, -1), (RANK, 1)):
+            slots = (is_other & (self.values[index, : self.count] > 0)).nonzero()[0]
+            parts.append(self._ranked(slots, weight, rank, index))
         return stacked_or_empty(parts, 0)
 
     def gone(self) -> Ints:
@@ -784,12 +755,10 @@ class TouchedRows:
     def values_of(self, slots: Ints) -> dict[str, Ints]:
         """The stored values of these rows, by name; shapes as `slots`."""
         # Column by column: all at once they would lie in one array, and keep each other in memory.
-        return {name: self.values[at, slots] for at, name in enumerate(NAMES)}
+        return {name: self.values[index, slots] for index, name in enumerate(NAMES)}
 
 
 class GrownColumn:
-    """A column that grows at its end."""
-
     def __init__(self, kind: SqlType) -> None:
         self.type = kind
         self._texts: Vector | None = None
@@ -834,16 +803,15 @@ class GrownColumn:
         return Vector(self.type, self.numbers[slots], valid)
 
 
-# Rows of a fixpoint that have numbers, by which other operators tell them apart. Law: a row has
-# one number, from 1 up, from the step in which it comes in to that in which it goes out, whatever
-# its rank does meanwhile; no two rows of a step have the same, those that go out in it included.
-# A number is given again when all there are were given once. Rows come out tagged with their
-# numbers, as rows of a table are with ranges, so what becomes of them above tells which of them
-# matter there. Cost: as of rows without; 8 bytes a row more; where numbers ran out, all rows.
+# Rows of a fixpoint with numbers, by which other operators distinguish them. Law: a row has one
+# number, from 1 up, from the step in which it enters to the one in which it leaves, whatever its
+# rank; no two rows of a step share one, including those that leave in it. Numbers are reused only
+# once all were used. Rows are tagged with their numbers, as table rows are with ranges, so the
+# counts above tell which rows matter. Cost: as of rows without numbers; 8 bytes a row more; when
+# numbers run out, all rows.
 
 _NUMBER = "number"
-MOST = (1 << RANGE_BITS) - 1
-"""The greatest number: numbers use the place of ranges."""
+MOST = (1 << RANGE_BITS) - 1  # The greatest number: numbers use the place of ranges
 
 
 class NumberedFixpointRows(RankedRows):
@@ -852,10 +820,7 @@ class NumberedFixpointRows(RankedRows):
     stored = (*NAMES, _NUMBER)
 
     def __init__(
-        self,
-        name: str,
-        columns: Sequence[tuple[AttributeId, SqlType]],
-        number: AttributeId,
+        self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId
     ) -> None:
         super().__init__(name, columns)
         self.number = number
@@ -872,10 +837,8 @@ class NumberedFixpointRows(RankedRows):
         return tagged(rows, self._numbers())
 
     def take(self, count: int, touched: Ints) -> Ints:
-        """So many unused numbers; `touched` are those of the rows of the step.
-
-        UnsupportedError where not enough are left.
-        """
+        """So many unused numbers; `touched` are those of the rows of the step. UnsupportedError
+        where not enough are left."""
         fresh = min(count, self.most - self.last)
         given = np.arange(self.last + 1, self.last + 1 + fresh, dtype=np.int64)
         self.last += fresh
@@ -907,9 +870,9 @@ class NumberedFixpointRows(RankedRows):
 class TouchedNumbers(TouchedRows):
     """The rows of one step with their numbers, by slot; 0 where a row has none."""
 
-    def __init__(self, held: NumberedFixpointRows) -> None:
-        super().__init__(held)
-        self._held = held
+    def __init__(self, stored: NumberedFixpointRows) -> None:
+        super().__init__(stored)
+        self._held = stored
         self.numbers: Ints = np.zeros(self.values.shape[1], dtype=np.int64)
 
     def make_room(self, rows: int) -> None:
@@ -920,8 +883,10 @@ class TouchedNumbers(TouchedRows):
             grown[: len(self.numbers)] = self.numbers
             self.numbers = grown
 
-    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
-        super()._look_up(start, codes, keys, are_told=are_told)
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
+        super()._look_up(start, codes, keys, is_by_code=is_by_code)
         arrangement = self.held.arrangement
         result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
         self.numbers[start : start + len(codes)] = result
@@ -951,5 +916,4 @@ class TouchedNumbers(TouchedRows):
 
 
 def tagged(rows: Batch, numbers: Ints) -> Batch:
-    """The rows, each with its number as a tag."""
     return Batch(rows.columns, rows.weights, (RowTags(numbers.astype(np.int32)),))

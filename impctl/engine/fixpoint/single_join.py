@@ -1,10 +1,10 @@
 """The frontier of a fixpoint whose step is one join with one table.
 
-Law: as `moves` has it, without stepping the operators: the rows of the table that join rows which
-go are looked for once, and stand ready for when these come in again; what such a row took part in
-is told only if it stays out. The join's rows of the fixpoint are brought up to date at the end, by
-what has changed. Fronts of few rows are followed row by row (`thin_fronts`). Cost: a look-up per
-row that goes or comes and has not done so in this step, and the derivations.
+Law: as `frontier` has it, without stepping the operators. The table rows that join deleted rows are
+looked up once, and reused when these come in again; the derivations of such a row are emitted only
+if it stays out. The join's rows of the fixpoint are updated at the end, by the changes. Small
+fronts are followed row by row (`small_frontier`). Cost: a lookup per row that goes or comes for the
+first time in this step, and the derivations.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-_MOST_WAITING = 64
-"""Steps whose changes wait at most."""
+_MOST_WAITING = 64  # Steps whose changes wait at most
 
 
 class CachedViews:
@@ -50,8 +49,7 @@ class CachedViews:
 
     def __init__(self) -> None:
         self.held, self.own, self.table = Views(), Views(), Views()
-        self.waiting = 0
-        """Steps whose changes of the rows by their keys may wait to be sorted in."""
+        self.waiting = 0  # Steps whose changes of the rows by their keys may wait to be sorted in
 
 
 class JoinedMoves:
@@ -63,7 +61,7 @@ class JoinedMoves:
         by_step: FixpointStep,
         rank: AttributeId,
         touched: TouchedRows,
-        told: DerivationTags,
+        report: DerivationTags,
         seen: CachedViews,
         thin: int,
     ) -> None:
@@ -72,7 +70,7 @@ class JoinedMoves:
         self._by_step = by_step
         self._rank = rank
         self._touched = touched
-        self._told = told
+        self._report = report
         self._seen = seen
         self._most = thin
         self._partners = DeletedDerivations()
@@ -111,8 +109,8 @@ class JoinedMoves:
             return None
         own: Sequence[IndexView] | None = ()
         if not plain.is_by_rows:
-            names = {place: name for name, place in plain.rows.items()}
-            wanted = [names[place] for place, name in plain.heads if name is None]
+            names = {position: name for name, position in plain.rows.items()}
+            wanted = [names[position] for position, name in plain.heads if name is None]
             own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
         if own is None:
             return None
@@ -121,7 +119,7 @@ class JoinedMoves:
         result = fronts.changed(changed, own)
         if result is None:
             return None
-        self._told.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
+        self._report.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
         plain.join.take_in(1 - plain.side, rows, 0)
         return result.heads
 
@@ -134,7 +132,7 @@ class JoinedMoves:
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
         touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
-        self._told.of_step(weights, [tag.take(owners) for tag in rows.tags])
+        self._report.of_step(weights, [tag.take(owners) for tag in rows.tags])
         self._plain.join.take_in(1 - self._plain.side, rows, len(owners))
         return heads
 
@@ -143,9 +141,9 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            held = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
-            if held is not None:
-                self._thin = ThinFronts(self._plain, touched, self._partners, held, self._most)
+            stored = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
+            if stored is not None:
+                self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
         return self._thin
 
     def _fronts(self, slots: Ints) -> ThinFronts | None:
@@ -171,8 +169,8 @@ class JoinedMoves:
         result = None if fronts is None else fronts.come(slots, admit)
         if result is None:
             return self._all_come(slots, admit)
-        left, told = result
-        self._tell(told.weights, told.source, told.place)
+        left, derived = result
+        self._tell(derived.weights, derived.source, derived.place)
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -222,8 +220,8 @@ class JoinedMoves:
             places, _ = slice_positions(first, last)
             self._tell(-partners.weights[places], partners.source[places], partners.place[places])
         columns = {
-            name: moved.columns[self._rank if place < 0 else touched.held.columns[place][0]]
-            for name, place in self._plain.rows.items()
+            name: moved.columns[self._rank if position < 0 else touched.held.columns[position][0]]
+            for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
         self._seen.waiting += 1
@@ -232,26 +230,26 @@ class JoinedMoves:
             self._plain.own.runs()
             self._seen.waiting = 0
 
-    def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
-        if not len(weights) or not any(self._told.accesses):
+    def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
+        if not len(weights) or not any(self._report.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
             order = np.argsort(source, kind="stable")
-            weights, source, place = weights[order], source[order], place[order]
+            weights, source, position = weights[order], source[order], position[order]
         borders = [0, *(np.flatnonzero(source[1:] != source[:-1]) + 1).tolist(), len(source)]
         for start, end in pairwise(borders):
             part = slice(start, end)
-            taken = [tag.take(place[part]) for tag in self._tags[source[start]]]
-            self._told.of_step(weights[part], taken)
+            result = [tag.take(position[part]) for tag in self._tags[source[start]]]
+            self._report.of_step(weights[part], result)
 
     def _derived(self, slots: Ints) -> Derived:
         columns = self._touched.columns
-        keys = [columns[place] for place in self._plain.key_places]
+        keys = [columns[position] for position in self._plain.key_places]
         if self._runs is not None and not keys[0].has_null:
             result = self._runs.find(keys[0].numbers[slots])
             theirs = {
-                name: Vector(columns[at].type, result.columns[name])
-                for at, (_, name) in enumerate(self._plain.heads)
+                name: Vector(columns[index].type, result.columns[name])
+                for index, (_, name) in enumerate(self._plain.heads)
                 if name is not None
             }
             heads = self._heads(slots[result.owners], theirs)
@@ -272,13 +270,13 @@ class JoinedMoves:
         heads = self._heads(slots[owners], rows.columns)
         return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
 
-    def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
+    def _heads(self, bodies: Ints, right: Mapping[AttributeId, Vector]) -> Ints:
         self._pairs += len(bodies)
         if not len(bodies):
             return bodies
-        mine = self._touched.columns
+        left = self._touched.columns
         columns = [
-            mine[place].take(bodies) if name is None else theirs[name]
-            for place, name in self._plain.heads
+            left[position].take(bodies) if name is None else right[name]
+            for position, name in self._plain.heads
         ]
         return slots_for(self._touched, columns, len(bodies))

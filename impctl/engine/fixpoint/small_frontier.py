@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# Rows of a table as a fixpoint's step looks them up where all are whole numbers. Law: as
-# `RowIndex.find` has it, of keys and columns that are whole numbers without NULL: the code of a
-# key is the key, and rows are taken where they lie, without their tags. Cost: a search per run.
+# Rows of a table as a fixpoint's step looks them up, all integers. Law: as `RowIndex.find` for keys
+# and columns that are integers without NULL: the code of a key is the key, and rows are used in
+# place, without their tags. Cost: a search per run.
 
 _NONE = np.zeros(0, dtype=np.int64)
 
@@ -87,13 +87,17 @@ class TableRuns:
         if not parts:
             return Places(_NONE, _NONE, _NONE, dict.fromkeys(self.names, _NONE), _NONE)
         columns = {
-            name: _joined([self._columns[number][at][place] for number, _, place in parts])
-            for at, name in enumerate(self.names)
+            name: _joined([self._columns[number][index][position] for number, _, position in parts])
+            for index, name in enumerate(self.names)
         }
-        weights = _joined([self.runs[number].batch.weights[place] for number, _, place in parts])
+        weights = _joined(
+            [self.runs[number].batch.weights[position] for number, _, position in parts]
+        )
         source = np.repeat([number for number, _, _ in parts], [len(p) for _, _, p in parts])
         owners = _joined([owners for _, owners, _ in parts])
-        return Places(owners, source, _joined([place for _, _, place in parts]), columns, weights)
+        return Places(
+            owners, source, _joined([position for _, _, position in parts]), columns, weights
+        )
 
     @property
     def tags(self) -> list[tuple[Tags, ...]]:
@@ -116,27 +120,23 @@ def _joined(parts: Sequence[Ints]) -> Ints:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-# The rows that a step touches (`touched_rows`), seen and changed one by one. Law: a session
-# begins, finds slots, changes what is kept of them where that lies, notes derivations, and ends:
-# then others find all of it as if they had done it. Only of rows of whole numbers without NULL.
-# Cost: a search per run for a row that is not touched yet, and microseconds; a session, some
-# dozen views.
+# The rows that a step touches, processed one by one. Law: a session finds slots, changes their
+# state in place, records derivations, and ends with the same state as the array code. Only for rows
+# of integers without NULL. Cost: a search per run for an untouched row, and microseconds; a
+# session, some dozen views.
 
 
 class RowByRow:
-    """`held` are the rows before the step."""
-
     def __init__(
-        self, touched: TouchedRows, partners: DeletedDerivations, held: Sequence[RowsView]
+        self, touched: TouchedRows, partners: DeletedDerivations, stored: Sequence[RowsView]
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._held = [(view, view.codes, len(view.codes)) for view in held]
+        self._held = [(view, view.codes, len(view.codes)) for view in stored]
         self._is_single = len(touched.columns) == 1
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
-        self._fresh: list[int] = []
-        """Slots that no other lookup finds yet."""
+        self._fresh: list[int] = []  # Slots that no other lookup finds yet
         self._found: tuple[list[int], ...] = ([], [], [], [])
         """Heads, weights, and positions of the tags, of derivations of this session."""
         self._hit: list[int] = []
@@ -151,13 +151,16 @@ class RowByRow:
         values = (key,) if self._is_single else key
         code = key if self._is_single else code_of(key)
         for codes, slots in self._parts:
-            place = bisect_left(codes, code)
-            while place < len(codes) and codes[place] == code:
-                slot: int = slots[place]
-                if self._is_single or self._is_at(slot, values):
+            position = bisect_left(codes, code)
+            while position < len(codes) and codes[position] == code:
+                slot: int = slots[position]
+                if self._is_single or all(
+                    column[slot] == value
+                    for column, value in zip(self._columns, values, strict=True)
+                ):
                     self._known[key] = slot
                     return slot
-                place += 1
+                position += 1
         slot = self._known[key] = self._touched.count
         if slot == self._room:
             self._touched.make_room(slot + 1)
@@ -165,32 +168,29 @@ class RowByRow:
         self._touched.count += 1
         self._look_up(slot, code, values)
         self._code[slot] = code
-        for held, one in zip(self._columns, values, strict=True):
-            held[slot] = one
+        for column, value in zip(self._columns, values, strict=True):
+            column[slot] = value
         self._fresh.append(slot)
         return slot
 
-    def _is_at(self, slot: int, values: tuple[int, ...]) -> bool:
-        return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
-
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
         for view, codes, length in self._held:
-            place = bisect_left(codes, code)
-            if place == length or codes[place] != code:
+            position = bisect_left(codes, code)
+            if position == length or codes[position] != code:
                 continue
             if not self._is_single:
-                place = view.place(place, values)
-                if place < 0:
+                position = view.place(position, values)
+                if position < 0:
                     continue
             for now, was, column in zip(self._now, self._was, view.values, strict=True):
                 if column is not None:
-                    now[slot] = was[slot] = column[place]
+                    now[slot] = was[slot] = column[position]
             return
 
     def _begin(self) -> None:
         """Refresh the views, which others may have outdated."""
         self._view()
-        self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
+        self._parts = [(view_of(codes), view_of(index)) for codes, index in self._touched.parts]
         self._partner_heads = view_of(self._partners.heads)
         self._partner_weights = view_of(self._partners.weights)
         self._hit = []
@@ -227,20 +227,16 @@ class RowByRow:
         return result
 
 
-# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: what is left is
-# what `joined_moves` would leave: slots, counts, and derivations, which are kept for rows that go
-# and told of rows that come. A front of few rows takes less this way than the passes of NumPy
-# over it take; a long chain of such fronts takes microseconds a row. Only of whole numbers. Loops
-# are over the rows of a front, fewer than `most`, and what they derive, fewer than `_PAIRS` times
-# that: where there are more of either, nothing is done with that front.
+# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: the result is that
+# of `single_join`: slots, counts, and derivations, kept for rows that go and emitted for rows that
+# come. Faster than passes of NumPy for small fronts; a long chain of these takes microseconds a
+# row. Only for integers. Loops are bounded by `most` rows of a front and `_PAIRS` times as many
+# derivations; a larger front is left unprocessed.
 
-THIN = 8
-"""Rows of a front up to which it is followed row by row."""
-_PAIRS = 8
-"""Derivations per row of the largest such front up to which it is followed so."""
+THIN = 8  # Rows of a front up to which it is followed row by row
+_PAIRS = 8  # Derivations per row of the largest such front up to which it is followed so
 
-_Span = tuple[int, IndexView, int, int]
-"""A run's number, the run, and the rows' span in it."""
+_Span = tuple[int, IndexView, int, int]  # A run's number, the run, and the rows' span in it
 
 
 class ChangedRows(Struct, frozen=True):
@@ -260,16 +256,16 @@ class ThinFronts(RowByRow):
         plain: PlainStep,
         touched: TouchedRows,
         partners: DeletedDerivations,
-        held: Sequence[RowsView],
+        stored: Sequence[RowsView],
         most: int,
     ) -> None:
-        super().__init__(touched, partners, held)
+        super().__init__(touched, partners, stored)
         self._table: list[tuple[int, IndexView, Numbers, int]] | None = None
         self._most = most
         self._key = plain.key_places[0]
         names = [name for _, name in plain.heads if name is not None]
         self._heads = [
-            (place, -1 if name is None else names.index(name)) for place, name in plain.heads
+            (position, -1 if name is None else names.index(name)) for position, name in plain.heads
         ]
         self._column = self._heads[0][1] if self._is_single else -1
         """The table's column that is a whole row, if there is one."""
@@ -280,29 +276,30 @@ class ThinFronts(RowByRow):
 
     def see(self, table: Sequence[IndexView]) -> None:
         """Let fronts look these rows up."""
-        self._table = [(at, view, view.codes, len(view.codes)) for at, view in enumerate(table)]
+        self._table = [(run, view, view.codes, len(view.codes)) for run, view in enumerate(table)]
 
     def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
-        """Count what changed rows of the table derive from the old rows of the fixpoint.
-
-        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then the
-        rank; not used where a row is its key. The owners are the changed rows. None where they are
-        too many.
-        """
+        """Count what changed rows of the table derive from the old rows of the fixpoint. `own` are
+        the fixpoint's rows by their keys: the columns that heads take from them, then the rank; not
+        used where a row is its key. The owners are the changed rows. None where they are too
+        many."""
         if self._column >= 0:
             return self._changed_by_rows(rows)
         spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
-        if sum(end - start for places in spans for _, start, end in places) > _PAIRS * self._most:
+        if (
+            sum(end - start for positions in spans for _, start, end in positions)
+            > _PAIRS * self._most
+        ):
             return None
         self._begin()
         heads, weights, owners, _ = self._found
-        for owner, (weight, places) in enumerate(zip(rows.weights, spans, strict=True)):
-            theirs = [column[owner] for column in rows.columns]
-            for view, start, end in places:
-                for place in range(start, end):
-                    *mine, body = (column[place] for column in view.columns)
-                    head = self._head(mine, theirs)
-                    change = weight * view.weights[place]
+        for owner, (weight, positions) in enumerate(zip(rows.weights, spans, strict=True)):
+            right = [column[owner] for column in rows.columns]
+            for view, start, end in positions:
+                for position in range(start, end):
+                    *left, body = (column[position] for column in view.columns)
+                    head = self._head(left, right)
+                    change = weight * view.weights[position]
                     self._every[head] += change
                     if body < self._rank[head]:
                         self._low[head] += change
@@ -331,9 +328,9 @@ class ThinFronts(RowByRow):
         result = self._end(heads)
         return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
-    def _head(self, mine: list[int], theirs: list[int]) -> int:
-        ours = iter(mine)
-        values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
+    def _head(self, left: list[int], right: list[int]) -> int:
+        ours = iter(left)
+        values = tuple(next(ours) if index < 0 else right[index] for _, index in self._heads)
         return self._known_slot(values[0] if self._is_single else values)
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
@@ -412,8 +409,8 @@ class ThinFronts(RowByRow):
             for span in result or ():
                 self._take(slot, span)
             rank, every, low = self._rank, self._every, self._low
-            for at in range(start, len(heads)):
-                head, weight = heads[at], weights[at]
+            for index in range(start, len(heads)):
+                head, weight = heads[index], weights[index]
                 every[head] -= weight
                 if body < rank[head]:
                     low[head] -= weight
@@ -437,27 +434,27 @@ class ThinFronts(RowByRow):
         while True:
             key, spot = self._columns[0][slot], None
             for number, view, codes, length in table:
-                place = bisect_left(codes, key)
-                if place < length and codes[place] == key:
-                    if spot is not None or (place + 1 < length and codes[place + 1] == key):
+                position = bisect_left(codes, key)
+                if position < length and codes[position] == key:
+                    if spot is not None or (position + 1 < length and codes[position + 1] == key):
                         return [slot]
-                    spot = number, view, place
+                    spot = number, view, position
             if spot is None or not may_go(1):
                 return [slot]
-            number, view, place = spot
-            key = view.columns[at][place]
+            number, view, position = spot
+            key = view.columns[at][position]
             head = known.get(key)
             if head is None:
                 head = self._slot_of(key)
                 rank, every, low = self._rank, self._every, self._low
-            body, weight = rank[slot], view.weights[place]
+            body, weight = rank[slot], view.weights[position]
             rank[slot] = low[slot] = 0
             self._first[slot] = before + len(heads)
             self._last[slot] = before + len(heads) + 1
             heads.append(head)
             weights.append(weight)
             source.append(number)
-            places.append(place)
+            places.append(position)
             every[head] -= weight
             if body >= rank[head]:
                 return []
@@ -475,17 +472,17 @@ class ThinFronts(RowByRow):
         hit: list[int] = []
         for slot, result in zip(front, spans, strict=True):
             if result is None:
-                for at in range(self._first[slot], self._last[slot]):
-                    head = known[at]
-                    every[head] += of_known[at]
+                for index in range(self._first[slot], self._last[slot]):
+                    head = known[index]
+                    every[head] += of_known[index]
                     hit.append(head)
                 continue
             start = len(heads)
             for span in result:
                 self._take(slot, span)
             every = self._every
-            for at in range(start, len(heads)):
-                every[heads[at]] += weights[at]
+            for index in range(start, len(heads)):
+                every[heads[index]] += weights[index]
             hit += heads[start:]
         rank = self._rank
         self._hit += hit
@@ -514,20 +511,18 @@ class ThinFronts(RowByRow):
     def _keys(self, slot: int, span: _Span) -> Any:
         _, view, start, end = span
         columns = [
-            repeat(self._columns[place][slot], end - start)
-            if at < 0
-            else view.columns[at][start:end].tolist()
-            for place, at in self._heads
+            repeat(self._columns[position][slot], end - start)
+            if index < 0
+            else view.columns[index][start:end].tolist()
+            for position, index in self._heads
         ]
         return columns[0] if self._is_single else zip(*columns, strict=True)
 
 
-# A step of a fixpoint that joins its rows with a table's once: where the two sides come from.
-# Law: each side of the join is what comes into the step, its columns chosen and renamed at most,
-# and there is nothing in the step beside.
+# The two sides of a step that joins its rows with a table once. Law: each side is an input of the
+# step, with columns at most chosen and renamed, and the step contains nothing else.
 
-_ROWS, _TABLE = -1, -2
-"""The sources of the step."""
+_ROWS, _TABLE = -1, -2  # The sources of the step
 
 
 class JoinedStep(Struct, frozen=True):
@@ -538,30 +533,25 @@ class JoinedStep(Struct, frozen=True):
 
     @property
     def own(self) -> RowIndex:
-        """The fixpoint's rows by their keys."""
         result = self.join.indexes[self.side]
         assert isinstance(result, RowIndex)
         return result
 
     @property
     def table(self) -> RowIndex:
-        """The table's rows by their keys."""
         result = self.join.indexes[1 - self.side]
         assert isinstance(result, RowIndex)
         return result
 
 
 def ends_of(
-    step: Circuit, at: int, join: JoinOperator, above: int
+    step: Circuit, index: int, join: JoinOperator, above: int
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
     """The fixpoint's side of the join at this position, and the origins of the join's columns; None
-    where it is no such step.
-
-    `above` is the number of operators above the join.
-    """
+    where it is no such step. `above` is the number of operators above the join."""
     ends = [
         passed(step, wire, [name for name, _ in side.columns])
-        for wire, side in zip(step.wires[at], join.sides, strict=True)
+        for wire, side in zip(step.wires[index], join.sides, strict=True)
     ]
     side = 0 if ends[0].at == _ROWS else 1
     own, table = ends[side], ends[1 - side]
@@ -580,25 +570,24 @@ class Passed(Struct, frozen=True):
     names: Mapping[AttributeId, AttributeId]
 
 
-def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
-    """Skip all projections from `at` down that only choose and rename these columns."""
+def passed(step: Circuit, index: int, names: Sequence[AttributeId]) -> Passed:
+    """Skip all projections from `index` down that only choose and rename these columns."""
     operators, count = tuple(step), 0
     result: dict[AttributeId, AttributeId] = {name: name for name in names}
-    while at >= 0 and isinstance(operator := operators[at], ProjectOperator):
+    while index >= 0 and isinstance(operator := operators[index], ProjectOperator):
         below = {name: operator.passes(column) for name, column in result.items()}
         result = {name: column for name, column in below.items() if column is not None}
         if len(result) < len(below):
             break
-        (at,) = step.wires[at]
+        (index,) = step.wires[index]
         count += 1
-    return Passed(at, count, result)
+    return Passed(index, count, result)
 
 
-# A step of a fixpoint that is one join of its rows with one table, with plain columns. Law: only
-# what is surely that is taken for it: renamed columns, one join on equal keys, chosen columns,
-# nothing else; the rank of a row derived is that of the row it was joined from. Of such a step it
-# is known, without its operators, what a row of the fixpoint derives: a row for each row of the
-# table that has its key.
+# A step that is one join of its rows with one table, with plain columns. Law: only recognized where
+# this is certain: renamed columns, one join on equal keys, chosen columns, nothing else; a derived
+# row has the rank of the row it was joined from. So a row derives, without the operators, one row
+# per table row with its key.
 
 _RANK = -1
 WHOLE_NUMBERS = frozenset(
@@ -607,12 +596,9 @@ WHOLE_NUMBERS = frozenset(
 
 
 class PlainStep(JoinedStep, frozen=True):
-    """The columns of a step by their origins.
-
-    `rows` has for each column of that side its index in the fixpoint's columns; the rank's is -1.
-    `heads` has for each column of the fixpoint whether it comes from the fixpoint's row, and the
-    index there, or else the table's column.
-    """
+    """The columns of a step by their origins. `rows` has for each column of that side its index in
+    the fixpoint's columns; the rank's is -1. `heads` has for each column of the fixpoint whether it
+    comes from the fixpoint's row, and the index there, or else the table's column."""
 
     rows: Mapping[AttributeId, int]
     heads: tuple[tuple[int, AttributeId | None], ...]
@@ -621,7 +607,6 @@ class PlainStep(JoinedStep, frozen=True):
 
     @property
     def key_places(self) -> tuple[int, ...]:
-        """The fixpoint's columns that are the keys."""
         return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
 
     @property
@@ -634,7 +619,6 @@ class PlainStep(JoinedStep, frozen=True):
 def plain_step(
     step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
 ) -> PlainStep | None:
-    """The step as a `PlainStep`, if it is one."""
     operators = tuple(step)
     names = [*(name for name, _ in columns), rank]
     above = passed(step, len(operators) - 1, names)
@@ -645,8 +629,8 @@ def plain_step(
     if ends is None:
         return None
     side, own = ends
-    places = {name: place for place, name in enumerate(names[:-1])} | {rank: _RANK}
-    rows = {name: places[given] for name, given in own.items()}
+    positions = {name: position for position, name in enumerate(names[:-1])} | {rank: _RANK}
+    rows = {name: positions[given] for name, given in own.items()}
     heads = _heads(names, above.names, rows)
     keys = [rows[key] for key in join.sides[side].keys]
     if heads is None or _RANK in keys:
@@ -666,4 +650,4 @@ def _heads(
     *columns, rank = ((rows.get(above[name], _RANK), above[name]) for name in names)
     if rows.get(rank[1]) != _RANK or any(rows.get(name) == _RANK for _, name in columns):
         return None
-    return tuple((place, None if place >= 0 else name) for place, name in columns)
+    return tuple((position, None if position >= 0 else name) for position, name in columns)

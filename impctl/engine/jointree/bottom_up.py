@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     from impctl.engine.batch import Batch
 
 
-# What the keys of a node come to after the values of some tuples changed. Law: a key's value is
-# the sum over its tuples, its best value the best of those that are alive; only keys whose value
-# changed are written, and only what is seen from above is told: below bits and above edges of
-# existence that is a first row that came or a last one that went. At the root every touched tuple
-# learns the number of its group, which stays the same while the group holds any tuple.
+# Changes of the keys of a node. Law: a key's value is the sum over its tuples; its best value is
+# the best of its living tuples. Only keys whose value changed are written. In bits mode, and above
+# edges of existence, a parent only sees a first row that came or a last one that went. At the root
+# each touched tuple gets the number of its group, which stays the same while the group has a tuple.
 
 
 class Tally(Struct, frozen=True):
@@ -72,18 +71,16 @@ class Tally(Struct, frozen=True):
 def add_to_keys(
     node: TreeNodeState, tuples: Tuples, values: Tally, came: Ints
 ) -> tuple[KeyChange | None, Ints]:
-    """Add the tuples' changes to their keys; the change seen by the node above.
-
-    `came` is +1 for a new tuple, -1 for a deleted one. Also, at a root in ring mode, the number of
-    each tuple's group.
-    """
+    """Add the tuples' changes to their keys; the change seen by the node above. `came` is +1 for a
+    new tuple, -1 for a deleted one. Also, at a root in ring mode, the number of each tuple's
+    group."""
     if not node.has_keys:
         return None, tuples.codes[:0]
     moved = changed(node.parts, values.new, values.old)
     # At the root every tuple needs its group's number for the way down.
     if not node.is_root and not bool(moved.all()):
-        at = moved.nonzero()[0]
-        values, tuples, came = values.take(at), tuples.take(at), came[at]
+        positions = moved.nonzero()[0]
+        values, tuples, came = values.take(positions), tuples.take(positions), came[positions]
     if not len(tuples):
         return None, tuples.codes
     keys = tuples.vectors(node.node.key)
@@ -133,11 +130,11 @@ def key_change(
     node: TreeNodeState, codes: Ints, keys: Sequence[Vector], state: Tally
 ) -> KeyChange | None:
     """The keys of which the node above sees a change, by ascending codes; None for none."""
-    at = _is_seen(node, state).nonzero()[0]
-    if not len(at):
+    positions = _is_seen(node, state).nonzero()[0]
+    if not len(positions):
         return None
-    seen = state.take(at)
-    return KeyChange(codes[at], [key.take(at) for key in keys], seen.old, seen.new)
+    seen = state.take(positions)
+    return KeyChange(codes[positions], [key.take(positions) for key in keys], seen.old, seen.new)
 
 
 def together(node: TreeNodeState, changes: Sequence[KeyChange]) -> KeyChange | None:
@@ -183,32 +180,33 @@ def _best(
     """The best of each key's alive tuples, after recounting the best of these."""
     owners = numbers[grouping.index()]
     for state, sign in ((values.old, -1), (values.new, 1)):
-        at = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
-        counts.add(owners[at], state[extreme.name][at], np.full(len(at), sign, dtype=np.int64))
+        positions = ((state[ROWS] > 0) & (state[f"count{extreme.slot}"] > 0)).nonzero()[0]
+        counts.add(
+            owners[positions],
+            state[extreme.name][positions],
+            np.full(len(positions), sign, dtype=np.int64),
+        )
     return counts.best(numbers)
 
 
-# A step of one node on the way up: its own change and its children's key changes in, its own out.
-# Law: the touched tuples are those of the node's batch and those that reach a changed key of a
-# child; every tuple whose value can differ is among them, each once. A tuple's value before and
-# after the step is computed from what is stored; the differences are added to the keys, so that
-# these stay the sums over their tuples, however many nodes changed at once. Very many are worked
-# on in `lots`. Cost: the touched tuples and what the look-ups cost; never the joined rows.
+# One node's step on the way up, from its changes and its children's. Law: the touched tuples are
+# those of the batch and those that reach a changed key of a child, each once; no other value can
+# change. Values before and after the step come from stored state, and their difference is added to
+# the keys, so keys stay sums over their tuples however many nodes changed at once. Cost: the
+# touched tuples, in lots, and their lookups; never the joined rows.
 
 
 def rise(
     node: TreeNodeState, batch: Batch | None, changes: Sequence[KeyChange | None]
 ) -> KeyChange | None:
-    """Update one node by the changes; the change of its keys, None for none.
-
-    Leaves in `node.seen` what the way down needs, None where no tuple was touched.
-    """
+    """Update one node by the changes; the change of its keys, None for none. Leaves in `node.seen`
+    what the way down needs, None where no tuple was touched."""
     node.seen = None
     touched = _touched(node, batch, changes)
     if touched is None:
         return None
     owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
-    risen = [_risen(node, one, changes) for one in owned if one is not None]
+    risen = [_risen(node, part, changes) for part in owned if part is not None]
     if risen:
         node.seen = _one([seen for _, seen in risen])
     return together(node, [moved for moved, _ in risen if moved is not None])
@@ -218,9 +216,9 @@ def _risen(
     node: TreeNodeState, touched: TouchedTuples, changes: Sequence[KeyChange | None]
 ) -> tuple[KeyChange | None, TouchedNode]:
     tuples = touched.tuples
-    below = [node.below(at, tuples, change) for at, change in enumerate(changes)]
+    below = [node.below(index, tuples, change) for index, change in enumerate(changes)]
     after = value_of(node, touched.new, [new for _, new in below])
-    if node.is_told_by_key:
+    if node.is_determined_by_key:
         before, to_keys = node.stored(tuples), set_keys
     else:
         before, to_keys = value_of(node, touched.old, [old for old, _ in below]), add_to_keys
@@ -258,29 +256,29 @@ def _one(parts: Sequence[TouchedNode]) -> TouchedNode:
     if len(parts) == 1:
         return parts[0]
     return TouchedNode(
-        stacked([one.tuples for one in parts]),
-        np.concatenate([one.was_alive for one in parts]),
-        np.concatenate([one.is_alive for one in parts]),
-        np.concatenate([one.numbers for one in parts]),
-        np.concatenate([one.groups for one in parts]),
-        tuple(_sets(parts, at) for at in range(len(parts[0].sets))),
+        stacked([part.tuples for part in parts]),
+        np.concatenate([part.was_alive for part in parts]),
+        np.concatenate([part.is_alive for part in parts]),
+        np.concatenate([part.numbers for part in parts]),
+        np.concatenate([part.groups for part in parts]),
+        tuple(_sets(parts, index) for index in range(len(parts[0].sets))),
     )
 
 
-def _sets(parts: Sequence[TouchedNode], at: int) -> GroupSets | None:
-    result = [one.sets[at] for one in parts]
-    known = [one for one in result if one is not None]
+def _sets(parts: Sequence[TouchedNode], index: int) -> GroupSets | None:
+    result = [part.sets[index] for part in parts]
+    known = [part for part in result if part is not None]
     if not known:
         return None
-    starts = np.cumsum([0, *(len(one.tuples) for one in parts)])
-    slots = [one.crossed.slots + start for one, start in zip(known, starts, strict=False)]
+    starts = np.cumsum([0, *(len(part.tuples) for part in parts)])
+    slots = [part.crossed.slots + start for part, start in zip(known, starts, strict=False)]
     crossed = Pairs(
         np.concatenate(slots),
-        np.concatenate([one.crossed.ranges for one in known]),
-        np.concatenate([one.crossed.weights for one in known]),
+        np.concatenate([part.crossed.ranges for part in known]),
+        np.concatenate([part.crossed.weights for part in known]),
     )
     # Lots have different tuples, so the runs before the first lot hold the old sets of all.
-    return GroupSets(known[0].runs, np.concatenate([one.numbers for one in parts]), crossed)
+    return GroupSets(known[0].runs, np.concatenate([part.numbers for part in parts]), crossed)
 
 
 # Touched tuples and their own values.
@@ -296,7 +294,7 @@ def _touched(
     if entering is not None:
         own = entering.tuples_of(node)
         parts.append((len(own), own.columns))
-    parts += [_reached(node, at, c) for at, c in enumerate(changes) if c is not None]
+    parts += [_reached(node, index, c) for index, c in enumerate(changes) if c is not None]
     parts = [part for part in parts if part[0]]
     if not parts:
         return None
@@ -316,9 +314,9 @@ def _owned(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> To
     return _without_ghosts(owning(node, tuples, entering))
 
 
-def _reached(node: TreeNodeState, at: int, change: KeyChange) -> tuple[int, Columns]:
+def _reached(node: TreeNodeState, position: int, change: KeyChange) -> tuple[int, Columns]:
     """Tuples that have the changed keys of the i-th child; an index may return some twice."""
-    link, index, kinds = node.node.links[at], node.by[at], dict(node.node.kept)
+    link, index, kinds = node.node.links[position], node.by[position], dict(node.node.kept)
     if index is None:
         pairs = zip(link.columns, change.keys, strict=True)
         # The same values, under the type that this side has.
@@ -337,15 +335,15 @@ def _without_ghosts(touched: TouchedTuples) -> TouchedTuples | None:
         kept[entering.places] = True
     if bool(kept.all()):
         return touched
-    at = kept.nonzero()[0]
-    if not len(at):
+    positions = kept.nonzero()[0]
+    if not len(positions):
         return None
     if entering is not None:
         places = (np.cumsum(kept) - 1)[entering.places]
         entering = Entering(entering.rows, entering.grouping, places)
-    old = {name: value[at] for name, value in touched.old.items()}
-    new = {name: value[at] for name, value in touched.new.items()}
-    return TouchedTuples(touched.tuples.take(at), old, new, entering)
+    old = {name: value[positions] for name, value in touched.old.items()}
+    new = {name: value[positions] for name, value in touched.new.items()}
+    return TouchedTuples(touched.tuples.take(positions), old, new, entering)
 
 
 # Values of tuples.
@@ -360,12 +358,12 @@ def value_of(node: TreeNodeState, own: Values, below: Sequence[Values]) -> Value
     result[ROWS] = rows
     alive, factors = rows > 0, node.factors_of(below)
     sources: list[tuple[int | None, Values]] = [(None, own), *enumerate(below)]
-    for at, source in sources:
-        parts = node.own_parts if at is None else node.seen_of(at)
+    for index, source in sources:
+        parts = node.own_parts if index is None else node.seen_of(index)
         if not parts:
             continue
-        others = [factor for place, factor in enumerate(factors) if place != at]
-        times = _alive_product(alive, others if at is None else [own[ROWS], *others])
+        others = [factor for position, factor in enumerate(factors) if position != index]
+        times = _alive_product(alive, others if index is None else [own[ROWS], *others])
         for part in parts:
             if isinstance(part, Extreme):
                 result[part.name] = np.where(alive, source[part.name], 0)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-# Inputs that equal columns join in a circle, and what their rows are asked by. A *class* is a set
-# of columns of several inputs that must be equal; a joined row *binds* a class once it has a row
-# of an input with a column of it. Law: which sets of columns an input is asked by follows from
-# the classes alone, so the same inputs always have the same state.
+# Inputs joined in a cycle, and the columns by which each is looked up. A *class* is a set of
+# columns of several inputs that must be equal; a joined row *binds* a class once it has a row of an
+# input with such a column. Law: the lookup columns depend on the classes alone, so the same inputs
+# always have the same state.
 
 Class = int
 Places = tuple[int, ...]
@@ -31,10 +31,8 @@ Places = tuple[int, ...]
 
 class Probed(Struct, frozen=True):
     """One input: its columns, the class of some of them, and the number of its sketched accesses.
-
     `classes` are (class, place in `columns`), ascending, each class once. Inputs of one `store`
-    have the same rows in every batch, their columns alike place by place.
-    """
+    have the same rows in every batch, their columns alike place by place."""
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
     classes: tuple[tuple[Class, int], ...]
@@ -43,16 +41,15 @@ class Probed(Struct, frozen=True):
 
     @property
     def bound(self) -> frozenset[Class]:
-        """The classes of its columns."""
-        return frozenset(one for one, _ in self.classes)
+        return frozenset(class_ for class_, _ in self.classes)
 
-    def column_of(self, one: Class) -> AttributeId:
-        return next(self.columns[place][0] for own, place in self.classes if own == one)
+    def column_of(self, class_: Class) -> AttributeId:
+        return next(self.columns[position][0] for own, position in self.classes if own == class_)
 
     def asked_by(self, classes: frozenset[Class]) -> tuple[tuple[Class, ...], Places]:
         """The classes of `bound` that it has, and their columns, ascending by place."""
-        shared = sorted((place, one) for one, place in self.classes if one in classes)
-        return tuple(one for _, one in shared), tuple(place for place, _ in shared)
+        shared = sorted((index, class_) for class_, index in self.classes if class_ in classes)
+        return tuple(class_ for _, class_ in shared), tuple(position for position, _ in shared)
 
 
 class Circle(Struct, frozen=True):
@@ -65,15 +62,15 @@ class Circle(Struct, frozen=True):
 
     def bound_by(self, joined: frozenset[int]) -> frozenset[Class]:
         """The classes that rows of these inputs bind."""
-        return frozenset().union(*(self.inputs[at].bound for at in joined))
+        return frozenset().union(*(self.inputs[index].bound for index in joined))
 
     def following(self, joined: frozenset[int]) -> tuple[int, ...]:
         """The inputs that may come next: one whose classes are all bound, else all that share one;
         InvariantError where none does."""
         bound = self.bound_by(joined)
-        left = [at for at in range(len(self.inputs)) if at not in joined]
-        whole = [at for at in left if self.inputs[at].bound <= bound]
-        some = whole[:1] or [at for at in left if self.inputs[at].bound & bound]
+        left = [index for index in range(len(self.inputs)) if index not in joined]
+        whole = [index for index in left if self.inputs[index].bound <= bound]
+        some = whole[:1] or [index for index in left if self.inputs[index].bound & bound]
         if left and not some:
             raise InvariantError("inputs that are probed are connected by equal columns")
         return tuple(some)
@@ -81,14 +78,14 @@ class Circle(Struct, frozen=True):
     def asked(self) -> Iterator[tuple[int, Places]]:
         """Every input with the columns of its lookups, each once."""
         result: set[tuple[int, Places]] = set()
-        waiting = [frozenset({at}) for at in range(len(self.inputs))]
+        waiting = [frozenset({index}) for index in range(len(self.inputs))]
         seen = set(waiting)
         while waiting:
             joined = waiting.pop()
             bound = self.bound_by(joined)
-            for at in self.following(joined):
-                result.add((at, self.inputs[at].asked_by(bound)[1]))
-                more = joined | {at}
+            for index in self.following(joined):
+                result.add((index, self.inputs[index].asked_by(bound)[1]))
+                more = joined | {index}
                 if more not in seen:
                     seen.add(more)
                     waiting.append(more)
@@ -96,14 +93,14 @@ class Circle(Struct, frozen=True):
 
     def stores(self) -> tuple[tuple[int, ...], ...]:
         """The inputs of each store, by its number."""
-        count = 1 + max(one.store for one in self.inputs)
+        count = 1 + max(probed.store for probed in self.inputs)
         members = [
-            tuple(at for at, one in enumerate(self.inputs) if one.store == store)
+            tuple(index for index, probed in enumerate(self.inputs) if probed.store == store)
             for store in range(count)
         ]
-        for places in members:
-            kinds = {tuple(kind for _, kind in self.inputs[at].columns) for at in places}
-            if len(kinds) != 1 or len({self.inputs[at].accesses for at in places}) != 1:
+        for positions in members:
+            kinds = {tuple(kind for _, kind in self.inputs[index].columns) for index in positions}
+            if len(kinds) != 1 or len({self.inputs[index].accesses for index in positions}) != 1:
                 raise InvariantError("inputs of one store have the same rows")
         return tuple(members)
 
@@ -111,17 +108,20 @@ class Circle(Struct, frozen=True):
 def needed_places(circle: Circle, members: Sequence[int]) -> frozenset[int]:
     """The columns of a store whose NULLs exclude a row from every input."""
     plain = [
-        frozenset(place for one, place in circle.inputs[at].classes if not circle.null_safe[one])
-        for at in members
+        frozenset(
+            position
+            for class_, position in circle.inputs[index].classes
+            if not circle.null_safe[class_]
+        )
+        for index in members
     ]
     return frozenset.intersection(*plain)
 
 
-# Rows of a circle's inputs, each store once, by every set of columns that it is asked by. Law: an
-# index means the sum of all rows ever added, so what is found before a step's rows are added are
-# the old rows, and with a small index of these rows beside it the new ones. State is linear in
-# the rows: one copy per set of columns. Rows with NULL in a column that no input can use as NULL
-# are not kept.
+# Rows of a cycle's inputs, indexed by every set of lookup columns. Law: an index is the sum of all
+# rows added. Before a step's rows are added, a lookup gives the old rows, and with a small index of
+# the step's rows the new ones. State: one copy of the rows per set of columns. Rows with NULL in a
+# column where no input can match NULL are not kept.
 
 
 class Stores:
@@ -131,39 +131,39 @@ class Stores:
         self.circle = circle
         self._name = name
         self._members = circle.stores()
-        asked: dict[int, dict[Places, None]] = {at: {} for at in range(len(self._members))}
-        for at, places in circle.asked():
-            asked[circle.inputs[at].store][places] = None
+        asked: dict[int, dict[Places, None]] = {index: {} for index in range(len(self._members))}
+        for index, positions in circle.asked():
+            asked[circle.inputs[index].store][positions] = None
         self._indexes = {
-            store: {places: self._index(store, places) for places in sorted(sets)}
+            store: {positions: self._index(store, positions) for positions in sorted(sets)}
             for store, sets in asked.items()
         }
 
-    def _index(self, store: int, places: Places) -> RowIndex:
+    def _index(self, store: int, positions: Places) -> RowIndex:
         first = self.circle.inputs[self._members[store][0]]
-        keys = [first.columns[place][0] for place in places]
-        name = f"{self._name}.{store}.by{'_'.join(map(str, places))}"
+        keys = [first.columns[position][0] for position in positions]
+        name = f"{self._name}.{store}.by{'_'.join(map(str, positions))}"
         return RowIndex(name, first.columns, keys, first.accesses)
 
     def keepers(self) -> tuple[RowIndex, ...]:
         return tuple(index for sets in self._indexes.values() for index in sets.values())
 
-    def index_of(self, at: int, places: Places) -> RowIndex:
-        return self._indexes[self.circle.inputs[at].store][places]
+    def index_of(self, index: int, positions: Places) -> RowIndex:
+        return self._indexes[self.circle.inputs[index].store][positions]
 
-    def whole(self, at: int) -> Batch:
+    def whole(self, position: int) -> Batch:
         """All rows of an input, each once. Cost: the rows, sorted."""
-        index = next(iter(self._indexes[self.circle.inputs[at].store].values()))
-        return self.renamed(at, index.whole())
+        index = next(iter(self._indexes[self.circle.inputs[position].store].values()))
+        return self.renamed(position, index.whole())
 
-    def renamed(self, at: int, rows: Batch) -> Batch:
+    def renamed(self, index: int, rows: Batch) -> Batch:
         """Rows of a store with the names of one of its inputs."""
         if not len(rows):
-            return empty_batch(self.circle.inputs[at].accesses)
-        own = self.circle.inputs[at].columns
-        first = self.circle.inputs[self._members[self.circle.inputs[at].store][0]].columns
+            return empty_batch(self.circle.inputs[index].accesses)
+        own = self.circle.inputs[index].columns
+        first = self.circle.inputs[self._members[self.circle.inputs[index].store][0]].columns
         columns = {
-            mine: rows.columns[name] for (mine, _), (name, _) in zip(own, first, strict=True)
+            column: rows.columns[name] for (column, _), (name, _) in zip(own, first, strict=True)
         }
         return Batch(columns, rows.weights, rows.tags)
 
@@ -171,24 +171,24 @@ class Stores:
         """The rows that batches, one per input, bring to the stores."""
         result: list[Batch | None] = []
         for store, members in enumerate(self._members):
-            at = next((at for at in members if batches[at] is not None), None)
-            batch = None if at is None else batches[at]
+            index = next((index for index in members if batches[index] is not None), None)
+            batch = None if index is None else batches[index]
             rows = None
-            if at is not None and batch is not None and len(batch):
-                rows = self._kept(store, at, batch)
+            if index is not None and batch is not None and len(batch):
+                rows = self._kept(store, index, batch)
             result.append(rows if rows is not None and len(rows) else None)
         return Arriving(self, result)
 
-    def _kept(self, store: int, at: int, batch: Batch) -> Batch:
+    def _kept(self, store: int, index: int, batch: Batch) -> Batch:
         """The rows that some input can use, with the names of the store's first input."""
         members = self._members[store]
-        own, first = self.circle.inputs[at].columns, self.circle.inputs[members[0]].columns
+        own, first = self.circle.inputs[index].columns, self.circle.inputs[members[0]].columns
         columns = {
-            name: batch.columns[mine] for (mine, _), (name, _) in zip(own, first, strict=True)
+            name: batch.columns[column] for (column, _), (name, _) in zip(own, first, strict=True)
         }
         known = np.ones(len(batch), dtype=np.bool_)
-        for place in needed_places(self.circle, members):
-            valid = columns[first[place][0]].valid
+        for position in needed_places(self.circle, members):
+            valid = columns[first[position][0]].valid
             if valid is not None:
                 known &= valid
         return Batch(columns, batch.weights, batch.tags).keep(known)
@@ -202,18 +202,18 @@ class Arriving:
         self._rows = tuple(rows)
         self._made: dict[tuple[int, Places], RowIndex] = {}
 
-    def rows_of(self, at: int) -> Batch | None:
-        rows = self._rows[self._stores.circle.inputs[at].store]
-        return None if rows is None else self._stores.renamed(at, rows)
+    def rows_of(self, index: int) -> Batch | None:
+        rows = self._rows[self._stores.circle.inputs[index].store]
+        return None if rows is None else self._stores.renamed(index, rows)
 
-    def index_of(self, at: int, places: Places) -> RowIndex | None:
-        store = self._stores.circle.inputs[at].store
+    def index_of(self, position: int, positions: Places) -> RowIndex | None:
+        store = self._stores.circle.inputs[position].store
         rows = self._rows[store]
         if rows is None:
             return None
-        key = store, places
+        key = store, positions
         if key not in self._made:
-            index = self._stores._index(store, places)
+            index = self._stores._index(store, positions)
             index.add(rows, index.codes_of(rows))
             self._made[key] = index
         return self._made[key]
@@ -232,47 +232,42 @@ class View(Struct, frozen=True):
     arriving: Arriving | None = None
     new: int = 0
 
-    def _indexes(self, at: int, places: Places) -> list[RowIndex]:
-        result = [self.stores.index_of(at, places)]
-        if self.arriving is not None and at < self.new:
-            fresh = self.arriving.index_of(at, places)
+    def _indexes(self, index: int, positions: Places) -> list[RowIndex]:
+        result = [self.stores.index_of(index, positions)]
+        if self.arriving is not None and index < self.new:
+            fresh = self.arriving.index_of(index, positions)
             result += [] if fresh is None else [fresh]
         return result
 
-    def count(self, at: int, places: Places, codes: Ints) -> Ints:
+    def count(self, position: int, positions: Places, codes: Ints) -> Ints:
         """An upper bound on the rows of an input per key; shape (n,)."""
         counts = np.zeros(len(codes), dtype=np.int64)
-        for index in self._indexes(at, places):
+        for index in self._indexes(position, positions):
             counts += index.count(codes)
         return counts
 
-    def find(self, at: int, places: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
-        parts = [index.find(codes, keys) for index in self._indexes(at, places)]
+    def find(self, position: int, positions: Places, codes: Ints, keys: Sequence[Vector]) -> Found:
+        parts = [index.find(codes, keys) for index in self._indexes(position, positions)]
         parts = [part for part in parts if len(part.owners)]
         if not parts:
-            return Found(codes[:0], empty_batch(self.stores.circle.inputs[at].accesses))
+            return Found(codes[:0], empty_batch(self.stores.circle.inputs[position].accesses))
         owners = np.concatenate([part.owners for part in parts])
         rows = stacked_batches([part.rows for part in parts])
-        return Found(owners, self.stores.renamed(at, rows))
+        return Found(owners, self.stores.renamed(position, rows))
 
 
-# Partial rows of a circle that grow, input by input, to joined rows. Law: a partial row and its
-# extensions stand for all joined rows that hold it; each row goes on with the input that offers
-# it the fewest rows by what it has bound, and an input of which everything is bound is asked
-# before any other, so a triangle costs the smaller of two degrees. Few are extended at once
-# (`LOT`), so what is on the way is small however many joined rows there are. Rows with NULL where
-# a class compares it as no value are dropped.
+# Partial rows of a cycle that grow, input by input, to joined rows. Law: a partial row and its
+# extensions stand for all joined rows that contain it. Each row is extended by the input with the
+# fewest matches; an input whose columns are all bound comes first. So a triangle costs the smaller
+# of two degrees. At most `LOT` rows are extended at once, which bounds memory. Rows with NULL are
+# dropped where the class does not match NULL.
 
-LOT = 1_000_000
-"""Rows that are extended at once, unless one row has more matches."""
+LOT = 1_000_000  # Rows that are extended at once, unless one row has more matches
 
 
 class Partial(Struct, frozen=True):
     """Joined rows of some inputs: of each its rows, and the row index of every partial row (None:
-    in order).
-
-    Columns are gathered on demand only, since most partial rows lead nowhere.
-    """
+    in order). Columns are gathered on demand only, since most partial rows lead nowhere."""
 
     circle: Circle
     rows: Mapping[int, tuple[Batch, Ints | None]]
@@ -289,32 +284,32 @@ class Partial(Struct, frozen=True):
     def bound(self) -> frozenset[Class]:
         return self.circle.bound_by(self.joined)
 
-    def value_of(self, one: Class) -> Vector:
-        for at, (rows, which) in self.rows.items():
-            own = self.circle.inputs[at]
-            if one in own.bound:
-                column = rows.columns[own.column_of(one)]
+    def value_of(self, class_: Class) -> Vector:
+        for index, (rows, which) in self.rows.items():
+            probed = self.circle.inputs[index]
+            if class_ in probed.bound:
+                column = rows.columns[probed.column_of(class_)]
                 return normalise(column if which is None else column.take(which))
         raise InvariantError("a class is asked for that no row has a value of")
 
     def take(self, positions: Ints) -> Partial:
         rows = {
-            at: (batch, positions if which is None else which[positions])
-            for at, (batch, which) in self.rows.items()
+            index: (batch, positions if which is None else which[positions])
+            for index, (batch, which) in self.rows.items()
         }
         return Partial(self.circle, rows, len(positions))
 
-    def beside(self, at: int, rows: Batch) -> Partial:
-        return Partial(self.circle, {**self.rows, at: (rows, None)}, self.length)
+    def beside(self, index: int, rows: Batch) -> Partial:
+        return Partial(self.circle, {**self.rows, index: (rows, None)}, self.length)
 
     def batch(self) -> Batch:
         """The rows, their weights multiplied, with the tags of the inputs in their order."""
         columns: dict[AttributeId, Vector] = {}
         weights = np.ones(self.length, dtype=np.int64)
         tags: list[Tags] = []
-        for at in sorted(self.rows):
-            rows, which = self.rows[at]
-            names = [name for name, _ in self.circle.inputs[at].columns]
+        for index in sorted(self.rows):
+            rows, which = self.rows[index]
+            names = [name for name, _ in self.circle.inputs[index].columns]
             wanted = {n: rows.columns[n] for n in names if n in self.circle.outputs}
             part = Batch(wanted, rows.weights, rows.tags)
             part = part if which is None else part.take(which)
@@ -324,9 +319,8 @@ class Partial(Struct, frozen=True):
         return Batch(columns, weights, tuple(tags))
 
 
-def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
-    """Rows of one input by themselves."""
-    partial = Partial(circle, {at: (rows, None)}, len(rows))
+def beginning(circle: Circle, index: int, rows: Batch) -> Partial:
+    partial = Partial(circle, {index: (rows, None)}, len(rows))
     return _known(partial, partial.bound)
 
 
@@ -338,9 +332,9 @@ def joined(partial: Partial, view: View) -> Iterator[Batch]:
     if not following:
         yield partial.batch()
         return
-    for at, rows in _divided(partial, following, view):
+    for index, rows in _divided(partial, following, view):
         some = partial if rows is None else partial.take(rows)
-        yield from joined(_extended(some, at, view), view)
+        yield from joined(_extended(some, index, view), view)
 
 
 def _divided(
@@ -352,54 +346,50 @@ def _divided(
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
-    counts = np.stack([view.count(at, *_keyed(partial, at)[:2]) for at in following])
+    counts = np.stack([view.count(index, *_keyed(partial, index)[:2]) for index in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
-    for place, at in enumerate(following):
-        rows = ((choice == place) & (fewest > 0)).nonzero()[0]
+    for position, index in enumerate(following):
+        rows = ((choice == position) & (fewest > 0)).nonzero()[0]
         if not len(rows):
             continue
         lots = np.cumsum(fewest[rows]) // LOT
-        yield from ((at, rows[lots == lot]) for lot in np.unique(lots))
+        yield from ((index, rows[lots == lot]) for lot in np.unique(lots))
 
 
-def _keyed(partial: Partial, at: int) -> tuple[Places, Ints, list[Vector]]:
+def _keyed(partial: Partial, index: int) -> tuple[Places, Ints, list[Vector]]:
     """The columns by which the input joins the rows, and the codes and keys of the rows."""
-    classes, places = partial.circle.inputs[at].asked_by(partial.bound)
-    keys = [partial.value_of(one) for one in classes]
+    classes, places = partial.circle.inputs[index].asked_by(partial.bound)
+    keys = [partial.value_of(class_) for class_ in classes]
     return places, key_codes(keys, len(partial)), keys
 
 
-def _extended(partial: Partial, at: int, view: View) -> Partial:
-    result = view.find(at, *_keyed(partial, at))
-    grown = partial.take(result.owners).beside(at, result.rows)
-    fresh = partial.circle.inputs[at].bound - partial.bound
+def _extended(partial: Partial, index: int, view: View) -> Partial:
+    result = view.find(index, *_keyed(partial, index))
+    grown = partial.take(result.owners).beside(index, result.rows)
+    fresh = partial.circle.inputs[index].bound - partial.bound
     return _known(grown, fresh) if len(grown) else grown
 
 
 def _known(partial: Partial, fresh: frozenset[Class]) -> Partial:
     """Without rows that have NULL in one of these classes, unless it is null-safe."""
     known: Bools | None = None
-    for one in fresh:
-        valid = partial.value_of(one).valid
-        if valid is not None and not partial.circle.null_safe[one]:
+    for class_ in fresh:
+        valid = partial.value_of(class_).valid
+        if valid is not None and not partial.circle.null_safe[class_]:
             known = valid if known is None else known & valid
     if known is None or bool(known.all()):
         return partial
     return partial.take(known.nonzero()[0])
 
 
-# Probe: inner join of inputs that equal columns lead around in a circle, without partial joins.
-# Identity: d(R1 join .. join Rm) is the sum over i of (R1 + dR1) join .. join dRi join .. join
-# Rm: inputs before the i-th as they are after the step, those behind it as they were. State: the
-# rows of every input by each set of columns that they are asked by, once for all inputs that have
-# the same rows; never a join of some of them. Cost: the changed rows, and for each the rows that
-# the least frequent of its values has, step by step; a triangle costs the smaller degree. NULL
-# has no partner, unless all equalities of its class compare it as a value. Weights multiply; rows
-# that go and come in one step are left out where they cancel. While it fills it only takes rows
-# in; then all joined rows come out, some at a time. A joined row carries the tags of all its
-# rows. Not to be confused with `join`, which keeps both its sides and so, one after the other,
-# all partial joins.
+# Probe: inner join of inputs in a cycle, without partial joins. Identity: d(R1 join .. join Rm) is
+# the sum over i of (R1 + dR1) join .. join dRi join .. join Rm: inputs before the i-th as after the
+# step, those behind it as before. State: the rows of each input by each set of lookup columns,
+# shared by inputs with the same rows. Cost: the changed rows, and for each the rows of its least
+# frequent value, input by input. NULL has no partner, unless all equalities of its class compare it
+# as a value. Weights multiply, tags of all rows are carried, rows that cancel in a step are
+# dropped. While it fills it only consumes rows; all joined rows follow, in lots.
 
 
 class Probe(Operator):
@@ -409,7 +399,7 @@ class Probe(Operator):
 
     def __init__(self, name: str, circle: Circle) -> None:
         self.circle = self.form = circle
-        self._accesses = sum(one.accesses for one in circle.inputs)
+        self._accesses = sum(input.accesses for input in circle.inputs)
         self._stores = Stores(name, circle)
         self._is_filling = False
 
@@ -421,13 +411,13 @@ class Probe(Operator):
             return None
         parts: list[Batch] = []
         changed = takes_away = 0
-        for at in range(len(self.circle.inputs)):
-            rows = arriving.rows_of(at)
+        for index in range(len(self.circle.inputs)):
+            rows = arriving.rows_of(index)
             if rows is not None:
                 changed += 1
                 takes_away += bool((rows.weights < 0).any())
-                begun = beginning(self.circle, at, rows)
-                parts += joined(begun, View(self._stores, arriving, at))
+                begun = beginning(self.circle, index, rows)
+                parts += joined(begun, View(self._stores, arriving, index))
         arriving.add()
         result = stacked_or_empty(parts, self._accesses)
         # Rows that several inputs exchange meet in joined rows that cancel.
@@ -437,7 +427,6 @@ class Probe(Operator):
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
-        """All joined rows, in lots."""
         rows = self._stores.whole(0)
         if len(rows):
             yield from joined(beginning(self.circle, 0, rows), View(self._stores))

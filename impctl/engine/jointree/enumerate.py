@@ -27,20 +27,17 @@ if TYPE_CHECKING:
     from impctl.engine.result_rows import Runs
 
 
-# Joined rows of a tree written down, those asked for only: breadth first from some of its tuples.
-# Law: the rows that come out are those that the given tuples are part of, each with its copies: a
-# tuple's own rows multiplied along the way. A way leads through live tuples only, so no part of a
-# row leads nowhere (an error, should one), and no step on the way is wider than what comes out.
-# What a semi or anti edge looks at is no part of a row; where a left edge finds no partner, all
-# columns from there on are NULL. Cost: the rows that come out, times nodes, and the tuples of
-# each key on the way, of which some may not be alive.
+# Joined rows of a tree on request, breadth first from given tuples. Law: the result is the joined
+# rows that the given tuples are part of, with their copies: the product of the tuples' rows. Only
+# live tuples are followed, so every partial row leads to a result (else an error), and no step is
+# wider than the result. The inputs of semi and anti edges are not part of a row; where a left edge
+# has no partner, all columns below it are NULL. Cost: the result rows times nodes, and the tuples
+# of each key passed, some of which may not be alive.
 
 
 class Shown(Struct, frozen=True):
     """A column of the joined rows, and the kept column of the node at `node` that it shows.
-
-    Integral types may differ; a column kept as the bits of doubles is shown as doubles.
-    """
+    Integral types may differ; a column kept as the bits of doubles is shown as doubles."""
 
     name: AttributeId
     kind: SqlType
@@ -64,9 +61,9 @@ class JoinedTree:
         self.nodes = tuple(nodes)
         self.shown = tuple(shown)
         self.parents = {
-            link.child: (at, place)
-            for at, node in enumerate(nodes)
-            for place, link in enumerate(node.node.links)
+            link.child: (index, position)
+            for index, node in enumerate(nodes)
+            for position, link in enumerate(node.node.links)
         }
 
     def whole(self) -> Batch:
@@ -81,39 +78,39 @@ class JoinedTree:
     def rows(self, start: Start) -> Batch:
         """The joined rows that contain live ones of these tuples, times their weights."""
         _, is_alive = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
-        at = is_alive.nonzero()[0]
-        if not len(at):
+        positions = is_alive.nonzero()[0]
+        if not len(positions):
             return empty_batch(0)
-        weights = start.weights[at]
-        held = self._held(start.at, start.tuples.take(at).columns)
-        rows = _PartialRows(np.abs(weights), held, {}, np.sign(weights))
+        weights = start.weights[positions]
+        stored = self._held(start.at, start.tuples.take(positions).columns)
+        rows = _PartialRows(np.abs(weights), stored, {}, np.sign(weights))
         reached = [(start.at, -1)]
         for here, before in reached:
             for there in self._beside(here):
                 if there != before:
                     rows = self._extended(rows, here, there)
                     reached.append((there, here))
-            rows = rows.without(here, [one.column for one in self.shown if one.node == here])
-        columns = {one.name: self._column(rows, one) for one in self.shown}
+            rows = rows.without(here, [shown.column for shown in self.shown if shown.node == here])
+        columns = {column.name: self._column(rows, column) for column in self.shown}
         return Batch(columns, rows.weights * rows.signs, ())
 
-    def _beside(self, at: int) -> Iterator[int]:
-        links = self.nodes[at].node.links
+    def _beside(self, index: int) -> Iterator[int]:
+        links = self.nodes[index].node.links
         yield from (link.child for link in links if link.edge not in NO_SLOTS)
-        if at in self.parents:
-            parent, place = self.parents[at]
+        if index in self.parents:
+            parent, place = self.parents[index]
             if self.nodes[parent].node.links[place].edge not in NO_SLOTS:
                 yield parent
 
-    def _names(self, at: int) -> Iterator[AttributeId]:
+    def _names(self, index: int) -> Iterator[AttributeId]:
         """The node's columns that are shown or join others."""
-        node = self.nodes[at].node
+        node = self.nodes[index].node
         leading = {name for link in node.links for name in link.columns} | set(node.key)
-        shown = {one.column for one in self.shown if one.node == at}
+        shown = {column.column for column in self.shown if column.node == index}
         return (name for name in node.kept_names if name in leading | shown)
 
-    def _held(self, at: int, columns: Columns) -> _Held:
-        return {(at, name): columns[name] for name in self._names(at)}
+    def _held(self, index: int, columns: Columns) -> _Held:
+        return {(index, name): columns[name] for name in self._names(index)}
 
     def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
         asking, keys, reached = self._asked(rows, here, there)
@@ -126,8 +123,8 @@ class JoinedTree:
             extended, places = _matched(asking, grouping, result)
             left[extended] = False
             if len(extended):
-                held = self._held(there, result.columns)
-                parts.append(_joined(rows.take(extended), places, result, held))
+                stored = self._held(there, result.columns)
+                parts.append(_joined(rows.take(extended), places, result, stored))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
@@ -140,41 +137,44 @@ class JoinedTree:
     def _asked(
         self, rows: _PartialRows, here: int, there: int
     ) -> tuple[Ints, list[Vector], _AboveChild | _BelowParent]:
-        parent, place = self.parents.get(here, (-1, -1))
+        parent, position = self.parents.get(here, (-1, -1))
         if parent == there:
             keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
-            return np.arange(len(rows)), keys, _AboveChild(self.nodes[there], place)
-        place = self.parents[there][1]
-        is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
-        asking, keys = self._key_below(rows, here, place)
+            return np.arange(len(rows)), keys, _AboveChild(self.nodes[there], position)
+        position = self.parents[there][1]
+        is_padded = self.nodes[here].node.links[position].edge is Edge.LEFT
+        asking, keys = self._key_below(rows, here, position)
         return asking, keys, _BelowParent(self.nodes[there], is_padded)
 
-    def _key_below(self, rows: _PartialRows, at: int, place: int) -> tuple[Ints, list[Vector]]:
+    def _key_below(
+        self, rows: _PartialRows, index: int, position: int
+    ) -> tuple[Ints, list[Vector]]:
         present = np.arange(len(rows))
-        is_absent = rows.absent.get(at)
+        is_absent = rows.absent.get(index)
         if is_absent is not None:
             present = (~is_absent).nonzero()[0]
-        names = self.nodes[at].node.links[place].columns
-        columns = {name: rows.columns[at, name].take(present) for name in names}
-        asking, keys = self.nodes[at].keys_of(place, Tuples(present, columns))
+        names = self.nodes[index].node.links[position].columns
+        columns = {name: rows.columns[index, name].take(present) for name in names}
+        asking, keys = self.nodes[index].keys_of(position, Tuples(present, columns))
         return present[asking], keys
 
-    def _padded(self, rows: _PartialRows, at: int) -> _PartialRows:
-        kinds = dict(self.nodes[at].node.kept)
-        columns = {(at, one): all_null(kinds[one], len(rows)) for one in self._names(at)}
-        absent = {**rows.absent, at: np.ones(len(rows), dtype=np.bool_)}
+    def _padded(self, rows: _PartialRows, index: int) -> _PartialRows:
+        kinds = dict(self.nodes[index].node.kept)
+        columns = {
+            (index, column): all_null(kinds[column], len(rows)) for column in self._names(index)
+        }
+        absent = {**rows.absent, index: np.ones(len(rows), dtype=np.bool_)}
         return _PartialRows(rows.weights, {**rows.columns, **columns}, absent, rows.signs)
 
     def _column(self, rows: _PartialRows, shown: Shown) -> Vector:
-        held = rows.columns[shown.node, shown.column]
-        values = held.values
+        stored = rows.columns[shown.node, shown.column]
+        values = stored.values
         if shown.column in self.nodes[shown.node].node.bitwise:
             values = values.view(np.float64)
-        return Vector(shown.kind, values, held.valid)
+        return Vector(shown.kind, values, stored.valid)
 
 
-_Held = dict[tuple[int, AttributeId], Vector]
-"""Columns by their node and name."""
+_Held = dict[tuple[int, AttributeId], Vector]  # Columns by their node and name
 
 
 class _PartialRows(Struct, frozen=True):
@@ -189,13 +189,13 @@ class _PartialRows(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.weights)
 
-    def take(self, at: Ints) -> _PartialRows:
-        columns = {name: column.take(at) for name, column in self.columns.items()}
-        absent = {node: mask[at] for node, mask in self.absent.items()}
-        return _PartialRows(self.weights[at], columns, absent, self.signs[at])
+    def take(self, positions: Ints) -> _PartialRows:
+        columns = {name: column.take(positions) for name, column in self.columns.items()}
+        absent = {node: mask[positions] for node, mask in self.absent.items()}
+        return _PartialRows(self.weights[positions], columns, absent, self.signs[positions])
 
-    def without(self, at: int, shown: Sequence[AttributeId]) -> _PartialRows:
-        columns = {n: c for n, c in self.columns.items() if n[0] != at or n[1] in shown}
+    def without(self, index: int, shown: Sequence[AttributeId]) -> _PartialRows:
+        columns = {n: c for n, c in self.columns.items() if n[0] != index or n[1] in shown}
         return _PartialRows(self.weights, columns, self.absent, self.signs)
 
 
@@ -206,8 +206,8 @@ def _nobody(rows: _PartialRows) -> Bools:
 def _both(first: _PartialRows, second: _PartialRows) -> _PartialRows:
     """Both, one after the other; `second` may lack nodes that `first` has."""
     absent = {
-        at: np.concatenate([first.absent.get(at, _nobody(first)), mask])
-        for at, mask in second.absent.items()
+        index: np.concatenate([first.absent.get(index, _nobody(first)), mask])
+        for index, mask in second.absent.items()
     }
     columns = {n: concat([first.columns[n], second.columns[n]]) for n in second.columns}
     weights = np.concatenate([first.weights, second.weights])
@@ -235,7 +235,7 @@ class _BelowParent(Struct, frozen=True):
     def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
         node = self.node
         if node.up is None:
-            return _told(node, node.node.key, keys, must_be_wanted=False)
+            return _tuples_by_key(node, node.node.key, keys, must_be_wanted=False)
         result = node.up.find(codes, keys)
         return _living(node, result.owners, result.rows.columns, must_be_wanted=False)
 
@@ -251,12 +251,12 @@ class _AboveChild(Struct, frozen=True):
         node, index = self.node, self.node.by[self.place]
         if index is None:
             names = node.node.links[self.place].columns
-            return _told(node, names, keys, must_be_wanted=True)
+            return _tuples_by_key(node, names, keys, must_be_wanted=True)
         result = index.find(codes, keys)
         return _living(node, result.owners, result.rows.columns, must_be_wanted=True)
 
 
-def _told(
+def _tuples_by_key(
     node: TreeNodeState,
     names: Sequence[AttributeId],
     keys: Sequence[Vector],
@@ -280,10 +280,10 @@ def _living(
     first = grouping.first
     tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
     own, is_alive = alive_of(node, tuples, must_be_wanted=must_be_wanted)
-    at = is_alive.nonzero()[0]
-    owners = owners[first[at]]
+    positions = is_alive.nonzero()[0]
+    owners = owners[first[positions]]
     order = np.argsort(owners, kind="stable")
-    return _FoundTuples(owners[order], tuples.take(at[order]).columns, own[at[order]])
+    return _FoundTuples(owners[order], tuples.take(positions[order]).columns, own[positions[order]])
 
 
 def own_of(node: TreeNodeState, tuples: Tuples) -> Ints:
@@ -298,7 +298,7 @@ def alive_of(node: TreeNodeState, tuples: Tuples, *, must_be_wanted: bool) -> tu
     if not len(tuples):
         return tuples.codes, np.zeros(0, dtype=np.bool_)
     own = own_of(node, tuples)
-    below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+    below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
     alive = node.alive_of({ROWS: own}, below)
     if must_be_wanted and node.has_keys:
         keys = tuples.vectors(node.node.key)
@@ -325,21 +325,19 @@ def _matched(asking: Ints, grouping: Grouping, result: _FoundTuples) -> tuple[In
     return asking[owners], places
 
 
-def _joined(rows: _PartialRows, places: Ints, result: _FoundTuples, held: _Held) -> _PartialRows:
+def _joined(rows: _PartialRows, positions: Ints, result: _FoundTuples, held: _Held) -> _PartialRows:
     """The rows with their matching tuples, repeated by the tuples' rows."""
-    columns = {name: column.take(places) for name, column in held.items()}
-    weights = product([rows.weights, result.own[places]])
+    columns = {name: column.take(positions) for name, column in held.items()}
+    weights = product([rows.weights, result.own[positions]])
     return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
 
-# What a change of one relation does to the joined rows of a tree. Law: with the tree as it stood
-# before and as it stands after one input's change, the rows that the second joins less those of
-# the first. They are found from below and from above: tuples whose own rows came or went; below
-# an edge of existence the tuples above the uppermost one that came alive or ceased to be; at each
-# left edge on the way the tuples whose last partner went, or first one came, for the row padded
-# with NULL. What goes is looked for in the tree before, what comes in the one after, so each way
-# leads through tuples that were live there. Cost: that of the rows, and of the tuples that the
-# step touched.
+# The change of a tree's joined rows when one input changes. Law: the joined rows of the tree after
+# the change minus those before. They are found from tuples whose own rows came or went, from tuples
+# above the uppermost edge of existence that became or ceased to be alive, and at each left edge
+# above from tuples whose last partner went or first one came (for the row padded with NULL).
+# Deleted rows are looked up in the tree before, inserted ones in the tree after, so only live
+# tuples are followed. Cost: those rows, and the touched tuples.
 
 
 class TreeChange(Struct, frozen=True):
@@ -352,21 +350,20 @@ class TreeChange(Struct, frozen=True):
     seen: Sequence[TouchedNode | None]
 
     def rows(self) -> list[Batch]:
-        """The joined rows deleted, and those inserted."""
         result = []
-        for tuples, at, change in self._starts():
+        for tuples, index, change in self._starts():
             for tree, sign in ((self.before, -1), (self.after, 1)):
                 one_way = (np.sign(change) == sign).nonzero()[0]
                 if len(one_way):
-                    result.append(tree.rows(Start(at, tuples.take(one_way), change[one_way])))
+                    result.append(tree.rows(Start(index, tuples.take(one_way), change[one_way])))
         return [batch for batch in result if len(batch)]
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:
         """Tuples to begin with, their node, and how many rows of each were inserted or deleted."""
         # The node above the change with the uppermost semi or anti edge.
         top = None
-        for at, _, edge in self._above(self.at):
-            top = at if edge in NO_SLOTS else top
+        for index, _, edge in self._above(self.at):
+            top = index if edge in NO_SLOTS else top
         if top is None:
             tuples = self._touched(self.at)
             had, has = (own_of(tree.nodes[self.at], tuples) for tree in self._both)
@@ -376,83 +373,77 @@ class TreeChange(Struct, frozen=True):
             if seen is not None:
                 came = seen.is_alive.astype(np.int64) - seen.was_alive
                 yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
-        for at, place, edge in self._above(self.at if top is None else top):
+        for index, position, edge in self._above(self.at if top is None else top):
             if edge is not Edge.LEFT:
                 continue
-            tuples = self._touched(at)
-            result = [self._has_partner(tree, at, place, tuples) for tree in self._both]
+            tuples = self._touched(index)
+            result = [self._has_partner(tree, index, position, tuples) for tree in self._both]
             padded = result[0].astype(np.int64) - result[1]
-            yield tuples, at, padded * own_of(self.after.nodes[at], tuples)
+            yield tuples, index, padded * own_of(self.after.nodes[index], tuples)
 
     @property
     def _both(self) -> tuple[JoinedTree, JoinedTree]:
         return self.before, self.after
 
-    def _above(self, at: int) -> Iterator[tuple[int, int, Edge]]:
+    def _above(self, index: int) -> Iterator[tuple[int, int, Edge]]:
         """The nodes above one, with the place of the link below and the kind of its edge."""
         parents = self.after.parents
-        while at in parents:
-            at, place = parents[at]
-            yield at, place, self.after.nodes[at].node.links[place].edge
+        while index in parents:
+            index, place = parents[index]
+            yield index, place, self.after.nodes[index].node.links[place].edge
 
-    def _touched(self, at: int) -> Tuples:
-        seen = self.seen[at]
+    def _touched(self, index: int) -> Tuples:
+        seen = self.seen[index]
         return Tuples(np.zeros(0, dtype=np.int64), {}) if seen is None else seen.tuples
 
-    def _has_partner(self, tree: JoinedTree, at: int, place: int, tuples: Tuples) -> Bools:
+    def _has_partner(self, tree: JoinedTree, index: int, position: int, tuples: Tuples) -> Bools:
         if not len(tuples):
             return np.zeros(0, dtype=np.bool_)
-        has: Bools = tree.nodes[at].below(place, tuples, None)[1][ROWS] > 0
+        has: Bools = tree.nodes[index].below(position, tuples, None)[1][ROWS] > 0
         return has
 
 
-# Joined rows: a tree in bits mode whose joined rows are wanted too, and who takes part in them.
-# Identity of `JoinedRows`: the output's change is that of the rows which the tree joins, with
-# their copies; the columns are those shown of the nodes. Inputs are the tree's, brought in one
-# after the other, so that a table that stands in several nodes changes in one of them at a time.
-# State: that of `Tree` and `Live`, which it steps; no joined row. Cost: theirs, once for each
-# input that changed, and the rows that come out. NULL: a column of a left edge without a partner.
-# Negative weights: what goes is found in the tree as it was. A join that becomes empty puts its
-# last rows out and no more. `EnumeratedRows` are those of an answer; as nobody above reads them,
-# they are told only when asked. Identity of `JoinedRowTags`: the ranges of the rows that take
-# part, which `JoinedRows` has found by then; it reads its output only to be stepped after it, and
-# has no state. Not to be confused with `tree`, which puts out groups and never a joined row.
+# Joined rows of a tree in bits mode, and the ranges of the rows that take part. Identity of
+# `JoinedRows`: the output's change is that of the joined rows, with their copies, in the columns
+# shown. Inputs are applied one after the other, so a table in several nodes changes in one at a
+# time. State: that of `Tree` and `Live`, never a joined row. Cost: theirs, once per changed input,
+# and the result rows. Columns below a left edge without a partner are NULL. Deleted rows are looked
+# up in the tree as it was. `EnumeratedRows` are those of a materialized result, computed only on
+# request. Identity of `JoinedRowTags`: the ranges of the rows that take part, which `JoinedRows`
+# computes; it has no state, and reads that output only to be stepped after it.
 
 
 class JoinedRows(Operator):
     """The rows that `tree`, in bits mode, joins, with the columns `shown`."""
+
+    joined_rows = 0
 
     def __init__(self, tree: JoinTree, shown: Sequence[Shown]) -> None:
         self.shown = tuple(shown)
         self.form = (tree, self.shown)
         self._tree = Tree(tree)
         self._live = Live(self._tree)
-        self._at = {node.input: at for at, node in enumerate(tree.nodes) if node.input is not None}
-        self._told: list[Batch] = []
-        self._joined_rows = 0
-
-    @property
-    def joined_rows(self) -> int:
-        return self._joined_rows
+        self._at = {n.input: index for index, n in enumerate(tree.nodes) if n.input is not None}
+        self._ranges: list[Batch] = []
 
     def step(self, *batches: Batch | None) -> Batch:
         result: list[Batch] = []
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
                 result += self._changed(number, batch)
-        self._joined_rows += sum(map(len, result))
+        self.joined_rows += sum(map(len, result))
         return stacked_or_empty(result, 0)
 
-    def step_untold(self, *batches: Batch | None) -> None:
+    def step_silently(self, *batches: Batch | None) -> None:
         """The same step for all inputs at once, without computing the rows."""
-        self._told.append(self._live.step(None, self._tree.step(*batches)))
+        self._ranges.append(self._live.step(None, self._tree.step(*batches)))
 
     def _changed(self, number: int, batch: Batch) -> list[Batch]:
         before = self.snapshot_copy()
-        inputs = [batch if at == number else None for at in range(len(self._at))]
+        inputs = [batch if index == number else None for index in range(len(self._at))]
         ran = self._tree.step(*inputs)
         seen = [node.seen for node in self._tree.nodes]
-        self._told.append(self._live.step(None, ran))
+        self._ranges.append(self._live.step(None, ran))
         after = JoinedTree(self._tree.nodes, self.shown)
         return TreeChange(before, after, self._at[number], seen).rows()
 
@@ -462,13 +453,17 @@ class JoinedRows(Operator):
             nodes.append(node.snapshot_copy([nodes[link.child] for link in node.node.links]))
         return JoinedTree(nodes, self.shown)
 
-    def told(self) -> Batch:
+    def report(self) -> Batch:
         """The ranges that entered and left since the last call."""
-        result, self._told = self._told, []
+        result, self._ranges = self._ranges, []
         return stacked_or_empty(result, self._tree.tree.accesses)
 
     def arrangements(self) -> Sequence[Keeper]:
-        result = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
+        result = {
+            arrangement.name: arrangement
+            for part in (self._tree, self._live)
+            for arrangement in part.arrangements()
+        }
         return tuple(result.values())
 
     def counters(self) -> Mapping[str, int]:
@@ -480,13 +475,11 @@ class JoinedRows(Operator):
 
 
 class EnumeratedRows(JoinedRows):
-    """The rows of a result that are not stored: the tree enumerates them on request.
+    """The rows of a result that are not stored: the tree enumerates them on request. `outputs`
+    computes them from the joined rows. A step costs what the tree's does, unless changes are
+    noted."""
 
-    `outputs` computes them from the joined rows. A step costs what the tree's does, unless changes
-    are noted.
-    """
-
-    are_told = True
+    are_enumerated = True
     bounded: frozenset[AttributeId] = frozenset()
     keys: tuple[AttributeId, ...] = ()
 
@@ -508,7 +501,7 @@ class EnumeratedRows(JoinedRows):
     def step(self, *batches: Batch | None) -> Batch:
         """Returns nothing; `JoinedRowTags` is to be stepped."""
         if self._noted is None:
-            self.step_untold(*batches)
+            self.step_silently(*batches)
         else:
             self._noted.append(super().step(*batches))
         return empty_batch(0)
@@ -518,7 +511,6 @@ class EnumeratedRows(JoinedRows):
         self._noted, self._before = [], self.snapshot_copy()
 
     def noted(self) -> Batch:
-        """The changes since `note`, row by row."""
         rows, self._noted = stacked_or_empty(self._noted or (), 0), None
         return self._computed(rows)
 
@@ -549,4 +541,4 @@ class JoinedRowTags(Operator):
         self._joined = joined
 
     def step(self, rows: Batch) -> Batch:
-        return self._joined.told()
+        return self._joined.report()

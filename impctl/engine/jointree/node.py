@@ -37,11 +37,10 @@ if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
 
-# How many rows or tuples are worked on at once. Law: what becomes of a lot does not depend on the
-# others, but for sums that the next lot adds to, so any lots mean the same.
+# Rows or tuples processed at once. Law: lots do not depend on each other, apart from sums that the
+# next lot adds to, so any sizes give the same result.
 
-LOT = 1_000_000
-"""Batch size whose temporaries stay small beside the state of many more."""
+LOT = 1_000_000  # Batch size whose temporaries stay small beside the state of many more
 MOST = 20_000_000
 """Tuples that a step processes at once: a gigabyte or two. More are processed in lots."""
 
@@ -53,11 +52,10 @@ def lots(length: int, most: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, length)
 
 
-# What the rows of a node's own flow make of its tuples: rows, slots, numbers, ranges. Law: a
-# tuple owns the sum of the weights of all rows ever seen that have it, and the sums of their
-# arguments, whatever batches they came in. Rows with NULL where a partner is needed are dropped;
-# for left and anti edges they stay. A count below zero is an error. Cost: the rows, and a look-up
-# per different tuple.
+# Tuples of a node's input rows: rows, slots, numbers, ranges. Law: a tuple has the total weight of
+# all its rows so far and the sums of their arguments, however they were batched. Rows with NULL are
+# dropped where a partner is needed; for left and anti edges they stay. A count below zero is an
+# error. Cost: the rows, and a lookup per different tuple.
 
 
 class Entering(Struct, frozen=True):
@@ -76,15 +74,15 @@ class Entering(Struct, frozen=True):
     def within(self, start: int, end: int) -> Entering | None:
         """The rows of the tuples at these places, renumbered from the first place."""
         places = self.tuple_of_rows()
-        at = ((places >= start) & (places < end)).nonzero()[0]
-        if not len(at):
+        positions = ((places >= start) & (places < end)).nonzero()[0]
+        if not len(positions):
             return None
-        at = at[np.argsort(places[at], kind="stable")]
-        places = places[at] - start
+        positions = positions[np.argsort(places[positions], kind="stable")]
+        places = places[positions] - start
         starts = starts_in(places).nonzero()[0]
-        codes = self.grouping.codes[self.grouping.index()[at[starts]]]
-        grouping = Grouping(len(at), slice(None), starts, codes, starts)
-        return Entering(self.rows.take(at), grouping, places[starts])
+        codes = self.grouping.codes[self.grouping.index()[positions[starts]]]
+        grouping = Grouping(len(positions), slice(None), starts, codes, starts)
+        return Entering(self.rows.take(positions), grouping, places[starts])
 
     def range_ids_of(self, access: int) -> Pairs:
         """The rows' ranges of the i-th access, by the places of their tuples."""
@@ -133,8 +131,7 @@ def entering_rows(node: TreeNodeState, batch: Batch) -> Entering | None:
     return Entering(rows, grouping, np.arange(grouping.groups))
 
 
-_ARGUMENT = "argument/"
-"""Prefix of arguments beside kept columns, as both may be the same column."""
+_ARGUMENT = "argument/"  # Prefix of arguments beside kept columns, as both may be the same column
 
 
 def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> TouchedTuples:
@@ -156,7 +153,9 @@ def owning(node: TreeNodeState, tuples: Tuples, entering: Entering | None) -> To
     for part, counts in node.own_best.items():
         owners = added[NUMBER][grouping.index()]
         column = rows.columns[_ARGUMENT + part.argument]
-        _count_ranks(counts, part, column, owners, rows.weights)
+        known = column.validity().nonzero()[0]
+        ranks = ranks_of(column.take(known), reverse=part.reverse)
+        counts.add(owners[known], ranks, rows.weights[known])
         added[part.name] = counts.best(added[NUMBER])
     clear_empty(added, node.own_parts)
     new = {name: value.copy() for name, value in old.items()}
@@ -174,16 +173,7 @@ def _refuse_negative(node: TreeNodeState, state: Values) -> None:
         )
 
 
-def _count_ranks(
-    counts: OrderedCounts, part: Extreme, column: Vector, numbers: Ints, weights: Ints
-) -> None:
-    rows = column.validity().nonzero()[0]
-    ranks = ranks_of(column.take(rows), reverse=part.reverse)
-    counts.add(numbers[rows], ranks, weights[rows])
-
-
 def write(node: TreeNodeState, touched: TouchedTuples) -> None:
-    """Store the tuples' new values."""
     if touched.entering is None:
         return
     differs = changed(node.own_parts, touched.new, touched.old)
@@ -195,41 +185,38 @@ def count_ranges(node: TreeNodeState, touched: TouchedTuples) -> tuple[GroupSets
     """Count the batch's rows in their ranges; per access the sets before and the crossings."""
     entering = touched.entering
     group_sets: list[GroupSets | None] = []
-    for at, counts in enumerate(node.ranges):
+    for index, counts in enumerate(node.ranges):
         if counts is None:
             group_sets.append(None)
         else:
-            pairs = NO_PAIRS if entering is None else entering.range_ids_of(at)
+            pairs = NO_PAIRS if entering is None else entering.range_ids_of(index)
             group_sets.append(counts.count(touched.new[NUMBER], pairs))
     return tuple(group_sets)
 
 
-# What one node of a join tree remembers, and how it is looked up.
-#
-# State, all of it in runs that checkpoints know (`name` is the tree's and the node's):
-# - `name.tuples`: own rows, own slots and a number, by kept columns (`rows` is own here). A leaf
-#   whose key tells the tuple has none: its tuples are its keys;
-# - `name.keys`: rows and slots, by key; at the root these are the groups, with their number and
-#   how many tuples they hold, so that a group keeps its number while anything refers to it. In
-#   bits mode a root needs none: what is alive there is live;
-# - `name.by<i>`: tuples by the key of the i-th child, unless that key tells the tuple;
-# - `name.up`: tuples by key, or by the group's number at a root with groups: the way down;
-# - `name.fragments<i>`: rows by (tuple's number, range) of the i-th access, unless a column tells;
-# - `name.best<slot>`: how many alive tuples of a key have which best, per MIN or MAX below, and
+# The state of one node of a join tree, as runs that are checkpointed (`name` is the tree's and the
+# node's):
+# - `name.tuples`: own rows, own slots and a number, by kept columns. A leaf whose key determines
+#   the tuple has none: its tuples are its keys;
+# - `name.keys`: rows and slots, by key. At the root these are the groups, with their number and
+#   their tuples, so that a group keeps its number while anything refers to it. In bits mode a root
+#   needs none: what is alive there is live;
+# - `name.by<i>`: tuples by the key of the i-th child, unless that key determines the tuple;
+# - `name.up`: tuples by key, or at a root with groups by the group's number: the way down;
+# - `name.fragments<i>`: rows by (tuple's number, range) of the i-th access, unless a column
+#   determines the range;
+# - `name.best<slot>`: per MIN or MAX below, how many living tuples of a key have each best value;
 #   at the argument's node `name.own<slot>`: the rows of a tuple by rank;
-# - `name.distinct<i>`: at the root, how many alive tuples of a group have which value of an
-#   argument that DISTINCT counts once (see `engine.jointree.values`);
-# - `name.first<slots>.rows` and `.codes`, or `last`: at the root, the values of alive tuples of a
-#   group in an order (see `engine.jointree.values`);
-# - `name.live`: how many live tuples of the parent want a key (surviving rows, at the root). It
-#   is apart from `keys` because another operator writes it.
-#
-# Law: after every step `keys` holds for each key the rows of the joined subtree that have it,
-# with multiplicity, and the sums over these; in bits (`is_bits`) how many tuples of it are alive.
+# - `name.distinct<i>`: at the root, how many living tuples of a group have each value of a DISTINCT
+#   argument; `name.first<slots>.rows` and `.codes`, or `last`: at the root, the values of living
+#   tuples of a group in an order (both: see `engine.jointree.values`);
+# - `name.live`: how many live tuples of the parent want a key (at the root: surviving rows). Apart
+#   from `keys`, because another operator writes it. Law: after every step `keys` has for each key
+#   the rows of the joined subtree, with multiplicity, and the sums over these; in bits mode
+#   (`is_bits`) the number of living tuples.
 
 NUMBER, HELD, LIVE = "number", "held", "live"
-GLOBAL = 1
-"""The number of the one group of a root without group columns."""
+GLOBAL = 1  # The number of the one group of a root without group columns
 
 
 class KeyChange(Struct, frozen=True):
@@ -247,10 +234,8 @@ class TouchedNode(Struct, frozen=True):
     tuples: Tuples
     was_alive: Bools
     is_alive: Bools
-    numbers: Ints
-    """Of the tuples, where they are numbered."""
-    groups: Ints
-    """Numbers of their groups, at a root in ring mode."""
+    numbers: Ints  # Of the tuples, where they are numbered
+    groups: Ints  # Numbers of their groups, at a root in ring mode
     sets: tuple[GroupSets | None, ...]
     """Per access: ranges of the tuples before, and the crossings since."""
 
@@ -258,11 +243,11 @@ class TouchedNode(Struct, frozen=True):
 class TreeNodeState:
     """The state of the node at `at`; `children` are those of its links, in their order."""
 
-    def __init__(self, tree: JoinTree, at: int, children: Sequence[TreeNodeState]) -> None:
-        node = self.node = tree.nodes[at]
+    def __init__(self, tree: JoinTree, index: int, children: Sequence[TreeNodeState]) -> None:
+        node = self.node = tree.nodes[index]
         self.children = tuple(children)
         self.is_root = node is tree.root
-        self.is_bits = tree.mode is TreeMode.BITS or _is_below_bits(tree, at)
+        self.is_bits = tree.mode is TreeMode.BITS or _is_below_bits(tree, index)
         self.is_global = self.is_root and not node.key
         self.is_flat = not self.is_root and not node.links and node.is_key_all
         self.order = node.key if self.is_flat else node.kept_names
@@ -306,13 +291,13 @@ class TreeNodeState:
         self.by = tuple(
             None
             if set(link.columns) == set(node.kept_names)
-            else RowIndex(f"{name}.by{at}", node.kept, link.columns, 0)
-            for at, link in enumerate(node.links)
+            else RowIndex(f"{name}.by{index}", node.kept, link.columns, 0)
+            for index, link in enumerate(node.links)
         )
         self.up = self._up(f"{name}.up")
         self.ranges = tuple(
-            RangeCounts(f"{name}.fragments{at}") if access.by is None else None
-            for at, access in enumerate(node.accesses)
+            RangeCounts(f"{name}.fragments{index}") if access.by is None else None
+            for index, access in enumerate(node.accesses)
         )
         extremes = [part for part in self.parts if isinstance(part, Extreme)]
         own = [part for part in self.own_parts if isinstance(part, Extreme)]
@@ -336,7 +321,7 @@ class TreeNodeState:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The slots of this node's tuples: their own, and those seen below."""
-        below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
+        below = [part for index in range(len(self.children)) for part in self.seen_of(index)]
         return (*self.own_parts, *below)
 
     @cached_property
@@ -345,9 +330,9 @@ class TreeNodeState:
         once = (part for column in self.once for part in column.parts)
         return (*self.parts, *once, *(self.ordered.counts if self.ordered else ()))
 
-    def seen_of(self, at: int) -> tuple[Part, ...]:
+    def seen_of(self, index: int) -> tuple[Part, ...]:
         """The slots that are seen of the i-th child."""
-        return () if self.node.links[at].edge in NO_SLOTS else self.children[at].parts
+        return () if self.node.links[index].edge in NO_SLOTS else self.children[index].parts
 
     @cached_property
     def own_columns(self) -> Mapping[str, Any]:
@@ -361,7 +346,7 @@ class TreeNodeState:
         return {**columns, HELD: np.int64} if self.is_root else columns
 
     @cached_property
-    def is_told_by_key(self) -> bool:
+    def is_determined_by_key(self) -> bool:
         """Whether each key has one tuple, under the same code, so that the key's state holds the
         tuple's."""
         is_one = not self.is_flat and self.has_keys and self.node.key == self.order
@@ -376,17 +361,16 @@ class TreeNodeState:
         return self.is_root or bool(self.best)
 
     def keepers(self) -> Sequence[Keeper]:
-        """Everything that the way up writes."""
-        held: list[Keeper] = []
+        keepers: list[Keeper] = []
         if not self.node.is_virtual:
-            held.append(self.tuples.arrangement)
+            keepers.append(self.tuples.arrangement)
         if self.has_keys and not self.is_flat:
-            held.append(self.keys.arrangement)
-        held += [index for index in (*self.by, self.up) if index is not None]
-        held += [counts.arrangement for counts in self.ranges if counts is not None]
-        held += [column.values.arrangement for column in self.once]
-        held += self.ordered.firsts.arrangements if self.ordered else ()
-        return (*held, *self.own_best.values(), *self.best.values())
+            keepers.append(self.keys.arrangement)
+        keepers += [index for index in (*self.by, self.up) if index is not None]
+        keepers += [counts.arrangement for counts in self.ranges if counts is not None]
+        keepers += [column.values.arrangement for column in self.once]
+        keepers += self.ordered.firsts.arrangements if self.ordered else ()
+        return (*keepers, *self.own_best.values(), *self.best.values())
 
     @property
     def live_keeper(self) -> Sequence[Arrangement]:
@@ -399,7 +383,7 @@ class TreeNodeState:
         result.tuples = self.tuples.snapshot_copy()
         result.keys = result.tuples if self.is_flat else self.keys.snapshot_copy()
         result.live = self.live.snapshot_copy()
-        result.by = tuple(None if one is None else one.snapshot_copy() for one in self.by)
+        result.by = tuple(None if index is None else index.snapshot_copy() for index in self.by)
         result.up = None if self.up is None else self.up.snapshot_copy()
         return result
 
@@ -413,41 +397,41 @@ class TreeNodeState:
         return self.tuples.read(located, {ROWS: np.int64, NUMBER: np.int64})
 
     def stored(self, tuples: Tuples) -> Values:
-        """The stored values of the keys of these tuples, of a node that `is_told_by_key`."""
+        """The stored values of the keys of these tuples, of a node that `is_determined_by_key`."""
         located = self.keys.find(tuples.codes, tuples.vectors(self.node.key))
         return self.keys.read(located, self.key_columns)
 
-    def below(self, at: int, tuples: Tuples, change: KeyChange | None) -> tuple[Values, Values]:
+    def below(
+        self, position: int, tuples: Tuples, change: KeyChange | None
+    ) -> tuple[Values, Values]:
         """Old and new values of the i-th child's keys, per tuple; nothing for a NULL key. One
-        lookup per different key.
-
-        Before is the old value where the key is in the change, also where the tuple itself is new.
-        """
-        rows, keys = self.keys_of(at, tuples)
+        lookup per different key. Before is the old value where the key is in the change, also where
+        the tuple itself is new."""
+        rows, keys = self.keys_of(position, tuples)
         is_whole = len(rows) == len(tuples)
-        if change and is_whole and self.children[at].keys.is_same(change.codes, keys):
+        if change and is_whole and self.children[position].keys.is_same(change.codes, keys):
             return change.old, change.new
         grouping = group_rows(keys, len(rows))
         leaders = grouping.leaders(keys)
-        before, after = self._worth(at, grouping.codes, leaders, change)
+        before, after = self._worth(position, grouping.codes, leaders, change)
         if grouping.is_each_alone and len(rows) == len(tuples):
             return before, after
         index = grouping.index()
         return _spread(before, index, rows, len(tuples)), _spread(after, index, rows, len(tuples))
 
     def _worth(
-        self, at: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
+        self, index: int, codes: Ints, keys: Sequence[Vector], change: KeyChange | None
     ) -> tuple[Values, Values]:
-        state = self.children[at].keys
-        wanted = _columns(self.seen_of(at), has_number=False)
+        state = self.children[index].keys
+        wanted = _columns(self.seen_of(index), has_number=False)
         if change is None:
             stored = state.read(state.find(codes, keys), wanted)
             return stored, stored
-        places = state.places(change.codes, change.keys, codes, keys)
-        before = {name: change.old[name][places] for name in wanted}
-        after = {name: change.new[name][places] for name in wanted}
+        positions = state.places(change.codes, change.keys, codes, keys)
+        before = {name: change.old[name][positions] for name in wanted}
+        after = {name: change.new[name][positions] for name in wanted}
         # The change has both values of its keys; only the others are looked up.
-        rest = (places < 0).nonzero()[0]
+        rest = (positions < 0).nonzero()[0]
         if len(rest):
             others = [key.take(rest) for key in keys]
             stored = state.read(state.find(codes[rest], others), wanted)
@@ -455,13 +439,13 @@ class TreeNodeState:
                 before[name][rest] = after[name][rest] = value
         return before, after
 
-    def keys_of(self, at: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
+    def keys_of(self, index: int, tuples: Tuples) -> tuple[Ints, list[Vector]]:
         """Positions of the tuples that can have a partner in the i-th child, and their keys."""
-        columns = tuples.vectors(self.node.links[at].columns)
+        columns = tuples.vectors(self.node.links[index].columns)
         if all(column.valid is None for column in columns):
             return np.arange(len(tuples)), columns
         known = np.ones(len(tuples), dtype=np.bool_)
-        for column, is_safe in zip(columns, self.children[at].node.null_safe, strict=True):
+        for column, is_safe in zip(columns, self.children[index].node.null_safe, strict=True):
             if column.valid is not None and not is_safe:
                 known &= column.valid
         rows = known.nonzero()[0]
@@ -483,11 +467,11 @@ class TreeNodeState:
         return alive
 
     def factors_of(self, below: Sequence[Values]) -> list[Ints]:
-        return [self._factor(at, value) for at, value in enumerate(below)]
+        return [self._factor(index, value) for index, value in enumerate(below)]
 
-    def _factor(self, at: int, value: Values) -> Ints:
+    def _factor(self, index: int, value: Values) -> Ints:
         rows: Ints = value[ROWS]
-        edge = self.node.links[at].edge
+        edge = self.node.links[index].edge
         # A child that is there once or not at all must not be multiplied by its count.
         factor = rows
         if edge is Edge.SEMI:
@@ -507,30 +491,32 @@ class TreeNodeState:
 
     def indexed(self, tuples: Tuples, signs: Ints, groups: Ints) -> None:
         """Add new tuples (+1) to the indexes, and remove deleted ones (-1)."""
-        at = signs.nonzero()[0]
-        if not len(at):
+        positions = signs.nonzero()[0]
+        if not len(positions):
             return
-        moved = tuples.take(at)
-        for place, index in enumerate(self.by):
+        moved = tuples.take(positions)
+        for position, index in enumerate(self.by):
             if index is not None:
-                rows, keys = self.keys_of(place, moved)
-                batch = Batch(moved.take(rows).columns, signs[at][rows], ())
+                rows, keys = self.keys_of(position, moved)
+                batch = Batch(moved.take(rows).columns, signs[positions][rows], ())
                 index.add(batch, key_codes(keys, len(rows)))
         if self.up is not None:
             columns = dict(moved.columns)
             if self.is_root:
-                columns[self.group] = Vector(LONG, groups[at])
-            batch = Batch(columns, signs[at], ())
+                columns[self.group] = Vector(LONG, groups[positions])
+            batch = Batch(columns, signs[positions], ())
             self.up.add(batch, self.up.codes_of(batch))
 
 
-def _is_below_bits(tree: JoinTree, at: int) -> bool:
+def _is_below_bits(tree: JoinTree, index: int) -> bool:
     """Whether only existence is seen of a node, because of an edge above it."""
     above = {
-        link.child: (place, link.edge) for place, n in enumerate(tree.nodes) for link in n.links
+        link.child: (position, link.edge)
+        for position, n in enumerate(tree.nodes)
+        for link in n.links
     }
-    while at in above:
-        at, edge = above[at]
+    while index in above:
+        index, edge = above[index]
         if edge in NO_SLOTS:
             return True
     return False

@@ -1,11 +1,11 @@
 """The description of a join tree: nodes, edges, kept columns and outputs.
 
 A *node* is one flow of rows (a *bag*). Its *kept* columns are those it shares with other nodes and,
-at the root, the group columns; a *tuple* is a different combination of their values. Its *key* are
-the kept columns that its parent has too; at the root they are the group columns. Law: a tree is a
-frozen description without sizes, so the same plan always has the same state. Columns that two
-nodes share are kept by all nodes between them (running intersection), which makes children
-independent of each other given a tuple; the builder of a tree ensures this, it is not checked here.
+at the root, the group columns; a *tuple* is a different combination of their values. Its *key* is
+the kept columns that its parent has too; at the root the group columns. Law: a tree is a frozen
+description without sizes, so the same plan always has the same state. Columns that two nodes share
+are kept by all nodes between them (running intersection), which makes children independent given a
+tuple; the builder of a tree ensures this.
 """
 
 from __future__ import annotations
@@ -31,29 +31,21 @@ TypedColumns = tuple[tuple[AttributeId, SqlType], ...]
 class Edge(StrEnum):
     """How a node uses a child: which of its tuples find the partners they need there."""
 
-    INNER = "inner"
-    """Every partner counts."""
-    SEMI = "semi"
-    """One partner is enough, and counts once (EXISTS, IN)."""
-    ANTI = "anti"
-    """There must be no partner (NOT EXISTS)."""
-    LEFT = "left"
-    """As inner where there are partners, else once with NULL (LEFT OUTER)."""
+    INNER = "inner"  # Every partner counts
+    SEMI = "semi"  # One partner is enough, and counts once (EXISTS, IN)
+    ANTI = "anti"  # There must be no partner (NOT EXISTS)
+    LEFT = "left"  # As inner where there are partners, else once with NULL (LEFT OUTER)
 
 
 class TreeMode(StrEnum):
-    RING = "ring"
-    """Counts and sums, because an operator above decides by them (HAVING, top-k)."""
-    BITS = "bits"
-    """Only existence: nothing decides, and no column is computed."""
+    RING = "ring"  # Counts and sums, because an operator above decides by them (HAVING, top-k)
+    BITS = "bits"  # Only existence: nothing decides, and no column is computed
 
 
 class Link(Struct, frozen=True):
-    """A child of a node: its position in `JoinTree.nodes`, the kind of edge, and the key.
-
-    `columns` are kept columns of the parent, place by place equal to the child's `key`. Integral
-    types may differ from the child's, other types are the same.
-    """
+    """A child of a node: its position in `JoinTree.nodes`, the kind of edge, and the key. `columns`
+    are kept columns of the parent, place by place equal to the child's `key`. Integral types may
+    differ from the child's, other types are the same."""
 
     child: int
     edge: Edge
@@ -61,12 +53,10 @@ class Link(Struct, frozen=True):
 
 
 class Access(Struct, frozen=True):
-    """A sketched access of a node: the i-th one is the i-th tag of the node's batches.
-
-    `position` is its place among all accesses of the tree, in the order of the output's tags. With
-    `by`, a kept column and its ranges, the tuple determines the range and nothing is counted: only
-    where every row of a tuple carries exactly the range of that column's value.
-    """
+    """A sketched access of a node: the i-th one is the i-th tag of the node's batches. `position`
+    is its place among all accesses of the tree, in the order of the output's tags. With `by`, a
+    kept column and its ranges, the tuple determines the range and nothing is counted: only where
+    every row of a tuple carries exactly the range of that column's value."""
 
     position: int
     by: tuple[AttributeId, RangePartition] | None = None
@@ -108,7 +98,6 @@ class TreeNode(Struct, frozen=True):
 
     @property
     def is_key_all(self) -> bool:
-        """Whether the key determines the whole tuple."""
         return set(self.key) == set(self.kept_names)
 
 
@@ -137,7 +126,6 @@ class JoinTree(Struct, frozen=True):
 
     @property
     def inputs(self) -> int:
-        """The number of the operator's inputs."""
         return sum(not node.is_virtual for node in self.nodes)
 
     @property
@@ -154,23 +142,18 @@ class JoinTree(Struct, frozen=True):
 
 
 def checked(tree: JoinTree) -> JoinTree:
-    """The tree, validated.
-
-    InvariantError for what is no tree at all, UnsupportedError for a call that a tree cannot
-    compute.
-    """
+    """The tree, validated. InvariantError for what is no tree at all, UnsupportedError for a call
+    that a tree cannot compute."""
     for problem in _problems(tree):
         raise InvariantError(f"`{tree.name}` is not a valid join tree: {problem}")
     for part in parts_of(tree.columns):
         if isinstance(part, Extreme) and part.size is not None:
-            raise _unsupported("a bounded MIN or MAX")
+            raise UnsupportedError(
+                "A join tree cannot maintain a bounded MIN or MAX",
+                hint="use `join: index`",
+                code="no_join_tree",
+            )
     return tree
-
-
-def _unsupported(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"A join tree cannot maintain {what}", hint="use `join: index`", code="no_join_tree"
-    )
 
 
 def _problems(tree: JoinTree) -> Iterator[str]:
@@ -187,19 +170,19 @@ def _problems(tree: JoinTree) -> Iterator[str]:
         yield "every access belongs to one node"
     if any(node.is_virtual for node in tree.nodes[:-1]):
         yield "only a root is virtual"
-    for at, node in enumerate(tree.nodes):
-        yield from _problems_of_node(tree, at, node)
+    for index, node in enumerate(tree.nodes):
+        yield from _problems_of_node(tree, index, node)
     yield from _problems_of_calls(tree)
 
 
-def _problems_of_node(tree: JoinTree, at: int, node: TreeNode) -> Iterator[str]:
+def _problems_of_node(tree: JoinTree, index: int, node: TreeNode) -> Iterator[str]:
     names = set(node.kept_names)
     if not set(node.key) <= names or len(set(node.key)) != len(node.key):
         yield f"`{node.name}` does not keep its key"
     if node is not tree.root and len(node.null_safe) != len(node.key):
         yield f"`{node.name}` does not say what NULL is in its key"
     for link in node.links:
-        if link.child >= at:
+        if link.child >= index:
             yield f"`{node.name}` stands before its child"
         elif len(link.columns) != len(tree.nodes[link.child].key):
             yield f"`{node.name}` and `{tree.nodes[link.child].name}` have different keys"
@@ -217,19 +200,19 @@ def _problems_of_node(tree: JoinTree, at: int, node: TreeNode) -> Iterator[str]:
 
 
 def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
-    asked = {part.argument for part in parts_of(tree.columns)}
+    requested = {part.argument for part in parts_of(tree.columns)}
     known = [name for node in tree.nodes for name, _ in node.arguments]
     known += [name for name, _ in tree.once]
-    if not asked - _ordered(tree) <= set(known) <= asked or len(known) != len(set(known)):
+    if not requested - _ordered(tree) <= set(known) <= requested or len(known) != len(set(known)):
         yield "every argument belongs to one node"
     yield from _problems_of_once(tree)
     yield from _problems_of_ordered(tree)
     if tree.mode is TreeMode.BITS and tree.columns:
         yield "bits have no columns"
     hidden = {link.child for n in tree.nodes for link in n.links if link.edge in NO_SLOTS}
-    for at in range(len(tree.nodes) - 1, -1, -1):
-        node = tree.nodes[at]
-        if at in hidden:
+    for index in range(len(tree.nodes) - 1, -1, -1):
+        node = tree.nodes[index]
+        if index in hidden:
             hidden |= {link.child for link in node.links}
             if node.arguments:
                 yield f"nothing of `{node.name}` is seen above it, but an argument is asked for"

@@ -1,11 +1,11 @@
 """A join tree, top down: which rows take part in a group that survived.
 
 Law: a tuple is live if it is alive and its key is wanted; a key is wanted while some live tuple of
-the parent has it (at the root: while its group survives). Live tuples are those that a row of a
-surviving group is joined from, and their ranges are the sketch. Told are, per access, `live after *
-(new set - old set) + (live after - live before) * old set`. Cost: the touched tuples, the tuples of
-keys whose bit flipped, and the ranges told. An anti edge wants nothing; a left one also wants a key
-of which there is no row yet.
+the parent has it (at the root: while its group survives). The live tuples are those from which a
+row of a surviving group is joined, and their ranges are the sketch. Per access, the output is `live
+after * (new set - old set) + (live after - live before) * old set`. Cost: the touched tuples, the
+tuples of keys whose bit flipped, and the ranges emitted. An anti edge wants nothing; a left one
+also wants a key that has no row yet.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
 class Wishes(Struct, frozen=True):
     """Different keys, at least one, ascending by code, and whether they were and are wanted.
-
-    Includes all keys that flipped, and others that the node above knew.
-    """
+    Includes all keys that flipped, and others that the node above knew."""
 
     codes: Ints
     keys: Sequence[Vector]
@@ -47,18 +45,18 @@ class Wishes(Struct, frozen=True):
         """Those whose wanted state changed in this step."""
         return self.take((self.was != self.now).nonzero()[0])
 
-    def take(self, at: Ints) -> Wishes | None:
-        if not len(at):
+    def take(self, positions: Ints) -> Wishes | None:
+        if not len(positions):
             return None
-        keys = [key.take(at) for key in self.keys]
-        return Wishes(self.codes[at], keys, self.was[at], self.now[at])
+        keys = [key.take(positions) for key in self.keys]
+        return Wishes(self.codes[positions], keys, self.was[positions], self.now[positions])
 
 
 class Descent(Struct, frozen=True):
     """The result at one node: wishes per child, signed ranges per access, tuples that flipped."""
 
     below: tuple[Wishes | None, ...]
-    told: tuple[Pairs, ...]
+    emitted: tuple[Pairs, ...]
     flipped: int
 
 
@@ -100,10 +98,8 @@ def descend(node: TreeNodeState, wishes: Wishes | None) -> Descent:
 
 
 def descend_first(node: TreeNodeState, tuples: Tuples, own: Values) -> Descent:
-    """Descend for the first time, once all wishes for the tuples' keys are known.
-
-    The children's flips need not be followed: all their tuples are visited.
-    """
+    """Descend for the first time, once all wishes for the tuples' keys are known. The children's
+    flips need not be followed: all their tuples are visited."""
     result = _as_they_are(node, tuples, own)
     nobody = np.zeros(len(tuples), dtype=np.bool_)
     return _brought_down(node, replace(result, was_alive=nobody), None)
@@ -114,16 +110,17 @@ def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes |
     was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
     flipped = signs.nonzero()[0]
-    told = tuple(
-        _told(node, at, candidates, signs, flipped, is_live) for at in range(len(node.ranges))
+    emitted = tuple(
+        _emitted(node, position, candidates, signs, flipped, is_live)
+        for position in range(len(node.ranges))
     )
     below = tuple(
-        _below(node, place, candidates.tuples, signs, flipped)
+        _below(node, column, candidates.tuples, signs, flipped)
         if index is not None
-        else _below_each(node, place, candidates.tuples, was_live, is_live)
-        for place, index in enumerate(node.by)
+        else _below_each(node, column, candidates.tuples, was_live, is_live)
+        for column, index in enumerate(node.by)
     )
-    return Descent(below, told, len(flipped))
+    return Descent(below, emitted, len(flipped))
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -177,20 +174,20 @@ def _beyond(node: TreeNodeState, flips: Wishes) -> Wishes | None:
         return flips
     # A group of a root that keeps nothing else is one tuple.
     touched = np.sort(node.seen.groups)
-    places = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
-    return flips.take((touched[places] != flips.codes).nonzero()[0])
+    positions = np.minimum(touched.searchsorted(flips.codes), len(touched) - 1)
+    return flips.take((touched[positions] != flips.codes).nonzero()[0])
 
 
 def _others(node: TreeNodeState, more: Tuples, known: Tuples) -> Tuples:
-    places = node.tuples.places(
+    positions = node.tuples.places(
         known.codes, known.vectors(node.order), more.codes, more.vectors(node.order)
     )
-    return more.take((places < 0).nonzero()[0])
+    return more.take((positions < 0).nonzero()[0])
 
 
 def _as_they_are(node: TreeNodeState, tuples: Tuples, own: Values) -> _Candidates:
     """Tuples that this step did not touch: alive now if and only if they were before."""
-    below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+    below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
     alive = node.alive_of(own, below)
     numbers = own.get(NUMBER, _NONE) if node.has_tuple_numbers else _NONE
     groups = _groups_of(node, tuples) if node.is_root and node.has_keys else _NONE
@@ -210,11 +207,11 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
     if len(parts) == 1:
         return parts[0]
     return _Candidates(
-        stacked([one.tuples for one in parts]),
-        np.concatenate([one.was_alive for one in parts]),
-        np.concatenate([one.is_alive for one in parts]),
-        np.concatenate([one.numbers for one in parts]),
-        np.concatenate([one.groups for one in parts]),
+        stacked([part.tuples for part in parts]),
+        np.concatenate([part.was_alive for part in parts]),
+        np.concatenate([part.is_alive for part in parts]),
+        np.concatenate([part.numbers for part in parts]),
+        np.concatenate([part.groups for part in parts]),
     )
 
 
@@ -252,9 +249,9 @@ def _asked(
     if wishes is None:
         is_wanted = live.read(live.find(codes, keys), {LIVE: np.int64})[LIVE] > 0
         return is_wanted, is_wanted
-    places = live.places(wishes.codes, wishes.keys, codes, keys)
-    was, now = wishes.was[places], wishes.now[places]
-    rest = (places < 0).nonzero()[0]
+    positions = live.places(wishes.codes, wishes.keys, codes, keys)
+    was, now = wishes.was[positions], wishes.now[positions]
+    rest = (positions < 0).nonzero()[0]
     if len(rest):
         others = [key.take(rest) for key in keys]
         counts = live.read(live.find(codes[rest], others), {LIVE: np.int64})[LIVE]
@@ -263,23 +260,23 @@ def _asked(
 
 
 def _below(
-    node: TreeNodeState, at: int, tuples: Tuples, signs: Ints, flipped: Ints
+    node: TreeNodeState, index: int, tuples: Tuples, signs: Ints, flipped: Ints
 ) -> Wishes | None:
     """The keys of the i-th child that flipped tuples have, possibly with repetitions."""
-    if node.node.links[at].edge is Edge.ANTI or not len(flipped):
+    if node.node.links[index].edge is Edge.ANTI or not len(flipped):
         return None
-    rows, keys = node.keys_of(at, tuples.take(flipped))
-    return _want(node.children[at].live, keys, signs[flipped[rows]]) if len(rows) else None
+    rows, keys = node.keys_of(index, tuples.take(flipped))
+    return _want(node.children[index].live, keys, signs[flipped[rows]]) if len(rows) else None
 
 
 def _below_each(
-    node: TreeNodeState, at: int, tuples: Tuples, was: Bools, now: Bools
+    node: TreeNodeState, index: int, tuples: Tuples, was: Bools, now: Bools
 ) -> Wishes | None:
     """The same of a child whose key determines the tuple: it is wanted while the tuple is live, so
     no lookup is needed."""
-    if node.node.links[at].edge is Edge.ANTI:
+    if node.node.links[index].edge is Edge.ANTI:
         return None
-    rows, keys = node.keys_of(at, tuples)
+    rows, keys = node.keys_of(index, tuples)
     if not len(rows):
         return None
     if len(rows) < len(tuples):
@@ -289,7 +286,7 @@ def _below_each(
         order = np.argsort(codes, kind="stable")
         codes, keys = codes[order], [key.take(order) for key in keys]
         was, now = was[order], now[order]
-    node.children[at].live.put(codes, keys, {LIVE: now.astype(np.int64)}, was != now)
+    node.children[index].live.put(codes, keys, {LIVE: now.astype(np.int64)}, was != now)
     return Wishes(codes, keys, was, now)
 
 
@@ -308,21 +305,21 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 # Signed ranges.
 
 
-def _told(
+def _emitted(
     node: TreeNodeState,
-    at: int,
+    index: int,
     candidates: _Candidates,
     signs: Ints,
     flipped: Ints,
     is_live: Bools,
 ) -> Pairs:
-    access, counts = node.node.accesses[at], node.ranges[at]
+    access, counts = node.node.accesses[index], node.ranges[index]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"
         name, partition = access.by
         ranges = partition.range_ids_of(candidates.tuples.columns[name].take(flipped))
         return Pairs(flipped, ranges.astype(np.int64), signs[flipped])
-    seen = None if node.seen is None else node.seen.sets[at]
+    seen = None if node.seen is None else node.seen.sets[index]
     # For a flipped tuple: its old set, then the crossings; never the new set and the crossings.
     runs = counts.arrangement.runs if seen is None else seen.runs
     old = GroupSets(runs, candidates.numbers, NO_PAIRS).old_sets(flipped)

@@ -29,13 +29,12 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import NO_PAIRS, Pairs, SpanTags
 from impctl.errors import EvaluationError
 
-# A tree filled with whole tables: up once, after all rows are in, and down once after that. Law:
-# what is remembered, and what is told, is what stepping with the same rows would have come to,
-# whatever batches they come in and in whatever order. While rows come in, only what tuples own is
-# counted (`take_in`); then every node's keys and indexes are made, children before parents
-# (`settle`), and at last who is wanted is found, parents before children (`first_told`). Every
-# tuple is looked at once on either way, in `lots`, so beside the state memory holds a lot and one
-# node's tuples. Cost: the rows, and the tuples with their look-ups.
+# A tree filled with whole tables: up once after all rows, then down once. Law: state and output are
+# those of stepping with the same rows, whatever their batches and order. While rows arrive, only
+# the tuples' own counts change (`take_in`); then keys and indexes are computed, children before
+# parents (`settle`), and finally wanted keys, parents before children (`first_emitted`). Each tuple
+# is visited once per direction, in lots, so memory beside the state is one lot and one node's
+# tuples. Cost: the rows, and the tuples with their lookups.
 
 
 def take_in(node: TreeNodeState, batch: Batch) -> None:
@@ -45,9 +44,9 @@ def take_in(node: TreeNodeState, batch: Batch) -> None:
         if entering is not None:
             touched = owning(node, entering.tuples_of(node), entering)
             write(node, touched)
-            for at, counts in enumerate(node.ranges):
+            for index, counts in enumerate(node.ranges):
                 if counts is not None:
-                    counts.add(touched.new[NUMBER], entering.range_ids_of(at))
+                    counts.add(touched.new[NUMBER], entering.range_ids_of(index))
 
 
 def settle(node: TreeNodeState) -> int:
@@ -58,11 +57,11 @@ def settle(node: TreeNodeState) -> int:
         count += len(tuples)
         if node.is_flat:
             continue
-        below = [node.below(at, tuples, None)[1] for at in range(len(node.children))]
+        below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
         value = value_of(node, own, below)
         came = (value if node.node.is_virtual else own)[ROWS] > 0
         signs = came.astype(np.int64)
-        if node.is_told_by_key:
+        if node.is_determined_by_key:
             # Nothing is stored yet, so there is nothing to look up.
             nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}
             _, groups = set_keys(node, tuples, Tally(nothing, value), signs)
@@ -73,20 +72,18 @@ def settle(node: TreeNodeState) -> int:
     return count
 
 
-def first_told(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
-    """The number of live tuples of a settled node and their ranges per access, in lots.
-
-    Each range occurs once, with the number of tuples that have it. The children get their wishes.
-    """
+def first_emitted(node: TreeNodeState) -> Iterator[tuple[int, list[Pairs]]]:
+    """The number of live tuples of a settled node and their ranges per access, in lots. Each range
+    occurs once, with the number of tuples that have it. The children get their wishes."""
     for tuples, own in _lots(node):
         result = descend_first(node, tuples, own)
-        yield result.flipped, [_counted(pairs) for pairs in result.told]
+        yield result.flipped, [_counted(pairs) for pairs in result.emitted]
 
 
-def added(one: Pairs, other: Pairs) -> Pairs:
+def added(left: Pairs, right: Pairs) -> Pairs:
     """Both, each range once."""
-    ranges = np.concatenate([one.ranges, other.ranges])
-    weights = np.concatenate([one.weights, other.weights])
+    ranges = np.concatenate([left.ranges, right.ranges])
+    weights = np.concatenate([left.weights, right.weights])
     return _counted(Pairs(ranges, ranges, weights))
 
 
@@ -116,10 +113,10 @@ def _lots(node: TreeNodeState) -> Iterator[tuple[Tuples, Values]]:
 def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
     """Combinations of a virtual root that may be alive: taken from one child, since all must have
     them."""
-    at = next(at for at, link in enumerate(node.node.links) if link.edge is Edge.INNER)
-    kinds, child = dict(node.node.kept), node.children[at]
+    index = next(index for index, link in enumerate(node.node.links) if link.edge is Edge.INNER)
+    kinds, child = dict(node.node.kept), node.children[index]
     codes, keys, _ = child.keys.whole({})
-    pairs = zip(node.node.links[at].columns, keys, strict=False)
+    pairs = zip(node.node.links[index].columns, keys, strict=False)
     # The same values, under the type that this side has.
     columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
     tuples = Tuples(codes, columns)
@@ -127,32 +124,28 @@ def _combinations(node: TreeNodeState) -> Iterator[Tuples]:
         yield node.tuples_of(tuples.between(start, end).columns, end - start)
 
 
-# Tree, the way up: a join of n inputs as counts and sums per group, without a joined row.
-# Identity: for every group of the joined rows whose value changed, the output's change is minus
-# its old row plus its new row, as a grouping over the join would give it; all nodes that changed
-# are handled in one pass, so there is nothing to include and exclude again. State: see
-# `engine.jointree.node`. Cost: the batches' rows and the touched tuples (those of the batches,
-# and those above a key whose value changed), with what looking them up takes; never the joined
-# rows. NULL is a group; in a key NULL has no partner, unless the key compares it as a value.
-# Negative weights take away what was counted; below zero is an error. A group without rows is
-# gone; without group columns there is one that always exists; where MIN_BY has a choice, there is
-# a row for every value Spark may take. While it fills nothing comes out, and then all groups at
-# once. In bits mode, where nothing decides, no row comes out: the batch only tells `Live` that
-# there was a step. Rows carry no ranges but a hidden column, `tree.group`. Not to be confused
-# with `join`, which writes joined rows down, and `live`, which tells ranges.
+# Tree, the way up: a join of n inputs as counts and sums per group, without joined rows. Identity:
+# for every group whose value changed, the output's change is minus its old row plus its new row, as
+# a grouping over the join gives it. All changed nodes are processed in one pass, without inclusion
+# and exclusion. State: see `engine.jointree.node`. Cost: the batches' rows, and the touched tuples
+# (those of the batches, and those above a changed key) with their lookups; never the joined rows.
+# NULL is a group; in a key it has no partner, unless the key compares it as a value. A count below
+# zero is an error. A group without rows is gone; without group columns there is always one group.
+# Where MIN_BY has a choice, there is a row for every value that Spark may take. While it fills
+# nothing is emitted; all groups follow at the end. In bits mode no row is emitted: the batch only
+# tells `Live` that there was a step. Rows carry a hidden column, `tree.group`, and no ranges;
+# `Live` emits those.
 
 
 class Tree(Operator):
-    """The groups of the rows that `tree` joins; each node names its input.
-
-    InvariantError for what is no tree, UnsupportedError for a call that it cannot keep.
-    """
+    """The groups of the rows that `tree` joins; each node names its input. InvariantError for what
+    is no tree, UnsupportedError for a call that it cannot keep."""
 
     def __init__(self, tree: JoinTree) -> None:
         self.tree = self.form = checked(tree)
         nodes: list[TreeNodeState] = []
-        for at, node in enumerate(tree.nodes):
-            nodes.append(TreeNodeState(tree, at, [nodes[link.child] for link in node.links]))
+        for index, node in enumerate(tree.nodes):
+            nodes.append(TreeNodeState(tree, index, [nodes[link.child] for link in node.links]))
         self.nodes = tuple(nodes)
         self._touched = 0
         self._is_filling = False
@@ -197,11 +190,11 @@ class Tree(Operator):
         """The change of all groups at once, after building every node's keys, leaves first."""
         with _sums_named():
             self._touched += sum(map(settle, self.nodes))
-        told = self.start()
+        emitted = self.start()
         if self.tree.mode is TreeMode.BITS:
             yield empty_batch(0)
         else:
-            yield self.output() if told is None else difference(self.output(), told)
+            yield self.output() if emitted is None else difference(self.output(), emitted)
 
     def _rows_of(self, change: KeyChange | None, before: Firsts) -> Batch:
         if change is None or self.tree.mode is TreeMode.BITS:
@@ -238,7 +231,6 @@ class Tree(Operator):
         return self.tree.mode is TreeMode.RING
 
     def output(self) -> Batch:
-        """The rows of all groups. Cost: the groups."""
         root = self._root
         _, keys, state = root.keys.whole(root.key_columns)
         if not state:
@@ -282,16 +274,15 @@ def _sums_named() -> Iterator[None]:
         raise sum_too_large() from error
 
 
-# Live, the way down: which rows take part in a group that survived, told as ranges. Identity: for
-# each sketched access of the tree, the output's change is that of the ranges of all its rows that
-# a row of a surviving group is joined from, one count per tuple and range. Inputs: the rows of
-# the groups that survived what decides, with the hidden column `tree.group`, and the output of
-# `Tree`, which is there whenever that was stepped: a row may have moved to another range although
-# no group changed. In bits mode whatever is alive survives, and the first input is not read.
-# State: per key how many live tuples want it, beside the nodes, which it shares with `Tree` and
-# only reads. Cost: the touched tuples, the tuples whose bit flips, and the ranges told. NULL keys
-# of a left edge want nothing. A group that leaves the result more often than it came is an error.
-# Not to be confused with the merge, which counts what this tells.
+# Live, the way down: the ranges of the rows that take part in a surviving group. Identity: for each
+# sketched access of the tree, the output's change is that of the ranges of all rows from which a
+# row of a surviving group is joined, one count per tuple and range. Inputs: the rows of the
+# surviving groups, with the hidden column `tree.group`, and the output of `Tree`, also where no
+# group changed: a row may have moved to another range. In bits mode everything alive survives, and
+# the first input is not read. State: per key the number of live tuples that want it; the nodes are
+# shared with `Tree` and only read. Cost: the touched tuples, the tuples whose bit flips, and the
+# ranges emitted. NULL keys of a left edge want nothing. A group that leaves the result more often
+# than it entered is an error.
 
 
 class Live(Operator):
@@ -311,33 +302,33 @@ class Live(Operator):
             groups = survivors.columns[self.tree.group].values
             wishes[-1] = surviving(self._nodes[-1], groups, survivors.weights)
         if self._is_filling:
-            return self._told_first()
-        told: list[Pairs | None] = [None] * self.tree.accesses
-        for at in range(len(self._nodes) - 1, -1, -1):
-            node = self._nodes[at]
-            result = descend(node, wishes[at])
+            return self._emitted_first()
+        emitted: list[Pairs | None] = [None] * self.tree.accesses
+        for index in range(len(self._nodes) - 1, -1, -1):
+            node = self._nodes[index]
+            result = descend(node, wishes[index])
             for link, below in zip(node.node.links, result.below, strict=True):
                 wishes[link.child] = below
-            for access, pairs in zip(node.node.accesses, result.told, strict=True):
-                told[access.position] = pairs
+            for access, pairs in zip(node.node.accesses, result.emitted, strict=True):
+                emitted[access.position] = pairs
             self._flips += result.flipped
             # What the way up left is used up, also where a next step has only survivors.
             node.seen = None
-        batch = _batch([pairs for pairs in told if pairs is not None])
+        batch = _batch([pairs for pairs in emitted if pairs is not None])
         self._pairs += len(batch)
         return batch
 
-    def _told_first(self) -> Batch:
+    def _emitted_first(self) -> Batch:
         """The ranges of all live tuples, once the tree is filled and its groups have passed."""
-        told = [NO_PAIRS] * self.tree.accesses
+        emitted = [NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
-            for live, ranges in first_told(node):
+            for live, ranges in first_emitted(node):
                 for access, pairs in zip(node.node.accesses, ranges, strict=True):
-                    told[access.position] = added(told[access.position], pairs)
+                    emitted[access.position] = added(emitted[access.position], pairs)
                     self._pairs += int(pairs.weights.sum())
                 self._flips += live
-        return _batch(told)
+        return _batch(emitted)
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
@@ -355,11 +346,11 @@ class Live(Operator):
         self._pairs = counters[f"{self.tree.name}.pairs"]
 
 
-def _batch(told: Sequence[Pairs]) -> Batch:
-    ends = np.cumsum([len(pairs.ranges) for pairs in told]).tolist()
+def _batch(emitted: Sequence[Pairs]) -> Batch:
+    ends = np.cumsum([len(pairs.ranges) for pairs in emitted]).tolist()
     tags = tuple(
         SpanTags(ends[-1], end - len(pairs.ranges), pairs.ranges.astype(np.int32))
-        for pairs, end in zip(told, ends, strict=True)
+        for pairs, end in zip(emitted, ends, strict=True)
     )
-    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in told)])
+    weights = np.concatenate([np.zeros(0, dtype=np.int64), *(pairs.weights for pairs in emitted)])
     return Batch({}, weights, tags)

@@ -32,9 +32,8 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from impctl.engine.jointree.spec import JoinTree
 
-# Tuples, and state by the columns of a tuple or of its key. Law: a `KeyedState` is an arrangement
-# whose key is told by its code alone where that is possible: it is one column of whole numbers
-# that is never NULL. Then no key column is kept.
+# Tuples, and state by the columns of a tuple or of its key. Law: where a key is one column of
+# integers that is never NULL, its code determines it, and a `KeyedState` keeps no key column.
 
 _NARROW_DIGITS = 18
 Columns = Mapping[AttributeId, Vector]
@@ -63,7 +62,6 @@ class Tuples(Struct, frozen=True):
 
 
 def stacked(lots: Sequence[Tuples]) -> Tuples:
-    """Several lots, one after the other; at least one."""
     if len(lots) == 1:
         return lots[0]
     columns = {name: concat([lot.columns[name] for lot in lots]) for name in lots[0].columns}
@@ -74,9 +72,7 @@ def different(
     names: Sequence[AttributeId], parts: Sequence[tuple[int, Columns]]
 ) -> tuple[Tuples, Ints]:
     """The different tuples among several lots of (length, columns), and each row's place there.
-
-    Codes are those of `names` in this order. A tuple in two lots counts once.
-    """
+    Codes are those of `names` in this order. A tuple in two lots counts once."""
     length = sum(size for size, _ in parts)
     filled = [columns for size, columns in parts if size]
     vectors = [concat([columns[name] for columns in filled]) for name in names] if filled else []
@@ -97,11 +93,11 @@ class KeyedState:
         *,
         has_null: bool,
     ) -> None:
-        self._is_told = len(types) == 0 or (
+        self._is_determined = len(types) == 0 or (
             len(types) == 1 and not has_null and _is_whole(types[0])
         )
         self._types = tuple(types)
-        self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
+        self.arrangement = Arrangement(name, () if self._is_determined else types, alive, columns)
 
     def snapshot_copy(self) -> Self:
         result = copy(self)
@@ -109,7 +105,7 @@ class KeyedState:
         return result
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
-        return self.arrangement.find(codes, () if self._is_told else keys)
+        return self.arrangement.find(codes, () if self._is_determined else keys)
 
     def read(self, located: Located, columns: Mapping[str, Any]) -> Values:
         """These state columns of located keys; zero where there is no row."""
@@ -119,24 +115,26 @@ class KeyedState:
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Values, rows: Bools) -> None:
         """Replace the rows of the marked keys; `codes` ascending."""
-        at = rows.nonzero()[0]
-        if len(at) == len(codes):
-            self.arrangement.put(codes, () if self._is_told else keys, values)
-        elif len(at):
-            kept = [] if self._is_told else [key.take(at) for key in keys]
-            self.arrangement.put(codes[at], kept, {n: value[at] for n, value in values.items()})
+        positions = rows.nonzero()[0]
+        if len(positions) == len(codes):
+            self.arrangement.put(codes, () if self._is_determined else keys, values)
+        elif len(positions):
+            kept = [] if self._is_determined else [key.take(positions) for key in keys]
+            self.arrangement.put(
+                codes[positions], kept, {n: value[positions] for n, value in values.items()}
+            )
 
-    def places(self, among: Ints, held: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
+    def places(self, among: Ints, stored: Sequence[Vector], codes: Ints, keys: Any) -> Ints:
         """Positions of keys among others, given by ascending codes; -1 for absent ones."""
-        if self._is_told:
-            held, keys = (), ()
-        run = Run(0, among, tuple(key.to_arrow() for key in held), {})
+        if self._is_determined:
+            stored, keys = (), ()
+        run = Run(0, among, tuple(key.to_arrow() for key in stored), {})
         return find_in(run, self.arrangement.key_types, codes, keys)
 
     def is_same(self, among: Ints, keys: Sequence[Vector]) -> bool:
         """Whether the keys are exactly those of the given codes, in order; False where checking is
         expensive."""
-        if not self._is_told or len(keys) != 1 or len(keys[0]) != len(among):
+        if not self._is_determined or len(keys) != 1 or len(keys[0]) != len(among):
             return False
         return bool((key_codes(keys, len(among)) == among).all())
 
@@ -146,7 +144,7 @@ class KeyedState:
         if run is None:
             return np.zeros(0, dtype=np.int64), [], {}
         keys = [from_stored(k, t) for k, t in zip(run.keys, self._types, strict=False)]
-        if self._is_told:
+        if self._is_determined:
             keys = [Vector(kind, run.codes) for kind in self._types]
         values = {
             name: run.values.get(name, np.zeros(len(run), dtype=kind))
@@ -161,17 +159,13 @@ def _is_whole(kind: SqlType) -> bool:
     return kind.kind in INTEGRAL or kind.kind in TEMPORAL or is_narrow
 
 
-# Tuples of a root that came alive or ceased to be, and the groups that they are of. Law: what is
-# told of a group's values one by one moves where a tuple is alive now and was not, or the other
-# way round; found once per step, whoever asks (`engine.jointree.values`, `.ordered`).
+# Tuples of a root that became or ceased to be alive, and their groups. Law: only these change the
+# values that are counted one by one; computed once per step for all readers.
 
 
 class AliveChange(Struct, frozen=True):
-    """The tuples of a step, `grouping` them by group.
-
-    `came` is +1 where a tuple became alive, -1 where it no longer is. `at` are their positions,
-    `owners` the numbers of their groups.
-    """
+    """The tuples of a step, `grouping` them by group. `came` is +1 where a tuple became alive, -1
+    where it no longer is. `at` are their positions, `owners` the numbers of their groups."""
 
     tuples: Tuples
     grouping: Grouping
@@ -181,17 +175,16 @@ class AliveChange(Struct, frozen=True):
 
     @classmethod
     def of(cls, tuples: Tuples, grouping: Grouping, came: Ints, numbers: Ints) -> Self:
-        at = came.nonzero()[0]
-        owners = numbers[grouping.index()[at]] if len(at) else at
-        return cls(tuples, grouping, came, at, owners)
+        positions = came.nonzero()[0]
+        owners = numbers[grouping.index()[positions]] if len(positions) else positions
+        return cls(tuples, grouping, came, positions, owners)
 
 
-# Values of a group that count once however many joined rows have them: DISTINCT at the root. Law:
-# a group has a value of a column that the root keeps iff an alive tuple of the group has it. So
-# where tuples come alive or cease to be, the value is counted per group, and where that crosses
-# zero it is added to what the group comes to, or taken away. Equality is that of GROUP BY; NULL
-# does not count. Cost: the tuples that came alive or ceased to be. Counts below zero are an
-# error.
+# Values that count once per group: DISTINCT at the root. Law: a group has a value of a column that
+# the root keeps iff a living tuple of the group has it. Tuples that become or cease to be alive are
+# counted per group and value; where a count crosses zero, the value is added to the group or taken
+# away. Equality is that of GROUP BY; NULL does not count; a count below zero is an error. Cost:
+# those tuples.
 
 
 class OnceColumn(Struct, frozen=True):
@@ -202,7 +195,6 @@ class OnceColumn(Struct, frozen=True):
     parts: tuple[Accumulator, ...]
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
-        """Write the groups' new values to `new`."""
         column, at = change.tuples.columns[self.kept], change.at
         weights = np.zeros(len(change.tuples), dtype=np.int64)
         if len(at):
@@ -219,19 +211,18 @@ def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:
     return tuple(
         OnceColumn(
             kept,
-            DistinctValues(f"{name}.distinct{at}", kinds[kept]),
+            DistinctValues(f"{name}.distinct{index}", kinds[kept]),
             tuple(part for part in parts if part.argument == argument),
         )
-        for at, (argument, kept) in enumerate(tree.once)
+        for index, (argument, kept) in enumerate(tree.once)
     )
 
 
-# Values of a group that an order finds: extremes of text, MIN_BY and MAX_BY, at the root. Law:
-# what is first among the joined rows of a group is first among its alive tuples, where the root
-# keeps both the value and what orders it, since neither depends on how often a row is there. So
-# where tuples come alive or cease to be, their values come or go per group. An argument of which
-# nothing else is asked is counted by tuples: that tells whether there is any. Cost: the tuples
-# that came alive or ceased to be, and the look-ups of `engine.extremes` for every touched group.
+# Values of a group found by an order: extremes of text, MIN_BY and MAX_BY, at the root. Law: the
+# first value among a group's joined rows is the first among its living tuples, because the root
+# keeps the value and its order, and neither depends on the number of copies. An argument of no
+# other aggregate is counted by tuples, to know whether there is any. Cost: the tuples that became
+# or ceased to be alive, and the lookups of `engine.extremes` for every touched group.
 
 
 class OrderedColumns:
@@ -263,23 +254,20 @@ class OrderedColumns:
             self.firsts.add(moved, change.owners, change.came[at])
 
 
-# What tuples and keys are worth: products of counts, sums multiplied by counts, and their
-# changes. Law: a tuple's value is the sum over the joined rows that extend it below: its own rows
-# times the product of its children's, and a slot times the counts of all others. A key's value is
-# the sum over its tuples. Every value is a function of what is stored, bit for bit the same
-# whenever it is asked for, so taking an old value away takes away exactly what was added. Counts
-# that do not stay below 2^62 stop the step (`count_too_large`); sums of integers and decimals are
-# exact in 128 bits; a sum of doubles multiplied by a count is split by its digits, and what a
-# product, a difference or a sum may lose is added to its `drift`. NaN and infinities are counts,
-# and multiply as counts. State columns are those of `engine.accumulators`.
+# Values of tuples and keys: products of counts, sums multiplied by counts, and their changes. Law:
+# a tuple's value is the sum over the joined rows that extend it below: its own rows times the
+# product of its children's, and a slot times the counts of all others. A key's value is the sum
+# over its tuples. Every value is a function of stored state, to the bit, so subtracting an old
+# value removes exactly what was added. Counts beyond 2^62 stop the step (`count_too_large`). Sums
+# of integers and decimals are exact in 128 bits. A sum of doubles multiplied by a count is split by
+# its digits, and what products, differences and sums may lose is added to its `drift`. NaN and
+# infinities are counts, and multiply as counts. State columns are those of `engine.accumulators`.
 
 MOST_ROWS = 2.0**62
 """Joined rows that a count may stand for: differences of two such counts still fit 64 bits."""
 
-_EXACT = 2.0**52
-"""Half the bound to which doubles represent all integers, as in `FloatSum`."""
-_HEAD = ~((1 << 27) - 1)
-"""The bits of a double without the lower half of its digits."""
+_EXACT = 2.0**52  # Half the bound to which doubles represent all integers, as in `FloatSum`
+_HEAD = ~((1 << 27) - 1)  # The bits of a double without the lower half of its digits
 _UP = 1.0 + 2.0**-50
 _OVERFLOWS = np.errstate(over="ignore", invalid="ignore")
 
@@ -309,7 +297,6 @@ def product(counts: Sequence[Ints]) -> Ints:
 
 
 def count_too_large() -> NotExactError:
-    """The error for more joined rows than can be counted."""
     return NotExactError(
         "A group of a join has more than 2^62 joined rows",
         hint="recapture with `impctl capture`, or set `join: index`",
@@ -318,7 +305,6 @@ def count_too_large() -> NotExactError:
 
 
 def sum_too_large() -> NotExactError:
-    """The error for a sum on the way up that does not fit 128 bits."""
     return NotExactError(
         "A sum over one table's rows with the same key does not fit in 38 digits",
         hint="recapture with `impctl capture`, or set `join: index`",
@@ -380,18 +366,16 @@ def _times(sums: Any, factor: Ints) -> Any:
 
 
 def _split_product(high: Floats, low: Floats, factor: Ints) -> tuple[Floats, Floats]:
-    """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it.
-
-    A count beyond 2^53 is itself a pair. Values are split in the bits, so nothing overflows that
-    the product does not (Dekker's product otherwise).
-    """
+    """The pair `high + low` times a count, again as a pair; off by less than 2^-100 of it. A count
+    beyond 2^53 is itself a pair. Values are split in the bits, so nothing overflows that the
+    product does not (Dekker's product otherwise)."""
     times = factor.astype(np.float64)
     missing = (factor - times.astype(np.int64)).astype(np.float64)
     result = high * times
-    mine, theirs = _head(high), _head(times)
-    rest = mine * theirs - result
-    rest = rest + mine * (times - theirs) + (high - mine) * theirs
-    rest = rest + (high - mine) * (times - theirs)
+    left, right = _head(high), _head(times)
+    rest = left * right - result
+    rest = rest + left * (times - right) + (high - left) * right
+    rest = rest + (high - left) * (times - right)
     return exact_sums.two_sum(result, rest + (high * missing + low * times))
 
 

@@ -68,10 +68,7 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
         [(-1,), (0, -2), (1,)],
     ),
     "of a table chosen from": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
-    "of a table renamed": (
-        [refs(a="b", b="a"), joined(), refs(**HEADS)],
-        [(-2,), (-1, 0), (1,)],
-    ),
+    "of a table renamed": ([refs(a="b", b="a"), joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
     "an operator beside it": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, -2), (1,)]),
     "another rank": ([joined(), refs(t_0="b", rank="a")], [(-1, -2), (0,)]),
     "by rank": ([joined("rank"), refs(**HEADS)], [(-1, -2), (0,)]),

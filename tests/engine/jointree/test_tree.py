@@ -236,10 +236,7 @@ def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
 FIRST = AggregateColumn("first", STRING, FirstValue("k", "v", 1, 2, False), Count("k", 1))
 TEXT_ROOT = replace(ROOT, kept=(("r.a", LONG), ("r.k", LONG), ("r.v", STRING)))
 ORDERED = replace(
-    GOOD,
-    nodes=(LEAF, TEXT_ROOT),
-    columns=(SUM_OF_X, FIRST),
-    ordered=(("k", "r.k"), ("v", "r.v")),
+    GOOD, nodes=(LEAF, TEXT_ROOT), columns=(SUM_OF_X, FIRST), ordered=(("k", "r.k"), ("v", "r.v"))
 )
 NOT_ORDERED: dict[str, Callable[[], JoinTree]] = {
     "the first values of a group are of columns that are ordered": lambda: replace(
@@ -283,10 +280,7 @@ def test_what_is_no_tree_is_refused(reason: str, tree: Callable[[], JoinTree]) -
 
 def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> None:
     kept = replace(TEXT_ROOT, arguments=(("k", LONG),))
-    for tree, counts in (
-        (ORDERED, (Count("k", 1),)),
-        (replace(ORDERED, nodes=(LEAF, kept)), ()),
-    ):
+    for tree, counts in ((ORDERED, (Count("k", 1),)), (replace(ORDERED, nodes=(LEAF, kept)), ())):
         (root,) = (one for one in Tree(tree).nodes if one.is_root)
         assert root.ordered.counts == counts
 
