@@ -100,18 +100,12 @@ MEASURES: Mapping[str, Measure] = {
     "phases": Measure(
         measure_phases,
         (),
-        Drawable(
-            ("way", "table"),
-            ("maintain_ms", "convert_ms", "total_ms", "stored_bytes"),
-        ),
+        Drawable(("way", "table"), ("maintain_ms", "convert_ms", "total_ms", "stored_bytes")),
     ),
     "processes": Measure(
         measure_processes,
         ("ways", "budgets"),
-        Drawable(
-            ("way", "budget"),
-            ("process_ms", "cold_ms", "process_bytes", "stored_bytes"),
-        ),
+        Drawable(("way", "budget"), ("process_ms", "cold_ms", "process_bytes", "stored_bytes")),
     ),
     "recursion": Measure(
         measure_recursion,

@@ -64,10 +64,7 @@ def measure_suite_maintain(ground: CaseContext) -> Iterator[Cell]:
 
 
 def _cells(
-    ground: CaseContext,
-    others: Iterator[Cell],
-    kinds: tuple[str, ...],
-    processes: tuple[int, ...],
+    ground: CaseContext, others: Iterator[Cell], kinds: tuple[str, ...], processes: tuple[int, ...]
 ) -> Iterator[Cell]:
     afresh = {size: _processes(ground, size) for size in processes}
     for cell in others:

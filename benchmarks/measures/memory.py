@@ -109,10 +109,7 @@ def _cell(
         labels["ranges"] = ranges
     held = sum(sketch.partition.ranges for sketch in follower.state.stored.sketches)
     return ground.cell(
-        single(values),
-        labels,
-        checked=follower.checked(),
-        note=f"{held} ranges in use",
+        single(values), labels, checked=follower.checked(), note=f"{held} ranges in use"
     )
 
 

@@ -195,11 +195,7 @@ class Recapture(MixedStrategy):
 
     def _captured(self, prepared: PreparedQuery) -> _Held:
         chosen = choose_sketches(self.scratch, prepared)
-        held = _Held(
-            prepared,
-            chosen.verdict,
-            chosen.partitions(self.scratch, prepared),
-        )
+        held = _Held(prepared, chosen.verdict, chosen.partitions(self.scratch, prepared))
         self._recapture(held)
         self._held.append(held)
         return held

@@ -26,16 +26,7 @@ from msgspec.structs import replace
 from benchmarks.peers.answers import answer_of
 from benchmarks.peers.network import CutOff, Limits
 from benchmarks.peers.simulation import Scheme, Simulation, StepCost
-from benchmarks.recursion.facts import (
-    MULTI,
-    NONE,
-    PATHS,
-    REACH,
-    REGIONS,
-    SINGLE,
-    Facts,
-    facts_of,
-)
+from benchmarks.recursion.facts import MULTI, NONE, PATHS, REACH, REGIONS, SINGLE, Facts, facts_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.measure.figures import CaseContext
 

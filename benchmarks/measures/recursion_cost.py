@@ -27,13 +27,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from benchmarks.recursion.circuit import Kept, RecursiveQuery, recursive_query
-from benchmarks.recursion.searches import (
-    PATHS,
-    REACH,
-    has_scipy,
-    searched,
-    searched_by_scipy,
-)
+from benchmarks.recursion.searches import PATHS, REACH, has_scipy, searched, searched_by_scipy
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
 from impctl.measure.figures import CaseContext

@@ -17,13 +17,7 @@ from itertools import product
 
 from msgspec import Struct
 
-from benchmarks.state.held_back import (
-    Change,
-    commit,
-    moving_tables,
-    reduced_copy,
-    share_of_each,
-)
+from benchmarks.state.held_back import Change, commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import (
     BOUNDED,
     CHOSEN,

@@ -30,13 +30,7 @@ from impctl.measure.scratch import AgainstRecapture, RestoredQuery
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
-from impctl.service.schedule.simulate import (
-    Model,
-    Replay,
-    Setting,
-    commits_of,
-    trigger_from,
-)
+from impctl.service.schedule.simulate import Model, Replay, Setting, commits_of, trigger_from
 from impctl.types import TableName
 
 ON_COMMIT = "commit"

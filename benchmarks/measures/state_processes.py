@@ -18,13 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.fresh_process import ProcessRun, maintain_afresh
-from benchmarks.state.held_back import (
-    Change,
-    commit,
-    moving_tables,
-    reduced_copy,
-    share_of_each,
-)
+from benchmarks.state.held_back import Change, commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import (
     BOUNDED,
     CHOSEN,

@@ -27,13 +27,7 @@ from msgspec.structs import replace
 
 from benchmarks.fresh_process import capture_afresh
 from benchmarks.trees.side_by_side import INDEX_MS, TREE_MS, Bounds, SideBySide
-from benchmarks.trees.streams import (
-    Stream,
-    Tables,
-    outlived,
-    there_and_back,
-    window,
-)
+from benchmarks.trees.streams import Stream, Tables, outlived, there_and_back, window
 from benchmarks.trees.ways import Choices, choices_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.compile.compile import MaintenancePlan

@@ -17,12 +17,7 @@ from msgspec import Struct, field
 from sqlglot.errors import SqlglotError
 
 from benchmarks.trees.joined_rows import MOST, joined_rows
-from benchmarks.trees.semi_joins import (
-    NoSemiJoinsError,
-    SketchQuestion,
-    put_rows,
-    sketch_question,
-)
+from benchmarks.trees.semi_joins import NoSemiJoinsError, SketchQuestion, put_rows, sketch_question
 from benchmarks.trees.streams import Step, Stream
 from benchmarks.trees.ways import Choices, Followed
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed

@@ -76,12 +76,7 @@ def _there_and_back(tables: Tables, sizes: Mapping[TableName, int], seed: int) -
 
 
 def window(
-    tables: Tables,
-    changed: Sequence[TableName],
-    size: int,
-    *,
-    order: ColumnName,
-    share: float,
+    tables: Tables, changed: Sequence[TableName], size: int, *, order: ColumnName, share: float
 ) -> Stream:
     """Windows over such a share of the changed tables; a step has so many rows that come and go."""
     sizes = _shares(tables, changed, max(size // 2, 1))

@@ -16,13 +16,7 @@ from impctl.service.explain import answer_entry, extra_warnings
 from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.prepare import prepare
 from impctl.service.query import who_answers
-from impctl.service.results import (
-    AnsweredEntry,
-    CandidateEntry,
-    CheckResult,
-    Failure,
-    Outcome,
-)
+from impctl.service.results import AnsweredEntry, CandidateEntry, CheckResult, Failure, Outcome
 from impctl.workload.schema import workload_json_schema
 
 if TYPE_CHECKING:

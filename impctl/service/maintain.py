@@ -9,12 +9,7 @@ from msgspec.structs import replace
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
-from impctl.service.results import (
-    ANSWER_SAME,
-    Failure,
-    MaintainResult,
-    Outcome,
-)
+from impctl.service.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
 from impctl.service.stored import (
     catch_up,

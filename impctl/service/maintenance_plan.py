@@ -47,11 +47,7 @@ from impctl.service.prepare import (
     prepare,
 )
 from impctl.service.settings import disk_of
-from impctl.service.stored import (
-    StateMeta,
-    ending_to_store,
-    stored_moments,
-)
+from impctl.service.stored import StateMeta, ending_to_store, stored_moments
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
 from impctl.tables.sample import KeyCounts, fan_out, one_in

@@ -19,13 +19,7 @@ from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, 
 from impctl.service.decide import Decider, Decision
 from impctl.service.maintain import has_nothing_to_do
 from impctl.service.prepare import prepare
-from impctl.service.results import (
-    REFUSED,
-    Failure,
-    Outcome,
-    PlannedChange,
-    PlanResult,
-)
+from impctl.service.results import REFUSED, Failure, Outcome, PlannedChange, PlanResult
 from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires

@@ -16,19 +16,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from impctl.data.schema import Column, Kind, SqlType
-from impctl.errors import (
-    HistoryGoneError,
-    ImpctlError,
-    StorageError,
-    TableError,
-    UnsupportedError,
-)
-from impctl.tables.snapshot import (
-    PHYSICAL_NAME,
-    DataFile,
-    Snapshot,
-    outside_table,
-)
+from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError, UnsupportedError
+from impctl.tables.snapshot import PHYSICAL_NAME, DataFile, Snapshot, outside_table
 from impctl.tables.storage import (
     READ_FAILURES,
     below_root,

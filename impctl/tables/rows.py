@@ -17,10 +17,7 @@ from impctl.data.keys import key_codes, normalise
 from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
-from impctl.errors import (
-    TableError,
-    pass_out_of_memory,
-)
+from impctl.errors import TableError, pass_out_of_memory
 from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, exact_filter, range_filter
 from impctl.tables.files import DataFiles, check_calendar, hybrid_columns, read_failure, spellings
 from impctl.tables.snapshot import (
@@ -34,9 +31,7 @@ from impctl.tables.snapshot import (
     to_arrow_type,
 )
 from impctl.tables.statistics import file_bounds, kept_files, prune_to_values
-from impctl.tables.storage import (
-    READ_FAILURES,
-)
+from impctl.tables.storage import READ_FAILURES
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

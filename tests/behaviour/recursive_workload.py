@@ -50,7 +50,7 @@ OF_CONSTANTS = {
 """With a row that is in no table."""
 LEFT_TO_SPARK = {
     "running": REACH + "SELECT n, SUM(n) OVER (ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND "
-    "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL",
+    "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL"
 }
 """What the engine does not run above the recursion."""
 _WALKS = (

@@ -116,11 +116,7 @@ def add_links(folder: Path, *links: tuple[int, int]) -> None:
     ],
 )
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
-    tmp_path: Path,
-    capsys: Capsys,
-    name: str,
-    links: list[tuple[int, int]],
-    back: tuple[int, int],
+    tmp_path: Path, capsys: Capsys, name: str, links: list[tuple[int, int]], back: tuple[int, int]
 ) -> None:
     cli = chained(tmp_path, capsys, name, *links).captured()
     before = ranges(cli)
@@ -228,7 +224,7 @@ NARROW = {
 """In the place of queries of the same names."""
 CLOSURE = {
     "of_seeds": "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION SELECT p.x, q.y "
-    "FROM c p JOIN c q ON p.y = q.x) SELECT x, y FROM c WHERE x < 9 AND y < 7",
+    "FROM c p JOIN c q ON p.y = q.x) SELECT x, y FROM c WHERE x < 9 AND y < 7"
 }
 """DuckDB finds fewer rows of it."""
 WALKS = {"walks_of_reached": BAGS["walks_of_reached"].replace("n > 8", "n < 9")}

@@ -467,8 +467,7 @@ def test_semi_joins_find_what_joins_find_after_every_change(joined: Context, que
 
 
 @pytest.mark.parametrize(
-    ("query", "reason"),
-    [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")],
+    ("query", "reason"), [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")]
 )
 def test_what_has_no_such_question_is_told(joined: Context, query: str, reason: str) -> None:
     result = choices(joined, query)

@@ -78,10 +78,7 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "verify w.yaml --results": ("verify", (BENCH, ()), {"results": True}),
     "gc w.yaml": ("gc", (BENCH, None), {}),
     "gc w.yaml --keep 8": ("gc", (BENCH, 8), {}),
-    "bench w.yaml": (
-        *("run_workload", (BENCH, MeasureRequest(), ())),
-        {"delta_rows": ()},
-    ),
+    "bench w.yaml": (*("run_workload", (BENCH, MeasureRequest(), ())), {"delta_rows": ()}),
     "bench w.yaml --query a --delta-rows 1 --delta-rows 7": (
         *("run_workload", (BENCH, MeasureRequest(), ("a",))),
         {"delta_rows": (1, 7)},

@@ -370,10 +370,7 @@ CAPTURE = CaptureResult(
             {"pending": False, "why": "w"},
             "nothing pending, next at 2026-01-31 12:00:30Z, for fresh_within 10m, rows 10000",
         ),
-        (
-            {"pending": False, "due_at": None, "why": "nothing is pending"},
-            "nothing is pending",
-        ),
+        ({"pending": False, "due_at": None, "why": "nothing is pending"}, "nothing is pending"),
     ],
 )
 def test_a_plan_says_when_it_is_due(show, changed, line) -> None:

@@ -110,11 +110,7 @@ def one_case(seed: int, seen: Counter[str]) -> None:
 
 
 def judge(
-    session: MaintainedQuery,
-    case: RandomCircuit,
-    rows: list[Row],
-    seen: Counter[str],
-    label: str,
+    session: MaintainedQuery, case: RandomCircuit, rows: list[Row], seen: Counter[str], label: str
 ) -> None:
     query, partition = case.query, case.partition
     (held,) = session.ranges().values()

@@ -199,10 +199,7 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
     """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
 
     def rows_of(t: Sequence[int], u: Iterable[tuple[int, int]]) -> dict[str, Any]:
-        return {
-            "t": [{"g": g, "x": g, "s": "a"} for g in t],
-            "u": [{"g": g, "y": y} for g, y in u],
-        }
+        return {"t": [{"g": g, "x": g, "s": "a"} for g in t], "u": [{"g": g, "y": y} for g, y in u]}
 
     tables = Tables(Random(0), rows_of(range(5), [(g, g) for g in range(5)]))
     kept = started(compiled(name, ()), tables)

@@ -352,10 +352,7 @@ MOVED_QUERIES = {
         "g",
     ),
     "order": (f"{LAST} HAVING MAX(day) < {{now}} ORDER BY m DESC, g LIMIT 2", "g"),
-    "distance": (
-        f"SELECT g FROM ({LAST}) ORDER BY (m - {{now}}) * (m - {{now}}), g LIMIT 2",
-        "g",
-    ),
+    "distance": (f"SELECT g FROM ({LAST}) ORDER BY (m - {{now}}) * (m - {{now}}), g LIMIT 2", "g"),
     "joined groups": (
         f"SELECT q.g FROM ({LAST}) q JOIN u ON q.g = u.g WHERE q.m + u.n > {{now}}",
         "g",

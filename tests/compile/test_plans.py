@@ -810,13 +810,7 @@ def test_a_rank_by_doubles_that_goes_no_further_is_refused_in_advance() -> None:
         compile_answer(answer_plan(replace(query, root=apply_rules(query.root))))
 
 
-@random_cases(
-    0,
-    12,
-    150,
-    also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39",
-    first=50_000,
-)
+@random_cases(0, 12, 150, also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39", first=50_000)
 def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
     seen = seen_in(cases, one_wide_case)
     assert seen["once"] > len(cases) * 3 // 4

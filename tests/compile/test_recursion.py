@@ -425,10 +425,7 @@ CIRCLES += "ON r.n = l.a) SELECT n FROM r"
 
 
 def some_tables(*links: tuple[int, int]) -> Mapping[str, Sequence[Row]]:
-    return {
-        "links": [{"a": a, "b": b, "f": 1} for a, b in links],
-        "seeds": [{"a": 1, "f": 0}],
-    }
+    return {"links": [{"a": a, "b": b, "f": 1} for a, b in links], "seeds": [{"a": 1, "f": 0}]}
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -294,8 +294,7 @@ def test_every_listed_function_is_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    "sql",
-    ["hour(h)", "date_trunc('day', h)", "CAST(h AS DATE)", "to_date(h)", "datediff(h, t)"],
+    "sql", ["hour(h)", "date_trunc('day', h)", "CAST(h AS DATE)", "to_date(h)", "datediff(h, t)"]
 )
 def test_what_another_time_zone_decides_is_left_to_spark(sql: str) -> None:
     blocker = find_blocker(selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, "Europe/Berlin"))

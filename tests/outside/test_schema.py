@@ -131,12 +131,7 @@ FIXTURES = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "attribute", "ranges", "captured_at"), FIXTURES)
 def test_tables_that_spark_wrote(
-    name: str,
-    attribute: str,
-    ranges: list[int],
-    captured_at: int,
-    tmp_path: Path,
-    capsys: Capsys,
+    name: str, attribute: str, ranges: list[int], captured_at: int, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(fixture_table(name), tmp_path / "t")
     later = tmp_path / "later"

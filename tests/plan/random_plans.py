@@ -442,12 +442,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         return Select(below, within)
 
 
-_INEQUALITIES = (
-    CompareOp.LESS,
-    CompareOp.LESS_EQUAL,
-    CompareOp.GREATER,
-    CompareOp.GREATER_EQUAL,
-)
+_INEQUALITIES = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.GREATER_EQUAL)
 
 _COMBINING = (JoinKind.INNER,) * 4 + (JoinKind.SEMI,) * 2 + (JoinKind.ANTI, JoinKind.LEFT)
 

@@ -15,16 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
-from impctl.expr.nodes import (
-    And,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    Literal,
-    Or,
-    transform,
-)
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or, transform
 from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
@@ -236,10 +227,7 @@ def renamed(rng: Random, plan: Plan) -> Plan:
 
 
 def run_reuse_trial(
-    seed: int,
-    tally: ReuseTally,
-    *,
-    rewrite: Callable[[Plan], Plan] = lambda root: root,
+    seed: int, tally: ReuseTally, *, rewrite: Callable[[Plan], Plan] = lambda root: root
 ) -> None:
     """Judge and try one seed; Violation if an accepted sketch changes the asked answer."""
     trial = make_reuse_trial(seed)

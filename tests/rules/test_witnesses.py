@@ -40,10 +40,7 @@ from tests.support.reference_plan import (
     identity,
 )
 
-CATALOG = {
-    "t": schema_of("g int, p int"),
-    "u": schema_of("h int, q int"),
-}
+CATALOG = {"t": schema_of("g int, p int"), "u": schema_of("h int, q int")}
 
 
 def ties(sql: str) -> str:

@@ -429,8 +429,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=() if k == "double" else pytest.mark.long) for k in KINDS],
+    "kind", [pytest.param(k, marks=() if k == "double" else pytest.mark.long) for k in KINDS]
 )
 def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None:
     rows = rows_of(kind)

@@ -268,8 +268,7 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "above",
-    ["SELECT AVG(n) FROM r", "SELECT kind FROM nodes WHERE n NOT IN (SELECT n FROM r)"],
+    "above", ["SELECT AVG(n) FROM r", "SELECT kind FROM nodes WHERE n NOT IN (SELECT n FROM r)"]
 )
 def test_anything_may_stand_above(above: str) -> None:
     sql = COUNTED.replace("SELECT n, COUNT(*) FROM r GROUP BY n", above)

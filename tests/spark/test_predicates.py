@@ -397,9 +397,6 @@ WHOLE = some(A, 0, 1, 2, 3, 4)
     ],
 )
 def test_what_tied_accesses_read(
-    sql: str,
-    filters: list[RangeFilter | None],
-    group: tuple[int, ...],
-    read: list[set[int] | None],
+    sql: str, filters: list[RangeFilter | None], group: tuple[int, ...], read: list[set[int] | None]
 ) -> None:
     assert _read(sql, filters, group) == read

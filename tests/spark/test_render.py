@@ -201,10 +201,7 @@ def test_a_function_name_cannot_carry_sql():
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("column", "kind", "result"),
-    [
-        ("m", schema.decimal(28, 2), schema.decimal(22, 6)),
-        ("d", schema.DOUBLE, schema.DOUBLE),
-    ],
+    [("m", schema.decimal(28, 2), schema.decimal(22, 6)), ("d", schema.DOUBLE, schema.DOUBLE)],
 )
 def test_mean_is_what_avg_is(spark, column, kind, result):
     amounts = [["0.01", "0.02"], ["1.00", "1.00", "1.01"], [None], ["-0.01", "0.00", "0.00"]]

@@ -52,8 +52,7 @@ def test_what_is_wrong_in_the_text_is_a_query_error_without_a_plan(spark):
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    "expression",
-    ["id / 0", "CAST('x' AS INT)", "9223372036854775807 + id + 1", "DATE('nonsense')"],
+    "expression", ["id / 0", "CAST('x' AS INT)", "9223372036854775807 + id + 1", "DATE('nonsense')"]
 )
 def test_ansi_failure_is_an_evaluation_error(spark, expression):
     with pytest.raises(EvaluationError) as caught:

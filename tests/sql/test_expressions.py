@@ -89,10 +89,7 @@ def number(value: int) -> Literal:
         ("price != 1", Compare(CompareOp.NOT_EQUAL, PRICE, number(1))),
         ("price == 1", Compare(CompareOp.EQUAL, PRICE, number(1))),
         ("price <=> 1", Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
-        (
-            "price IS DISTINCT FROM 1",
-            Not(Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
-        ),
+        ("price IS DISTINCT FROM 1", Not(Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1)))),
         ("price IS NULL", IsNull(PRICE)),
         ("price IS NOT NULL", Not(IsNull(PRICE))),
         (
@@ -112,15 +109,7 @@ def number(value: int) -> Literal:
         ("NVL(price, 1)", Coalesce((PRICE, number(1)))),
         (
             "nullif(price, 1)",
-            Case(
-                (
-                    (
-                        Compare(CompareOp.EQUAL, PRICE, number(1)),
-                        Literal(None, NULL),
-                    ),
-                ),
-                PRICE,
-            ),
+            Case(((Compare(CompareOp.EQUAL, PRICE, number(1)), Literal(None, NULL)),), PRICE),
         ),
         (
             "CASE price WHEN 1 THEN 2 ELSE 3 END",

@@ -167,10 +167,7 @@ def test_views_stand_before_the_entries_of_a_recursion() -> None:
         # Under RECURSIVE an entry is in sight in itself, without the word it is not.
         ("WITH RECURSIVE big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 0),
         ("WITH big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 1),
-        (
-            "WITH RECURSIVE c AS (SELECT k FROM big), big AS (SELECT k FROM t) SELECT k FROM c",
-            1,
-        ),
+        ("WITH RECURSIVE c AS (SELECT k FROM big), big AS (SELECT k FROM t) SELECT k FROM c", 1),
     ],
 )
 def test_a_recursive_entry_hides_a_view_in_itself(sql: str, is_expanded: int) -> None:

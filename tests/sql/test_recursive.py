@@ -332,8 +332,7 @@ def test_a_third_part_is_refused_as_in_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    "clause",
-    [LEVELS, "\n max\trecursion  level\n7", " MAX /* as deep */ RECURSION LEVEL 7"],
+    "clause", [LEVELS, "\n max\trecursion  level\n7", " MAX /* as deep */ RECURSION LEVEL 7"]
 )
 def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
     plan = net_plan(ENTRY.format(clause) + "SELECT n FROM r")

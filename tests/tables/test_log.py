@@ -385,8 +385,7 @@ def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
 
 
 @pytest.mark.parametrize(
-    ("at", "known"),
-    [(1e9, 1e9), (None, None), ("soon", None), (-5, None), (1e300, None)],
+    ("at", "known"), [(1e9, 1e9), (None, None), ("soon", None), (-5, None), (1e300, None)]
 )
 def test_the_time_is_the_commits_word_or_the_files(
     growing_path: Path, at: object, known: object

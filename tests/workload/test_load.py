@@ -620,13 +620,7 @@ def test_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, dat
 
 
 DOCUMENT = yaml.safe_load(DESIGN)
-TYPES = {
-    "string": str,
-    "boolean": bool,
-    "object": dict,
-    "array": list,
-    "null": type(None),
-}
+TYPES = {"string": str, "boolean": bool, "object": dict, "array": list, "null": type(None)}
 
 BEYOND_A_SCHEMA = (
     "is not declared under",

@@ -291,11 +291,7 @@ STEPS: dict[str, tuple[str, list[Step]]] = {
     ),
     "a value beside a key in another one's place": (
         "MIN_BY(r.name, r.c) = 'u'",
-        [
-            ([row("u")], [], True),
-            ([row("v")], [row("u")], False),
-            ([row("u")], [row("v")], True),
-        ],
+        [([row("u")], [], True), ([row("v")], [row("u")], False), ([row("u")], [row("v")], True)],
     ),
     "the first goes and the next one is there, then it comes back": (
         "MIN(r.name) = 'b'",
