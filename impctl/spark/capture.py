@@ -453,10 +453,7 @@ def sketch_passes(
             node = node.child
         if isinstance(node, TopK):
             node = with_ties(node)
-        if trace(node, access, column) is not None:
-            basis = _Basis(node)
-        else:
-            basis = _by_groups(node, access, column) or _Basis(None, whole=node)
+        basis = _basis(node, access, column)
         for candidate, members in shared:
             if basis == candidate and _traced(basis.plan, {**members, access: column}) is not None:
                 members[access] = column
@@ -543,6 +540,13 @@ def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
     for child in inputs_of(plan):
         if reads(child, access):
             yield from _path(child, access)
+
+
+def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
+    """The cheapest basis of a sketch that is exact."""
+    if trace(whole, access, column) is not None:
+        return _Basis(whole)
+    return _by_groups(whole, access, column) or _Basis(None, whole=whole)
 
 
 def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:

@@ -24,9 +24,7 @@ from impctl.service.gain import _hint
 from impctl.service.results import COSTS_MORE
 from impctl.store import ledger as ledgers
 from impctl.store.ledger import Ledger, Uses
-from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
-from tests.support.kept_workload import run_record
 from tests.support.kept_workload import stored as stored_query
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, Words, write_files
@@ -361,7 +359,7 @@ def agree_after_changes(cli: Cli) -> None:
 def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
     """What was written before answers were kept says nothing of them."""
     cli.good("capture", "--query", "plain")
-    _forget_answers(cli, "plain")
+    assert "answer" not in stored_query(cli.folder, "plain").state_meta
     changed(cli)
     assert cli.one("maintain", "--query", "plain")["action"] == "exact"
     result, older = (query(cli, "plain", *at).results[0] for at in ((), ("--at", "0")))
@@ -374,7 +372,7 @@ def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
 def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
     """So it is in a store of before, and what was kept goes where it is no longer asked for."""
     cli.good("capture", "--query", "plain")
-    _forget_answers(cli, "plain")
+    assert "answer" not in stored_query(cli.folder, "plain").state_meta
     cli.edit("sql: *text", "sql: *text\n    answer: true")
     changed(cli)
     (result,) = query(cli, "plain", "--by", "state").results
@@ -384,17 +382,6 @@ def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
     with Store.open(cli.folder / ".impctl", create=False) as store:
         assert "answer.rows" not in store.load_runs("plain")
-
-
-def _forget_answers(cli: Cli, name: str) -> None:
-    """The stored description as it was before there were answers."""
-    held = stored_query(cli.folder, name)
-    meta = dict(held.state_meta)
-    assert meta.pop("answer") is False
-    record = run_record("exact", versions=held.versions)
-    commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
-    with Store.open(cli.folder / ".impctl") as store, store.lock(10, "a test"):
-        store.commit_maintain(commit)
 
 
 @pytest.mark.slow
