@@ -101,10 +101,6 @@ class Flow(Struct, frozen=True):
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
 
 
-def ids_of(plan: Plan) -> frozenset[AttributeId]:
-    return frozenset(attribute.id for attribute in attributes_of(plan))
-
-
 def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
     """The node over the plans of its two inputs; None if one of them has no plan."""
     if left.rows is None or right.rows is None:

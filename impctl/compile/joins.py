@@ -18,7 +18,6 @@ from impctl.compile.flows import (
     Strategy,
     check,
     check_condition,
-    ids_of,
     known_type_of,
     over_rows,
     read_by_engine,
@@ -64,6 +63,7 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
     expressions_of,
+    ids_of,
     inputs_of,
     nodes_of,
     scans_of,
@@ -463,7 +463,7 @@ def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow |
     if not chosen:
         return None
     pairs = _chained(parts, chain, chosen)
-    kept = {attribute.id for attribute in attributes_of(node.left)}
+    kept = ids_of(node.left)
     return replace(pairs, columns=tuple(c for c in pairs.columns if c[0] in kept))
 
 

@@ -35,6 +35,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     attributes_of,
+    ids_of,
     map_inputs,
     nodes_of,
     scans_of,
@@ -191,7 +192,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
         case Aggregate():
             return _trace_aggregate(plan, child)
         case Distinct():
-            columns = {attribute.id for attribute in attributes_of(plan.child)}
+            columns = ids_of(plan.child)
             below, keys = _only(child.plan, columns), child.keys & columns
             return Traced(replace(plan, child=below), keys) if keys else None
         case Window():
@@ -234,7 +235,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
             return Traced(joined, side.keys)
         if plan.kind is JoinKind.SEMI:
             # Columns of matches are visible only through columns of the left side that equal them.
-            left = frozenset(attribute.id for attribute in attributes_of(plan.left))
+            left = ids_of(plan.left)
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
     if plan.kind is JoinKind.INNER:
@@ -254,7 +255,7 @@ def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
     return any(isinstance(expr, ColumnRef) and expr.id in keys for expr in exprs)
 
 
-def _only(plan: Plan, wanted: set[AttributeId]) -> Plan:
+def _only(plan: Plan, wanted: frozenset[AttributeId]) -> Plan:
     """The plan without columns that tracing added."""
     attributes = attributes_of(plan)
     if all(attribute.id in wanted for attribute in attributes):

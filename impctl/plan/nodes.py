@@ -353,6 +353,11 @@ def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
             return attributes_of(plan.child)
 
 
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    """The identities of the output columns."""
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
 def _join_attributes(plan: Join) -> tuple[Attribute, ...]:
     left, right = attributes_of(plan.left), attributes_of(plan.right)
     if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):

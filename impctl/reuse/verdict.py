@@ -38,6 +38,7 @@ from impctl.plan.nodes import (
     WindowCall,
     Witness,
     attributes_of,
+    ids_of,
     inputs_of,
     nodes_of,
     scans_of,
@@ -528,7 +529,7 @@ def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged
             preserved = left
         case _:
             assert_never(captured.kind)
-    columns = {attribute.id for attribute in attributes_of(captured)}
+    columns = ids_of(captured)
     return preserved.difference, {
         column: rel for column, rel in relations.items() if column in columns
     }

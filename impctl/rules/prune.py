@@ -36,6 +36,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
     expressions_of,
+    ids_of,
     map_inputs,
     nodes_of,
 )
@@ -47,11 +48,7 @@ Needed = frozenset[AttributeId]
 
 def prune_columns(root: Plan) -> Plan:
     """Reduce scans and projections to the columns that are read above them."""
-    return _prune(root, _all(root))
-
-
-def _all(plan: Plan) -> Needed:
-    return frozenset(attribute.id for attribute in attributes_of(plan))
+    return _prune(root, ids_of(root))
 
 
 def _read(exprs: Iterable[Expr | None]) -> Needed:
@@ -67,7 +64,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             )
         case Select() | Sort() | TopK() | Explode() | Witness():
             # Columns of EXPLODE stay: they decide how often a row occurs, read or not.
-            below = needed - (_all(plan) - _all(plan.child)) | _read(expressions_of(plan))
+            below = needed - (ids_of(plan) - ids_of(plan.child)) | _read(expressions_of(plan))
             return replace(plan, child=_prune(plan.child, below))
         case Project():
             return _project(plan, needed)
@@ -79,7 +76,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
         case Fixpoint() if not plan.is_set:
             return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
-            return map_inputs(plan, lambda side: _prune(side, _all(side)))
+            return map_inputs(plan, lambda side: _prune(side, ids_of(side)))
         case Window():
             return _window(plan, needed)
         case _:
@@ -139,7 +136,7 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
     for node in nodes_of(step):
         read |= _read(expressions_of(node))
         if isinstance(node, SetOperation):
-            read |= _all(node.left) | _all(node.right)
+            read |= ids_of(node.left) | ids_of(node.right)
     return {
         position
         for leaf in leaves_in(step, fixpoint.id)

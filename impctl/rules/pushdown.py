@@ -50,6 +50,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
     attributes_of,
+    ids_of,
     inputs_of,
     map_inputs,
     nodes_of,
@@ -345,8 +346,8 @@ def _through_join(plan: Join, predicates: Predicates) -> Plan:
 
 def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
     """Predicates that read the left side only, the right side only, and all others."""
-    lefts = {attribute.id for attribute in attributes_of(plan.left)}
-    rights = {attribute.id for attribute in attributes_of(plan.right)}
+    lefts = ids_of(plan.left)
+    rights = ids_of(plan.right)
     left, right, rest = [], [], []
     for predicate in predicates:
         columns = columns_of(predicate)
@@ -529,7 +530,7 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
             sides = [
                 side
                 for side, kinds in ((plan.left, _BY_LEFT), (plan.right, _BY_RIGHT))
-                if plan.kind in kinds and wanted in {a.id for a in attributes_of(side)}
+                if plan.kind in kinds and wanted in ids_of(side)
             ]
             return column_behind(sides[0], wanted) if len(sides) == 1 else None
     return None

@@ -53,6 +53,7 @@ from impctl.plan.nodes import (
     WindowCall,
     Witness,
     attributes_of,
+    ids_of,
     inputs_of,
     nodes_of,
     scans_of,
@@ -367,8 +368,8 @@ def _union_of_sets(sets: Expr) -> Expr:
 
 def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
     """The condition as pairs (left side, right side) that must be equal; None if it is more."""
-    left = {attribute.id for attribute in attributes_of(plan.left)}
-    right = {attribute.id for attribute in attributes_of(plan.right)}
+    left = ids_of(plan.left)
+    right = ids_of(plan.right)
     pairs: list[tuple[Expr, Expr]] = []
     for part in () if plan.condition is None else conjuncts(plan.condition):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
@@ -531,7 +532,7 @@ def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | 
             return None
         plan, keys[access] = traced.plan, traced.key
     # Tracing a later access may project an earlier key away.
-    known = {attribute.id for attribute in attributes_of(plan)}
+    known = ids_of(plan)
     return (plan, keys) if all(key.id in known for key in keys.values()) else None
 
 

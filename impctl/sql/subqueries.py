@@ -41,11 +41,13 @@ from impctl.plan.nodes import (
     Select,
     Sort,
     attributes_of,
+    ids_of,
 )
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
 from impctl.sql.text import Node
+from impctl.types import AttributeId
 
 # Values and marks of subqueries that a condition reads, joined to every row. Such a join drops or
 # repeats a row only if no condition on its columns can be true of that row, so these joins may
@@ -471,7 +473,7 @@ def mark_of(
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
-    columns = {attribute.id for attribute in attributes_of(plan)}
+    columns = ids_of(plan)
     inner: list[Expr] = []
     outer: list[Expr] = []
     within: list[Expr] = []
@@ -506,7 +508,7 @@ def mark_of(
     return MembershipMark(beside, Not(there, span=span))
 
 
-def _sides(condition: Expr, columns: set[str]) -> tuple[Expr, Expr] | None:
+def _sides(condition: Expr, columns: frozenset[AttributeId]) -> tuple[Expr, Expr] | None:
     """An equality's side of the subquery and that of the row; None for another condition."""
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return None

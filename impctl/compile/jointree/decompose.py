@@ -9,7 +9,6 @@ from itertools import chain
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.compile.flows import ids_of
 from impctl.compile.jointree.graph import (
     CircleRows,
     EdgeJoin,
@@ -58,6 +57,7 @@ from impctl.plan.nodes import (
     TopK,
     attributes_of,
     expressions_of,
+    ids_of,
     inputs_of,
     scans_of,
 )

@@ -9,7 +9,6 @@ from operator import itemgetter
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.compile.flows import ids_of
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import Edge, TreeMode
@@ -53,6 +52,7 @@ from impctl.plan.nodes import (
     Sort,
     Window,
     attributes_of,
+    ids_of,
     inputs_of,
 )
 from impctl.plan.properties import part_can_fail
