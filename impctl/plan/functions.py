@@ -59,13 +59,6 @@ _VOLATILE_NAMES = """
 """
 VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Scalar functions whose result may differ between runs."""
-UNIT_SUMS = frozenset({"timestampadd", "dateadd", "date_add"})
-UNIT_DIFFERENCES = frozenset({"timestampdiff", "datediff", "date_diff", "timediff"})
-_UNIT_NAMES = """
-    year quarter month week day dayofyear hour minute second millisecond microsecond
-"""
-UNITS = frozenset(_UNIT_NAMES.split())
-"""Units that `timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)` take as a bare word."""
 FOREIGN = frozenset({"java_method", "reflect", "try_reflect"})
 """Functions that call arbitrary methods, with which a query could do more than read."""
 _SCALARS_NAMES = """

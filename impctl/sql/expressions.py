@@ -51,9 +51,6 @@ from impctl.plan.functions import (
     FOREIGN,
     GENERATORS,
     SCALARS,
-    UNIT_DIFFERENCES,
-    UNIT_SUMS,
-    UNITS,
     VOLATILE,
     WINDOW_ONLY,
 )
@@ -607,18 +604,28 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
     return _made(reader, name, parts, span)
 
 
+_UNIT_SUMS = frozenset({"timestampadd", "dateadd", "date_add"})
+_UNIT_DIFFERENCES = frozenset({"timestampdiff", "datediff", "date_diff", "timediff"})
+_UNITS = frozenset(
+    (
+        *("year", "quarter", "month", "week", "day", "dayofyear"),
+        *("hour", "minute", "second", "millisecond", "microsecond"),
+    )
+)
+
+
 def _function_by_unit(
     reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
 ) -> Expr | None:
     """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
     bare word; else None."""
-    if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
+    if name not in _UNIT_SUMS | _UNIT_DIFFERENCES or len(node.expressions) != 3:
         return None
     unit, *rest = node.expressions
-    if not isinstance(unit, exp.Column) or unit.name.lower() not in UNITS:
+    if not isinstance(unit, exp.Column) or unit.name.lower() not in _UNITS:
         return None
     parts = (literals.constant(unit.name.upper(), span), *reader.read_all(rest))
-    is_sum = name in UNIT_SUMS
+    is_sum = name in _UNIT_SUMS
     called = "timestampadd" if is_sum else "timestampdiff"
     # A timestamp keeps its type; only Spark knows what a DATE becomes.
     moment = type_of(parts[2])
