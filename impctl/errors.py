@@ -414,10 +414,7 @@ class CountBelowZeroError(RecaptureNeededError):
     default_code = "count_below_zero"
 
 
-# How many of a thing there are, in words. Law: one of a thing is told in the singular, any other
-# number in the plural; thousands are apart.
-
-
 def count_text(count: int, noun: str, plural: str | None = None) -> str:
-    """Format a count, such as `1 change` or `1,000 changes`; `plural` is for nouns without `s`."""
+    """Format a count, such as `1 change` or `1,000 changes`; `plural` is for nouns that do not add
+    an `s`."""
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

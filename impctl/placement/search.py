@@ -576,17 +576,18 @@ class _FrontierSearch:
 
     def least(self) -> Frontier:
         top = len(self._graph.nodes) - 1
-        result = []
+        options = []
         for assumed in _every(self._graph, self._possible):
-            result_ = self._of(top, _changes(self._graph), assumed)
+            frontier = self._of(top, _changes(self._graph), assumed)
             for wire, demand in assumed.items():
-                below = None if result_ is None else self._of(wire, demand, assumed)
-                result_ = (
-                    None if result_ is None or below is None else added(result_, below, self._thin)
-                )
-            if result_ is not None:
-                result.append(((), 0, 0.0, result_))
-        return united(result, self._thin)
+                below = None if frontier is None else self._of(wire, demand, assumed)
+                if frontier is None or below is None:
+                    frontier = None
+                    break
+                frontier = added(frontier, below, self._thin)
+            if frontier is not None:
+                options.append(((), 0, 0.0, frontier))
+        return united(options, self._thin)
 
     def _of(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         """f(v, Z); None if it demands more of a shared flow than is assumed."""

@@ -322,9 +322,8 @@ class Decider:
         decision = Decision(str(plan.mode), code, plan.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
-            decision = (
-                decision if needs else replace(decision, reason_code=EXPIRED, reason=move.reason)
-            )
+            if not needs:
+                decision = replace(decision, reason_code=EXPIRED, reason=move.reason)
         elif move is not None:
             decision = replace(
                 decision, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {plan.reason}"

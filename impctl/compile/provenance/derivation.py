@@ -329,10 +329,12 @@ def _taking_part(made: Makings, target: int) -> Ints:
     while len(heads_wanted):
         seen[heads_wanted] = True
         starts = heads.searchsorted(heads_wanted, side="left")
-        positions_, _ = slice_positions(starts, heads.searchsorted(heads_wanted, side="right"))
-        positions = order[positions_]
+        sorted_positions, _ = slice_positions(
+            starts, heads.searchsorted(heads_wanted, side="right")
+        )
+        positions = order[sorted_positions]
         result.append(positions)
-        positions_, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
-        bodies = made.bodies[positions_]
+        body_positions, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
+        bodies = made.bodies[body_positions]
         heads_wanted = np.unique(bodies[~seen[bodies]])
     return np.sort(np.concatenate(result))

@@ -1,9 +1,9 @@
 """Update batches: which ones a table has, and their commits.
 
 Law: a batch commits whole or not at all, and a named batch once. Its rows and values are computed
-and tested before it is written (`tables.write.rows`, `tables.write.rows`), and keep the columns'
-exact types. The table's properties, such as the change feed, stay as they are. A table that
-deltalake would damage is refused by name. This is the one module that changes rows of a table.
+and tested before it is written (`tables.write.rows`), and keep the columns' exact types. The
+table's properties, such as the change feed, stay as they are. A table that deltalake would damage
+is refused by name. This is the one module that changes rows of a table.
 """
 
 from __future__ import annotations
