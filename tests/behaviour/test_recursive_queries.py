@@ -560,7 +560,7 @@ BACK = [
 
 
 def lines_of_verify(tmp_path: Path, capsys: Capsys, lineage: str, *flags: str) -> list[str]:
-    """What is told on the way; with `-v` from where the recapture begins."""
+    """The progress messages; with `-v` from the start of the recapture."""
     sources, targets = zip(*LINKS, strict=True)
     create_table(str(tmp_path / "links"), pa.table({"src": sources, "dst": targets}))
     query = {"sql": TOLD_QUERY, "sketch": {"links": "src"}, "lineage": lineage}

@@ -109,7 +109,13 @@ from tests.support.random_queries import (
     random_sql,
 )
 from tests.support.random_queries import table_of as table_of_rows
-from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, evaluate, identity
+from tests.support.reference_plan import (
+    ReferenceFailure,
+    ReferenceLimit,
+    evaluate,
+    identity,
+    listed,
+)
 
 BATCHES = 4
 SHARE_OF_TREES = 0.3
@@ -729,11 +735,6 @@ def sorting(node: Plan) -> Plan:
     if isinstance(node, Project):
         return replace(node, child=sorting(node.child))
     return TopK(node.child, node.order, 1_000_000) if isinstance(node, Sort) else node
-
-
-def listed(table: pa.Table) -> list[tuple[object, ...]]:
-    columns = [[identity(value) for value in column.to_pylist()] for column in table.columns]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(table)
 
 
 def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> None:

@@ -63,7 +63,6 @@ from tests.support.kept_workload import (
     change,
     duck,
     grow,
-    identity,
     stored,
     write_workload,
 )
@@ -77,6 +76,7 @@ from tests.support.random_queries import (
     random_row,
     table_of,
 )
+from tests.support.reference_plan import listed
 from tests.support.run_cli import Capsys, Cli, CliOf, MonkeyPatch, Ran, Words, write_running_example
 
 
@@ -136,7 +136,7 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
 
 
 class Looking:
-    """Looks at the answers of all queries, one after the other, and applies what is told."""
+    """Reads the results of all queries, one after the other, and applies the reported changes."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -148,7 +148,7 @@ class Looking:
             self.rows[name] = applied(Counter(), whole.changes)
 
     def look(self, folder: Path) -> set[str]:
-        """By what the changes are told."""
+        """How the changes are reported."""
         now, by = self.ctx.next_run(()), set()
         for name, answer in self.answers.items():
             result = answer.next(now)
@@ -764,11 +764,6 @@ def case_of(sql: str, rng: random.Random) -> Case | None:
 def a_row(rng: random.Random) -> Row:
     row = random_row(rng)
     return {**row, "d": rng.choice([0.1, 0.2, 0.3, 0.7, row["d"]])}
-
-
-def listed(table: pa.Table) -> list[tuple[object, ...]]:
-    columns = [[identity(value) for value in column.to_pylist()] for column in table.columns]
-    return list(zip(*columns, strict=True)) if columns else [()] * len(table)
 
 
 def applied_changes(answer: Rows, changes: pa.Table, label: str) -> Rows:

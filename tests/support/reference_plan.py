@@ -13,6 +13,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -785,6 +786,12 @@ def annotate(
 def bag(rows: Iterable[Sequence[Value]]) -> Counter[tuple[object, ...]]:
     """Rows with their multiplicities, so that two results can be compared."""
     return Counter(tuple(identity(value) for value in row) for row in rows)
+
+
+def listed(table: pa.Table) -> list[tuple[object, ...]]:
+    """The rows of a table, each value by its identity."""
+    columns = [[identity(value) for value in column.to_pylist()] for column in table.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * len(table)
 
 
 def size_of(plan: Plan) -> int:

@@ -47,10 +47,16 @@ from tests.compile.jointree.test_build import (
     table_of,
     wanted,
 )
-from tests.compile.test_plans import is_same, listed, sorting
+from tests.compile.test_plans import is_same, sorting
 from tests.support.carried_queries import Stored, restored, sketches_of
 from tests.support.random_cases import random_cases, seen_in
-from tests.support.reference_plan import ReferenceFailure, ReferenceLimit, evaluate, identity
+from tests.support.reference_plan import (
+    ReferenceFailure,
+    ReferenceLimit,
+    evaluate,
+    identity,
+    listed,
+)
 
 Partitions = Mapping[str, RangePartition]
 

@@ -157,14 +157,16 @@ def test_a_delete_of_all_rows(tmp_path: Path, options: dict[str, object]) -> Non
     assert apply_to_sales(path, UpdateKind.DELETE).deleted == 0
 
 
+def write_and_fail(*given: Any, **options: Any) -> None:
+    """A write whose commit is in the table although it is reported to have failed."""
+    write_deltalake(*given, **options)
+    raise OSError("no space left")
+
+
 def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = make(tmp_path / "t")
-
-    def write_and_fail(*given: Any, **options: Any) -> None:
-        write_deltalake(*given, **options)
-        raise OSError("no space left")
 
     monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
     with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
@@ -964,13 +966,9 @@ def test_a_commit_that_is_in_fails_for_nothing_that_comes_after_it(
 def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
     followed_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(*given: Any, **options: Any) -> None:
-        write_deltalake(*given, **options)
-        raise OSError("no space left")
-
     table = opened(followed_path)
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.apply.write_deltalake", write)
+        patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
         assert insert(table, "a") == AppliedUpdate(1, inserted=1)
     assert insert(table, "a") == AppliedUpdate(1)
     assert commit_update(prepared(table, UpdateKind.DELETE)) == AppliedUpdate(2, deleted=1)
