@@ -144,7 +144,7 @@ def _arrivals(
     histories = {
         name: History("", len(arrivals), since, tuple(arrivals)) for name, arrivals in held.items()
     }
-    return Replay(since, until, commits, histories, "drawn")
+    return Replay(since, until, commits, histories)
 
 
 def _cell(

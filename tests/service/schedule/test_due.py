@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from impctl.service.context import open_context
 from impctl.service.schedule import due
-from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
     LEAST_MARGIN,
@@ -837,11 +837,16 @@ def test_costs_are_those_of_changes_of_the_same_tables() -> None:
 
 
 def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
-    timetable = Timetable(5.0)
-    timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
-    result = timetable.due(NOON)
-    assert [due.query for due in result] == ["q"]
-    timetable.ran(result, NOON, 1.0)
-    assert not timetable.due(NOON + 1)
-    assert timetable.due(NOON + 600)
-    assert timetable.due(NOON - 3_600)
+    now, trigger = NOON, Trigger(rows=1)
+    source = Mock(**{"waiting.return_value": [waiting(trigger, pending((-9_000.0, 7)))]})
+
+    def clock() -> float:
+        return now
+
+    scheduler = Scheduler({"q": trigger}, 5.0, clock, source, lambda *_: FinishedRun(now, 1.0))
+    ready, due = scheduler.due()
+    assert (ready, [one.query for one in due]) == ([], ["q"])
+    scheduler.run(ready, due)
+    for later, is_due in ((1, False), (600, True), (-3_600, True)):
+        now = NOON + later
+        assert bool(scheduler.due()[1]) is is_due
