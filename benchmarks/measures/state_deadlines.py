@@ -107,7 +107,6 @@ def _replayed(
         scratch,
         store,
         [spec],
-        {spec.name: tuple(stored.versions)},
         _arrivals(options, tuple(stored.versions), rows, ground.seed),
         options.look,
         lambda: _noisy(Random(ground.seed)),

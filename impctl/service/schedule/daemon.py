@@ -39,6 +39,7 @@ from impctl.service.schedule.due import (
     dues,
     now_of,
     shortest_bounds,
+    stored_of,
     trigger_of,
     waiting_queries,
 )
@@ -324,11 +325,7 @@ def plan_due(
 
 def _not_due(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
-    try:
-        store = ctx.reading_store()
-        stored = None if store is None else store.load(spec.name)
-    except ImpctlError:
-        stored = None
+    stored = stored_of(ctx.reading_store(), spec)
     if stored is None:
         return []
     match = unchanged_results(ctx, stored)

@@ -569,7 +569,7 @@ def waiting_queries(
     from impctl.service.cost_model import recorded
 
     store, now = ctx.reading_store(), now_of(ctx)
-    stored_queries = {spec.name: _stored(store, spec) for spec in specs}
+    stored_queries = {spec.name: stored_of(store, spec) for spec in specs}
     if triggers is None:
         triggers = {spec.name: trigger_of(spec) for spec in specs}
     # Only who has to be ready at a moment asks for what is yet to come.
@@ -602,7 +602,7 @@ def fresh_entry(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntr
     return FreshEntry(bound, age, bound is not None and age > bound)
 
 
-def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
+def stored_of(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
     try:
         return None if store is None else store.load(spec.name)
     except ImpctlError:

@@ -72,12 +72,8 @@ def simulate(
     store = ctx.reading_store()
     specs, warnings = _captured(ctx, store, queries)
     assert store is not None, "what was captured is in a store"
-    tables: dict[QueryName, tuple[TableName, ...]] = {}
-    for spec in specs:
-        stored = store.load(spec.name)
-        assert stored is not None, "it was captured"
-        tables[spec.name] = tuple(stored.versions)
-    names = sorted({name for versions in tables.values() for name in versions})
+    stored = [store.load(spec.name) for spec in specs]
+    names = sorted({name for query in stored if query is not None for name in query.versions})
     now = now_of(ctx)
     since = None if request.since is None else now - request.since
     replay = replay_of_store(ctx, store, names, since, now)
@@ -94,7 +90,7 @@ def simulate(
         )
     if has_expiry(ctx.workload.tables[name] for name in names):
         warnings.append(_NO_EXPIRY)
-    model = Model(ctx, store, specs, tables, replay, request.look)
+    model = Model(ctx, store, specs, replay, request.look)
     figures = []
     for number, setting in enumerate(settings, start=1):
         ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
@@ -406,7 +402,7 @@ class _CostLine(Struct, frozen=True):
         return self.fixed + max(self.per_row * rows, self.per_byte * size)
 
 
-class QueryLines(Struct, dict=True):
+class QueryLines(Struct):
     """The lines of one query, by the tables that moved: the estimates of `service.decide` in a
     process with everything loaded, computed once for many steps."""
 
@@ -655,7 +651,7 @@ class Step(Struct, frozen=True):
     reads: float
 
 
-class StepCosts(Struct, frozen=True, dict=True):
+class StepCosts(Struct, frozen=True):
     """Step costs of one query in one setting: by recorded runs, under the present state, plus what
     the choice of state adds, and never less than that choice estimates."""
 
@@ -675,7 +671,7 @@ class StepCosts(Struct, frozen=True, dict=True):
             result = self._known[key] = Step(seconds, reads)
         return result
 
-    @cached_property
+    @property
     def is_known(self) -> bool:
         return self.lines.by is CostsBy.RUNS
 
@@ -697,7 +693,6 @@ class Model:
         ctx: Context,
         store: StoreReader,
         specs: Sequence[QuerySpec],
-        tables: Mapping[QueryName, Sequence[TableName]],
         replay: Replay,
         look: float,
         noise: Callable[[], Callable[[], float]] = lambda: lambda: 1.0,
@@ -706,19 +701,19 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(ctx, store, specs, replay)
-        stored_queries = {spec.name: store.load(spec.name) for spec in specs}
-        self._lines = {
-            name: lines_of(() if stored is None else recorded(store, stored))
-            for name, stored in stored_queries.items()
-        }
+        self._lines: dict[QueryName, QueryLines] = {}
+        self._streams: dict[QueryName, CommitStream] = {}
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], RunTotals] = {}
         """By what decides a run; settings may be equivalent."""
-        commits = replay.commits
-        queries = {
-            names: CommitStream.of({name: commits[name] for name in names})
-            for names in {frozenset(result) for result in tables.values()}
-        }
-        self._streams = {query: queries[frozenset(names)] for query, names in tables.items()}
+        streams: dict[Tables, CommitStream] = {}
+        for spec in specs:
+            stored = store.load(spec.name)
+            assert stored is not None, "it was captured"
+            names = frozenset(stored.versions)
+            if names not in streams:
+                streams[names] = CommitStream.of({name: replay.commits[name] for name in names})
+            self._streams[spec.name] = streams[names]
+            self._lines[spec.name] = lines_of(recorded(store, stored))
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
