@@ -137,7 +137,7 @@ class Scheduler:
         is_new = bool(ready or self._timed) and (has_retry or self._source.is_new())
         if self._timed and (is_new or not self._has_looked):
             self._saw(self._source.waiting())
-        due = self._due(self._clock(), postponed)
+        due = self._due(self._clock(), postponed) if self._timed else []
         for name in self._timed.difference(postponed, (query.query for query in due)):
             # Put off no more, and yet not due: another process maintained it.
             self.retries.went_well(name)

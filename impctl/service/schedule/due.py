@@ -150,7 +150,7 @@ class PendingChanges(Struct, frozen=True):
     unsure: str | None = None
     moved_at: float | None = None
     mark: object = None
-    moved: tuple[TableName, ...] = ()
+    moved: frozenset[TableName] = frozenset()
 
     @property
     def oldest(self) -> float | None:
@@ -222,7 +222,7 @@ def _pending(
     if is_current(stored, ctx.tables) and not moved:
         return PendingChanges(mark=mark)
     changes: list[PendingChange] = []
-    tables: list[TableName] = []
+    tables: set[TableName] = set()
     moved_at: list[float] = []
     for pin in stored.pins:
         source = ctx.tables.source(pin.table)
@@ -240,7 +240,7 @@ def _pending(
             return PendingChanges(unsure=why, mark=mark)
         times = in_order(times_in_log, stored.maintained_at, now)
         moved_at += times[:1]
-        tables += [pin.table] if commits else []
+        tables.update([pin.table] if commits else [])
         changes += [
             PendingChange(moment, commit.rows, commit.bytes)
             for moment, commit in zip(times, commits, strict=True)
@@ -264,7 +264,7 @@ def _pending(
             unsure="a table is not the one the sketch was captured from", mark=mark
         )
     ordered = tuple(sorted(changes, key=lambda change: change.at))
-    return PendingChanges(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
+    return PendingChanges(ordered, None, min(moved_at), mark, frozenset(tables))
 
 
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:

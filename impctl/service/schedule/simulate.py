@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from itertools import accumulate, pairwise
-from math import ceil, floor, inf
+from math import ceil, inf
 from operator import itemgetter
 
 from msgspec import Struct, field
@@ -35,7 +35,6 @@ from impctl.service.schedule.due import (
     PendingChange,
     PendingChanges,
     Waiting,
-    dues,
     last_moment,
     maintain_ms,
     next_moment,
@@ -402,7 +401,7 @@ class _CostLine(Struct, frozen=True):
         return self.fixed + max(self.per_row * rows, self.per_byte * size)
 
 
-class QueryLines(Struct):
+class QueryLines(Struct, dict=True):
     """The lines of one query, by the tables that moved: the estimates of `service.decide` in a
     process with everything loaded, computed once for many steps."""
 
@@ -416,6 +415,14 @@ class QueryLines(Struct):
             self._lines[moved] = _line(self.runs, self.by, moved)
         line = self._lines[moved]
         return None if line is None else line.at(rows, size)
+
+    def most_ms(self, rows: float, size: float) -> float:
+        """No less than that for any tables."""
+        return max(self.ms(tables, rows, size) or 0.0 for tables in self._table_sets)
+
+    @cached_property
+    def _table_sets(self) -> Collection[Tables]:
+        return {frozenset(run.moved) for run in self.runs} | {_OTHERS}
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
@@ -675,11 +682,17 @@ class StepCosts(Struct, frozen=True):
     def is_known(self) -> bool:
         return self.lines.by is CostsBy.RUNS
 
-    def most(self, moved: Tables, rows: float, more: float, size: float) -> float:
-        """The most seconds of a step over `rows`, and up to `more` of them: between the sizes of
-        prices it is greatest at an end."""
-        sizes = {n for price in self.prices.values() for n in price.rows if 0 < n - rows < more}
-        return max(self.step(moved, n, size).seconds for n in (rows, rows + more, *sizes))
+    def most(self, rows: float, size: float) -> float:
+        """No less than the seconds of any step over at most so much, as if changes of all kinds
+        came together."""
+        ms = more = 0.0
+        for price in self.prices.values():
+            # The first size that is no smaller counts, since prices lie on lines.
+            count = bisect_left(price.rows, rows) + 1
+            ms += max(price.ms[:count])
+            more += max(0.0, *price.more_ms[:count])
+        least = UNKNOWN_S * 1000 if self.lines.by is CostsBy.PRIORS else 0.0
+        return max(self.lines.most_ms(rows, size) + more, ms, least) / 1000
 
 
 # Law: settings are independent; equal commits, runs and settings give equal figures.
@@ -774,7 +787,7 @@ class Model:
 # distinguishes are summed.
 
 
-class CommitStream(Struct, frozen=True):
+class CommitStream(Struct):
     """The commits of a query's tables by time, then by table: times ascending, the table of each,
     and `rows` and `bytes` of all before each, and of all."""
 
@@ -782,6 +795,8 @@ class CommitStream(Struct, frozen=True):
     tables: Sequence[TableName]
     rows: Sequence[int]
     bytes: Sequence[int]
+    _asked: tuple[int, ...] = ()
+    _answer: PendingChanges | None = None
 
     @classmethod
     def of(cls, commits: Mapping[TableName, Sequence[PendingChange]]) -> CommitStream:
@@ -799,8 +814,26 @@ class CommitStream(Struct, frozen=True):
     def until(self, moment: float) -> int:
         return bisect_right(self.times, moment)
 
+    def amount(self, first: int, until: int) -> tuple[int, int]:
+        """Rows and bytes of the commits from one number to another."""
+        return self.rows[until] - self.rows[first], self.bytes[until] - self.bytes[first]
 
-class ReplayedQuery(Struct):
+    def between(self, first: int, enough: int, until: int) -> PendingChanges:
+        """The commits from one number to another; those from `enough` on count apart."""
+        # Queries of one run ask the same, one after the other.
+        if self._answer is None or self._asked != (first, enough, until):
+            parts = [first, enough, until] if first < enough < until else [first, until]
+            changes = tuple(
+                PendingChange(self.times[begin], *self.amount(begin, end))
+                for begin, end in pairwise(parts)
+            )
+            moved = frozenset(self.tables[first:until])
+            self._asked = (first, enough, until)
+            self._answer = PendingChanges(changes, None, changes[0].at, first, moved)
+        return self._answer
+
+
+class ReplayedQuery(Struct, dict=True):
     """A query over commits; its sketch has the first `seen`, all that came by `last`."""
 
     name: QueryName
@@ -810,18 +843,20 @@ class ReplayedQuery(Struct):
     rows_per_s: float = 0.0
     seen: int = 0
     last: float | None = None
+    step: Step | None = None
+    """The step over what was pending at the last question."""
     _until: int = 0
     _pending: PendingChanges | None = None
     """What the first `_until` commits have above the sketch."""
 
-    @property
+    @cached_property
     def is_timed(self) -> bool:
-        """Whether a timetable may start it by itself: not if only its use or a point may."""
+        """Whether the scheduler may start it by itself: not if only its use or a point may."""
         trigger = self.trigger
         bounds = (trigger.rows, trigger.fresh_within, trigger.ready_within)
         return self.is_on_clock or any(bound is not None for bound in bounds)
 
-    @property
+    @cached_property
     def is_on_clock(self) -> bool:
         return self.trigger.every is not None or self.trigger.cron is not None
 
@@ -834,58 +869,79 @@ class ReplayedQuery(Struct):
         """What its sketch lacks of what came; None if nothing."""
         until = self.stream.until(now)
         if until != self._until:
-            self._until, self._pending = until, self._between(until)
+            # The change that reaches the trigger's rows counts apart.
+            self._pending = self.stream.between(self.seen, self._enough(), until)
+            self._until = until
+            self.step = self._step()
         return self._pending
 
-    def _between(self, until: int) -> PendingChanges | None:
-        if until == self.seen:
-            return None
-        stream, first, wanted = self.stream, self.seen, self.trigger.rows
-        parts = [first, until]
-        if wanted is not None:
-            # The change that reaches the trigger's rows counts apart.
-            enough = bisect_left(stream.rows, stream.rows[first] + wanted) - 1
-            parts[1:1] = [enough] if first < enough < until else []
-        changes = tuple(
-            PendingChange(
-                stream.times[begin],
-                stream.rows[end] - stream.rows[begin],
-                stream.bytes[end] - stream.bytes[begin],
-            )
-            for begin, end in pairwise(parts)
-        )
-        moved = tuple(dict.fromkeys(stream.tables[first:until]))
-        return PendingChanges(changes, None, changes[0].at, self.last, moved)
+    def _step(self, coming: float = 0.0) -> Step:
+        """The step over what is pending, and so many rows more."""
+        assert self._pending is not None
+        rows, size = self.stream.amount(self.seen, self._until)
+        return self.costs.step(self._pending.moved, rows + coming, size)
 
-    def step(self, pending: PendingChanges) -> Step:
-        return self.costs.step(frozenset(pending.moved), pending.rows or 0, pending.bytes)
+    def _enough(self) -> int:
+        """The number of the commit that reaches the trigger's rows; that of none without it."""
+        wanted, rows = self.trigger.rows, self.stream.rows
+        if wanted is None:
+            return len(self.stream.times)
+        return bisect_left(rows, rows[self.seen] + wanted) - 1
 
     def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
         self.seen = self._until = self.stream.until(moment)
-        self.last, self._pending = moment, None
+        self.last, self._pending, self.step = moment, None, None
+        self.__dict__.pop("_dues", None)
 
-    def waiting(self, now: float, *, most: bool = False) -> Waiting | None:
-        """What waits for it; None where nothing can make it due by itself. With `most`, work may
-        only become less until the next commit."""
+    def waiting(self, now: float) -> Waiting | None:
+        """What waits for it; None where nothing can make it due by itself."""
         pending = self.pending(now)
         if pending is None:
             if not self.is_on_clock:
                 return None
             return Waiting(self.name, self.trigger, PendingChanges(), Costs(0.0), self.last)
-        cost, more = self.step(pending).seconds, 0.0
+        assert self.step is not None
+        cost, more = self.step.seconds, 0.0
         if self.trigger.ready_within is not None:
-            # The rows that usually come until the next moment.
-            moment = next_moment(self.trigger, pending.changes[0].at)
-            coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-            moved, rows = frozenset(pending.moved), pending.rows or 0
-            if most:
-                seconds = self.costs.most(moved, rows, coming, pending.bytes)
-            else:
-                seconds = self.costs.step(moved, rows + coming, pending.bytes).seconds
-            more = max(0.0, seconds - cost)
+            more = max(0.0, self._step(self._coming(now)).seconds - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        return Waiting(self.name, self.trigger, pending, costs, None if most else self.last)
+        return Waiting(self.name, self.trigger, pending, costs, self.last)
+
+    def _coming(self, now: float) -> float:
+        """The rows that usually come until the next moment."""
+        moment = self._dues[0]
+        return 0.0 if moment == inf else self.rows_per_s * max(0.0, moment - now)
+
+    def first_due(self) -> float:
+        """The first time that the trigger names for what is pending, or comes next."""
+        return min(self._dues)
+
+    @cached_property
+    def _dues(self) -> tuple[float, ...]:
+        """The next moment of the clock after the first commit that the sketch lacks, and other
+        times at which the trigger makes it due."""
+        times, trigger, enough = self.stream.times, self.trigger, self._enough()
+        if self.seen == len(times):
+            return (inf,)
+        oldest = times[self.seen]
+        moment = next_moment(trigger, oldest)
+        is_ahead_of_point = trigger.ready_within is not None and trigger.point is not None
+        return (
+            inf if moment is None else moment,
+            inf if trigger.fresh_within is None else oldest + trigger.fresh_within,
+            times[enough] if enough < len(times) else inf,
+            oldest if trigger.cheap or is_ahead_of_point else inf,
+        )
+
+    def most(self, until: float, now: float) -> float:
+        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
+        stream, last = self.stream, self.stream.until(until)
+        if last == self.seen:
+            return 0.0
+        coming = 0.0 if self.trigger.ready_within is None else self._coming(now)
+        rows, size = stream.amount(self.seen, last)
+        return self.costs.most(rows + coming, size)
 
 
 # Recorded runs beside the model of the same period. Law: counts steps that maintained, and
@@ -945,9 +1001,8 @@ class VirtualRun:
     ) -> None:
         self._look, self._noise, self._all = look, noise, queries
         self._timed = [query for query in queries if query.is_timed]
-        self._queries = {
-            query.name: query for query in queries if query.is_timed or query.trigger.is_on_commit
-        }
+        self._on_commit = [query for query in queries if query.trigger.is_on_commit]
+        self._queries = {query.name: query for query in (*self._on_commit, *self._timed)}
         self._opening = OPENING_FIRST_S
         self.now = 0.0
         self.ran = RunTotals()
@@ -971,7 +1026,8 @@ class VirtualRun:
         return self.ran
 
     def is_new(self) -> bool:
-        return True
+        on_commit = (query.pending(self.now) is not None for query in self._on_commit)
+        return bool(self._timed) or any(on_commit)
 
     def waiting(self) -> Sequence[Waiting]:
         result = (query.waiting(self.now) for query in self._timed)
@@ -983,14 +1039,14 @@ class VirtualRun:
         for query in (self._queries[name] for name in names):
             pending = query.pending(now)
             if pending is not None:
-                step = query.step(pending)
+                assert query.step is not None
                 oldest.append(pending.changes[0].at)
-                took[query.name] = step.seconds * self._noise()
-                self.ran.reads += step.reads
+                took[query.name] = query.step.seconds * self._noise()
+                self.ran.reads += query.step.reads
                 query.pin(now)
         if took:
             work = sum(took.values())
-            self.now += self._opening + work
+            self.now = now + self._opening + work
             self._opening = OPENING_S
             self.ran.runs += 1
             self.ran.work_s += work
@@ -1002,41 +1058,52 @@ class VirtualRun:
         return FinishedRun(self.now, opening + sum(took[query.query] for query in due))
 
     def _next_look(self, until: float) -> float:
-        """After a look without a run: the next one at which a commit is new, a run starts, or the
-        scheduler wakes at a moment of the clock from which looks go on."""
-        now, look = self.now, self._look
-        commit = min((query.next_after(now) for query in self._queries.values()), default=inf)
-        sure = self._sure_until()
-        pending = [due for due in self.scheduler.upcoming if due.is_pending]
-        starts = [due.start_at for due in pending if due.start_at is not None]
-        end = min(commit, sure, until, *starts)
+        """After a look without a run: the next one at which a query on `commit` has something new,
+        or another may start, or the scheduler wakes at a moment of the clock from which looks go
+        on."""
+        now, look, start = self.now, self._look, self.scheduler.next_start()
+        commit = min((query.next_after(now) for query in self._on_commit), default=inf)
+        first, same = self._first_start(), self._same_until()
+        sure = self._sure_until() if same < first else now
+        end = min(commit, max(sure, min(same, first)), until)
         woken = []
         for trigger in {query.trigger for query in self._timed if query.is_on_clock}:
-            # Of what is pending the next moment is a start.
             last = last_moment(trigger, now, end)
             # From a moment on the next thing is a look, which passes over moments that come sooner.
             if last is not None and last_moment(trigger, last - look, last) is None:
                 woken.append(last)
         if woken:
             return max(woken)
-        start = self.scheduler.next_start()
         idle = (due.start_at for due in self.scheduler.upcoming if not due.is_pending)
         if any(moment is not None and moment <= now for moment in idle):
             # The moment after this one shows at the next look.
             return now + self.scheduler.pause()
-        looks = [] if commit == inf else [ceil((commit - now) / look)]
-        looks += [] if sure == inf else [floor((sure - now - _SLACK) / look)]
-        following = now + look * max(1, min(looks)) if looks else inf
-        return following if start is None else min(start, following)
+
+        def look_from(moment: float) -> float:
+            return now + look * max(1, ceil((moment - now) / look)) if moment < inf else inf
+
+        # The last look before `sure`, or the first one at which something is new.
+        following = min(look_from(commit), max(look_from(sure - look - _SLACK), look_from(same)))
+        return following if start is None else min(now + (start - now), following)
+
+    def _first_start(self) -> float:
+        """The first start of what is pending, if nothing else comes."""
+        pending = (due.start_at for due in self.scheduler.upcoming if due.is_pending)
+        return min((start for start in pending if start is not None), default=inf)
+
+    def _same_until(self) -> float:
+        """A time until which no start changes: the next commit, but now, where rows are expected
+        until a moment."""
+        if any(q.trigger.ready_within and q.pending(self.now) is not None for q in self._timed):
+            return self.now
+        return min((query.next_after(self.now) for query in self._timed), default=inf)
 
     def _sure_until(self) -> float:
-        """A time before which no query starts whose expected work changes until then."""
-        ready = [q for q in self._timed if q.is_on_clock and q.trigger.ready_within is not None]
-        names = {query.name for query in ready if query.pending(self.now) is not None}
-        if not names:
+        """A time before which none starts that is not on `commit`, whatever comes until then: the
+        first at which any is due, less the most that all work until then can take."""
+        due = min((query.first_due() for query in self._timed), default=inf)
+        if due == inf:
             return inf
-        most = {query.name: query.waiting(self.now, most=True) for query in ready}
-        waiting = [most.get(query.query) or query for query in self.scheduler.waiting]
-        result = dues(waiting, self.scheduler.pace, self.now)
-        starts = (due.start_at for due in result if due.query in names)
-        return min((start for start in starts if start is not None), default=inf)
+        pace = self.scheduler.pace
+        most = sum(query.most(due, self.now) for query in self._timed)
+        return due - pace.margin * (pace.opening + most) - self._look

@@ -825,8 +825,8 @@ def test_costs_are_those_of_changes_of_the_same_tables() -> None:
         return replace(run_of(rows, ms), moved=(table,))
 
     runs = [over("r", 1_000, 200.0), over("r", 2_000, 300.0), over("s", 1_000, 5_000.0)]
-    cheap = replace(pending((0.0, 1_000)), moved=("r",))
-    dear = replace(cheap, moved=("s",))
+    cheap = replace(pending((0.0, 1_000)), moved=frozenset("r"))
+    dear = replace(cheap, moved=frozenset("s"))
     assert costs_of(ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
     assert costs_of(ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
     # Until the moment s is expected: a run of both is not known, and all runs tell.
