@@ -138,9 +138,10 @@ class Scheduler:
         if self._timed and (is_new or not self._has_looked):
             self._saw(self._source.waiting())
         due = self._due(self._clock(), postponed) if self._timed else []
-        for name in self._timed.difference(postponed, (query.query for query in due)):
-            # Put off no more, and yet not due: another process maintained it.
-            self.retries.went_well(name)
+        if has_retry:
+            for name in self._timed.difference(postponed, (query.query for query in due)):
+                # Put off no more, and yet not due: another process maintained it.
+                self.retries.went_well(name)
         return (ready if is_new or due else []), due
 
     def run(
@@ -184,7 +185,8 @@ class Scheduler:
         # What failed is reckoned apart, so that it moves no other's start.
         apart = [query for query in waiting if query.query in self._failed]
         others = [query for query in waiting if query.query not in self._failed]
-        result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
+        result = dues(others, self.pace, now)
+        result += dues(apart, self.pace, now) if apart else []
         chosen = chosen_for_run(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
         self.upcoming = [due for due in result if due.query not in names]

@@ -691,22 +691,18 @@ _OF_HUNDRED = 99
 
 
 class Margin:
-    """Actual over expected run times."""
+    """Actual over expected run times; `value` is the factor for expected ones."""
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_LOOKED_BACK)
+        self.value = FIRST_MARGIN
 
     def ran(self, thought: float, took: float) -> None:
         if thought > 0:
             self._ratios.append(took / thought)
-
-    @property
-    def value(self) -> float:
-        """The factor for expected times."""
-        if len(self._ratios) < _FEWEST:
-            return FIRST_MARGIN
-        index = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
-        return max(LEAST_MARGIN, sorted(self._ratios)[index])
+        if len(self._ratios) >= _FEWEST:
+            index = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
+            self.value = max(LEAST_MARGIN, sorted(self._ratios)[index])
 
 
 def costs_of(

@@ -833,7 +833,7 @@ class CommitStream(Struct):
         return self._answer
 
 
-class ReplayedQuery(Struct, dict=True):
+class ReplayedQuery(Struct):
     """A query over commits; its sketch has the first `seen`, all that came by `last`."""
 
     name: QueryName
@@ -848,15 +848,16 @@ class ReplayedQuery(Struct, dict=True):
     _until: int = 0
     _pending: PendingChanges | None = None
     """What the first `_until` commits have above the sketch."""
+    _first_due: float | None = None
 
-    @cached_property
+    @property
     def is_timed(self) -> bool:
         """Whether the scheduler may start it by itself: not if only its use or a point may."""
         trigger = self.trigger
         bounds = (trigger.rows, trigger.fresh_within, trigger.ready_within)
         return self.is_on_clock or any(bound is not None for bound in bounds)
 
-    @cached_property
+    @property
     def is_on_clock(self) -> bool:
         return self.trigger.every is not None or self.trigger.cron is not None
 
@@ -891,8 +892,7 @@ class ReplayedQuery(Struct, dict=True):
     def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
         self.seen = self._until = self.stream.until(moment)
-        self.last, self._pending, self.step = moment, None, None
-        self.__dict__.pop("_dues", None)
+        self.last, self._pending, self.step, self._first_due = moment, None, None, None
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
@@ -910,29 +910,29 @@ class ReplayedQuery(Struct, dict=True):
 
     def _coming(self, now: float) -> float:
         """The rows that usually come until the next moment."""
-        moment = self._dues[0]
-        return 0.0 if moment == inf else self.rows_per_s * max(0.0, moment - now)
+        moment = next_moment(self.trigger, self.stream.times[self.seen])
+        return 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
 
     def first_due(self) -> float:
-        """The first time that the trigger names for what is pending, or comes next."""
-        return min(self._dues)
+        """The first time at which the first commit that its sketch lacks makes it due."""
+        if self._first_due is None:
+            self._first_due = min(self._due_times(), default=inf)
+        return self._first_due
 
-    @cached_property
-    def _dues(self) -> tuple[float, ...]:
-        """The next moment of the clock after the first commit that the sketch lacks, and other
-        times at which the trigger makes it due."""
+    def _due_times(self) -> Iterator[float]:
         times, trigger, enough = self.stream.times, self.trigger, self._enough()
         if self.seen == len(times):
-            return (inf,)
+            return
         oldest = times[self.seen]
         moment = next_moment(trigger, oldest)
-        is_ahead_of_point = trigger.ready_within is not None and trigger.point is not None
-        return (
-            inf if moment is None else moment,
-            inf if trigger.fresh_within is None else oldest + trigger.fresh_within,
-            times[enough] if enough < len(times) else inf,
-            oldest if trigger.cheap or is_ahead_of_point else inf,
-        )
+        if moment is not None:
+            yield moment
+        if trigger.fresh_within is not None:
+            yield oldest + trigger.fresh_within
+        if enough < len(times):
+            yield times[enough]
+        if trigger.cheap or (trigger.ready_within is not None and trigger.point is not None):
+            yield oldest
 
     def most(self, until: float, now: float) -> float:
         """No less than the estimate of a step at any time until then; 0 where nothing comes."""

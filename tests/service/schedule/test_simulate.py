@@ -479,6 +479,7 @@ def test_lines_are_those_of_the_estimates(seed: int) -> None:
             assert (result is None) == (wanted is None)
             if result is not None:
                 assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
+                assert result <= lines.most_ms(rows, size) + 1e-6
     by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
     assert (lines.by is CostsBy.RUNS) == by_runs
     assert (lines.by is CostsBy.PRIORS) == (lines.ms(frozenset("a"), 1, 1) is None)
@@ -514,6 +515,9 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
         *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
     ):
         assert price_of_step(of, frozenset(table), rows) == wanted
+    free = lines_of([RunCost(RunKind.MAINTAIN, rows, 0, 0.0) for rows in (1, 2, 3)])
+    most = StepCosts(free, of).most
+    assert (most(20, 0), most(21, 0)) == (0.003, 0.007)
 
 
 def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:
