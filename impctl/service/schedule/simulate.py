@@ -848,7 +848,7 @@ class ReplayedQuery(Struct):
     _until: int = 0
     _pending: PendingChanges | None = None
     """What the first `_until` commits have above the sketch."""
-    _first_due: float | None = None
+    _due_times: tuple[float, float] | None = None
 
     @property
     def is_timed(self) -> bool:
@@ -892,7 +892,7 @@ class ReplayedQuery(Struct):
     def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
         self.seen = self._until = self.stream.until(moment)
-        self.last, self._pending, self.step, self._first_due = moment, None, None, None
+        self.last, self._pending, self.step, self._due_times = moment, None, None, None
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
@@ -913,26 +913,24 @@ class ReplayedQuery(Struct):
         moment = next_moment(self.trigger, self.stream.times[self.seen])
         return 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
 
-    def first_due(self) -> float:
-        """The first time at which the first commit that its sketch lacks makes it due."""
-        if self._first_due is None:
-            self._first_due = min(self._due_times(), default=inf)
-        return self._first_due
-
-    def _due_times(self) -> Iterator[float]:
-        times, trigger, enough = self.stream.times, self.trigger, self._enough()
-        if self.seen == len(times):
-            return
-        oldest = times[self.seen]
-        moment = next_moment(trigger, oldest)
-        if moment is not None:
-            yield moment
-        if trigger.fresh_within is not None:
-            yield oldest + trigger.fresh_within
-        if enough < len(times):
-            yield times[enough]
-        if trigger.cheap or (trigger.ready_within is not None and trigger.point is not None):
-            yield oldest
+    def due_times(self) -> tuple[float, float]:
+        """When the first commit that its sketch lacks makes it due: from one time on, and by the
+        end of a bound, before which a run starts."""
+        if self._due_times is None:
+            exact, bounded = [inf], [inf]
+            times, trigger, enough = self.stream.times, self.trigger, self._enough()
+            if self.seen < len(times):
+                oldest = times[self.seen]
+                moment = next_moment(trigger, oldest)
+                if moment is not None:
+                    (exact if trigger.ready_within is None else bounded).append(moment)
+                if trigger.fresh_within is not None:
+                    bounded.append(oldest + trigger.fresh_within)
+                if trigger.cheap or (trigger.ready_within and trigger.point is not None):
+                    exact.append(oldest)
+            exact += times[enough : enough + 1]
+            self._due_times = min(exact), min(bounded)
+        return self._due_times
 
     def most(self, until: float, now: float) -> float:
         """No less than the estimate of a step at any time until then; 0 where nothing comes."""
@@ -1064,8 +1062,8 @@ class VirtualRun:
         now, look, start = self.now, self._look, self.scheduler.next_start()
         commit = min((query.next_after(now) for query in self._on_commit), default=inf)
         first, same = self._first_start(), self._same_until()
-        sure = self._sure_until() if same < first else now
-        end = min(commit, max(sure, min(same, first)), until)
+        exact, bounded = self._sure_until() if same < first else (now, now)
+        end = min(commit, max(min(exact, bounded), min(same, first)), until)
         woken = []
         for trigger in {query.trigger for query in self._timed if query.is_on_clock}:
             last = last_moment(trigger, now, end)
@@ -1082,8 +1080,9 @@ class VirtualRun:
         def look_from(moment: float) -> float:
             return now + look * max(1, ceil((moment - now) / look)) if moment < inf else inf
 
-        # The last look before `sure`, or the first one at which something is new.
-        following = min(look_from(commit), max(look_from(sure - look - _SLACK), look_from(same)))
+        # The last look before a bound, or the first one from the other times on.
+        sure = min(look_from(exact), look_from(bounded - look - _SLACK))
+        following = min(look_from(commit), max(sure, look_from(same)))
         return following if start is None else min(now + (start - now), following)
 
     def _first_start(self) -> float:
@@ -1098,12 +1097,15 @@ class VirtualRun:
             return self.now
         return min((query.next_after(self.now) for query in self._timed), default=inf)
 
-    def _sure_until(self) -> float:
-        """A time before which none starts that is not on `commit`, whatever comes until then: the
-        first at which any is due, less the most that all work until then can take."""
-        due = min((query.first_due() for query in self._timed), default=inf)
-        if due == inf:
-            return inf
-        pace = self.scheduler.pace
+    def _sure_until(self) -> tuple[float, float]:
+        """Times before which none starts that is not on `commit`, whatever comes until then: the
+        first from which on any is due, and the first end of a bound, less the most that all work
+        until then can take."""
+        due_times = [query.due_times() for query in self._timed]
+        exact = min((time for time, _ in due_times), default=inf)
+        bounded = min((time for _, time in due_times), default=inf)
+        if bounded == inf:
+            return exact, inf
+        pace, due = self.scheduler.pace, min(exact, bounded)
         most = sum(query.most(due, self.now) for query in self._timed)
-        return due - pace.margin * (pace.opening + most) - self._look
+        return exact, bounded - pace.margin * (pace.opening + most) - self._look
