@@ -69,7 +69,7 @@ _QUIET = 600.0
 """Seconds after which what a run left pending is retried, whatever a look says."""
 
 
-class Source(Protocol):
+class CommitSource(Protocol):
     """The commits that a scheduler sees."""
 
     def is_new(self) -> bool:
@@ -103,7 +103,7 @@ class Scheduler:
         triggers: Mapping[QueryName, Trigger],
         look: float,
         clock: Callable[[], float],
-        source: Source,
+        source: CommitSource,
         runner: Runner,
     ) -> None:
         self._look, self._clock, self._source, self._runner = look, clock, source, runner
