@@ -61,75 +61,35 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     return result
 
 
-# The chance of an event in the next stretch of time. Law: a chance lies strictly between 0 and 1:
-# without an event in n stretches it is 1/(2n + 2). A stretch is predicted from those before it. The
-# method with the least Brier loss over its last `CHANCES_JUDGED` chances is chosen; the base rate
-# on a tie.
+# How often something comes in the next stretch of time. Law: a rate is above 0, and that of
+# stretches with one event at most is a chance below 1: without an event in n of them it is
+# 1/(2n + 2). A stretch is predicted from those before it. Of the mean of all stretches, of recent
+# ones, and of those at the same time, the one with the least squared error over its last
+# `RATES_JUDGED` predictions is chosen, the first of equals.
 
-CHANCES_JUDGED = 60  # Chances by which a method is judged
-SHRUNK = 2.0  # Stretches that the base rate counts for beside those of the same time
+RATES_JUDGED = 60  # Predictions by which a method is judged
+SHRUNK = 2.0  # Stretches that the mean counts for beside recent ones, or those of the same time
 _KEEP = 0.9
 
 
-class ChanceMethod(StrEnum):
-    """The method of a chance, in the words shown to users."""
-
-    BASE = "the overall frequency"
-    RECENT = "the recent frequency"
-    SAME_DAY = "the same time of day"
-    SAME_WEEK = "the same time of week"
-
-
-METHODS = tuple(ChanceMethod)
+def rate(counts: Floats, cycle: int = 0) -> float:
+    """Events expected in the stretch after those with these `counts`, of which `cycle` make a week
+    (0: not known)."""
+    predicted = all_rates(counts, cycle)
+    losses = mean_of(((predicted[:, :-1] - counts) ** 2)[:, -RATES_JUDGED:])
+    return float(predicted[int(np.argmin(np.where(np.isnan(losses), np.inf, losses))), -1])
 
 
-class Chance(Struct, frozen=True):
-    """The chance of an arrival in the next stretch, and by what; `base` is the base rate."""
-
-    value: float
-    by: ChanceMethod
-    base: float
-
-
-def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
-    """The chance for the stretch after those in `came`, of which `of_day` make a day and `of_week`
-    a week (0: the stretches are longer)."""
-    predicted = all_chances(came, of_day, of_week)
-    losses = (predicted[:, :-1] - came) ** 2
-    latest = mean_of(losses[:, -CHANCES_JUDGED:])
-    by = int(np.argmin(np.where(np.isnan(latest), np.inf, latest)))
-    return Chance(float(predicted[by, -1]), METHODS[by], float(predicted[0, -1]))
-
-
-def rate(counts: Floats) -> float:
-    """The chance per stretch, from which stretches had an arrival: over all of them, or of late if
-    that would have lost less (by squares) over the last `CHANCES_JUDGED`."""
-    earlier = np.concatenate([[0.0], np.cumsum(counts)])
-    base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
-    predicted = np.stack([base, _recent(counts, base)])
-    losses = mean_of(((predicted[:, :-1] - counts) ** 2)[:, -CHANCES_JUDGED:])
-    return float(predicted[int(losses[1] < losses[0]), -1])
-
-
-def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
-    """The chances of each method for each stretch in `came` and for the next: a row each."""
-    numbers = came.astype(np.float64)
-    before = np.arange(len(numbers) + 1)
-    base = (np.concatenate([[0.0], np.cumsum(numbers)]) + 0.5) / (before + 1)
-    return np.stack(
-        [
-            base,
-            _recent(numbers, base),
-            _of_same(numbers, of_day, base),
-            _of_same(numbers, of_week, base),
-        ]
-    )
+def all_rates(counts: Floats, cycle: int) -> Floats:
+    """The rates of each method for each stretch and for the next: a row each."""
+    base = (np.concatenate([[0.0], np.cumsum(counts)]) + 0.5) / (np.arange(len(counts) + 1) + 1)
+    return np.stack([base, _recent(counts, base), _of_same(counts, cycle, base)])
 
 
 def _recent(numbers: Floats, base: Floats) -> Floats:
     """The mean with each stretch counting 0.9 of the next one, shrunk to `base`."""
-    rows = windows(numbers, CHANCES_JUDGED)
-    weights = _KEEP ** np.arange(CHANCES_JUDGED)[::-1]
+    rows = windows(numbers, RATES_JUDGED)
+    weights = _KEEP ** np.arange(RATES_JUDGED)[::-1]
     is_known = ~np.isnan(rows)
     total = is_known @ weights
     result: Floats = (np.where(is_known, rows, 0.0) @ weights + SHRUNK * base) / (total + SHRUNK)

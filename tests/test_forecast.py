@@ -1,4 +1,4 @@
-"""Forecasts and chances against the same number by number, on hard histories and real incidents."""
+"""Forecasts and rates against the same number by number, on hard histories and real incidents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ import pytest
 from impctl.forecast import (
     COVERAGE,
     LEAST,
-    ChanceMethod,
     Floats,
-    all_chances,
     all_forecasts,
-    chance,
+    all_rates,
     choose_forecasts,
     forecast,
     intervals,
+    rate,
 )
 
 _FILE = Path(__file__).resolve().parents[2] / "shared" / "data" / "crimes-2022.parquet"
@@ -219,57 +218,44 @@ def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
     assert abs(result[2] - COVERAGE) < 0.03
 
 
-def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:
+def reference(came: list[bool], cycle: int) -> list[float]:
     """What each way says of the stretch after `came`."""
     count = len(came)
     base = (sum(came) + 0.5) / (count + 1)
     latest = came[-60:]
     weights = [0.9**age for age in range(len(latest))][::-1]
     hits = sum(w for w, c in zip(weights, latest, strict=True) if c)
-
-    def same(cycle: int) -> float:
-        if not cycle:
-            return base
-        earlier = [c for n, c in enumerate(came) if n % cycle == count % cycle]
-        return (sum(earlier) + 2 * base) / (len(earlier) + 2)
-
-    return [base, (hits + 2 * base) / (sum(weights) + 2), same(of_day), same(of_week)]
+    earlier = [c for n, c in enumerate(came) if cycle and n % cycle == count % cycle]
+    same = (sum(earlier) + 2 * base) / (len(earlier) + 2)
+    return [base, (hits + 2 * base) / (sum(weights) + 2), same]
 
 
-@pytest.mark.parametrize("cycles", [(1, 7), (24, 168), (0, 1), (0, 0)])
+@pytest.mark.parametrize("cycle", [7, 168, 1, 0])
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-def test_chances_are_those_of_stretch_by_stretch(cycles: tuple[int, int], share: float) -> None:
+def test_rates_are_those_of_stretch_by_stretch(cycle: int, share: float) -> None:
     generator = random.Random(4)
-    came = [generator.random() < share for _ in range(150)]
-    said = all_chances(np.array(came, dtype=np.bool_), *cycles)
-    expected = [reference(came[:n], *cycles) for n in range(151)]
+    came = [float(generator.random() < share) for _ in range(150)]
+    said = all_rates(np.array(came), cycle)
+    expected = [reference(came[:n], cycle) for n in range(151)]
     np.testing.assert_allclose(said.T, expected, rtol=1e-12)
     assert ((said > 0) & (said < 1)).all()
-    result = chance(np.array(came), *cycles)
     # That way speaks which lost least over the last 60.
-    losses = [np.mean((said[k, 90:150] - came[90:]) ** 2) for k in range(4)]
-    assert result.value == said[losses.index(min(losses)), -1]
-    assert result.base == said[0, -1]
+    losses = [np.mean((said[k, 90:150] - came[90:]) ** 2) for k in range(3)]
+    assert rate(np.array(came), cycle) == said[losses.index(min(losses)), -1]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 99])
 def test_what_never_came_may_come(count: int) -> None:
-    result = chance(np.zeros(count, dtype=np.bool_), 1, 7)
-    assert result.base == 1 / (2 * count + 2)
-    assert 0 < result.value <= result.base
+    assert 0 < rate(np.zeros(count), 7) <= rate(np.zeros(count)) <= 1 / (2 * count + 2)
 
 
 def test_who_speaks_follows_from_what_came() -> None:
-    every_monday = np.array([n % 7 == 0 for n in range(140)])
-    monday, tuesday = chance(every_monday, 1, 7), chance(np.append(every_monday, True), 1, 7)
-    assert (monday.by, tuesday.by) == (ChanceMethod.SAME_WEEK, ChanceMethod.SAME_WEEK)
-    assert monday.value > 0.9
-    assert tuesday.value < 0.1
-    every_noon = np.array([n % 24 == 12 for n in range(24 * 9 + 12)])
-    assert chance(every_noon, 24, 168).by == ChanceMethod.SAME_DAY
-    assert chance(every_noon, 24, 168).value > 0.8
-    ceased = np.array([True] * 60 + [False] * 40)
-    assert chance(ceased, 1, 7).by == ChanceMethod.RECENT
-    assert chance(ceased, 1, 7).value < 0.12
-    generator = np.random.default_rng(1)
-    assert chance(generator.random(3000) < 0.3, 1, 7).by == ChanceMethod.BASE
+    every_monday = np.array([float(n % 7 == 0) for n in range(140)])
+    assert rate(every_monday, 7) > 0.9
+    assert rate(np.append(every_monday, 1.0), 7) < 0.1
+    every_noon = np.array([float(n % 24 == 12) for n in range(24 * 9 + 12)])
+    assert rate(every_noon, 24) > 0.8
+    ceased = np.array([1.0] * 60 + [0.0] * 40)
+    assert rate(ceased, 7) < 0.12
+    came = (np.random.default_rng(1).random(3000) < 0.3).astype(np.float64)
+    assert rate(came, 168) == (came.sum() + 0.5) / 3001

@@ -107,7 +107,6 @@ def _replayed(
         scratch,
         store,
         [spec],
-        {spec.name: tuple(stored.versions)},
         _arrivals(options, tuple(stored.versions), rows, ground.seed),
         options.look,
         lambda: _noisy(Random(ground.seed)),
@@ -144,7 +143,7 @@ def _arrivals(
     histories = {
         name: History("", len(arrivals), since, tuple(arrivals)) for name, arrivals in held.items()
     }
-    return Replay(since, until, commits, histories, "drawn")
+    return Replay(since, until, commits, histories)
 
 
 def _cell(

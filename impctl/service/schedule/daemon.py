@@ -1,19 +1,17 @@
-"""Maintenance that is due: once, or for as long as the process runs."""
+"""Maintenance that is due: once, for as long as the process runs, or over past commits."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
-from sortedcontainers import SortedKeyList
 
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.context import Context, Reporter, open_context
@@ -41,6 +39,7 @@ from impctl.service.schedule.due import (
     dues,
     now_of,
     shortest_bounds,
+    stored_of,
     trigger_of,
     waiting_queries,
 )
@@ -52,203 +51,213 @@ from impctl.sql.parameters import HOUR, NEVER, RUN_INSTANT
 from impctl.stopwatch import Stopwatch
 from impctl.store.catalog import catalog_mark
 from impctl.tables.log import PinnedTable, has_new_log, log_end, open_newest
+from impctl.types import QueryName, TableName
 from impctl.workload.models import ON_COMMIT, QuerySpec, Trigger
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
     from impctl.tables.source import DeltaSource
-    from impctl.types import QueryName, TableName
 
 
-# Law: queries on `commit` run whenever something is new, the others when the timetable says, by the
-# last look. After each run there is a look at the versions that it pinned, so that nothing seen by
-# a run alone is lost. A failed look changes nothing.
-
-MAX_WAIT_DEPRECATED = "max_wait_deprecated"
-_DEPRECATED = (
-    "`--max-wait` is deprecated: write `trigger: {fresh_within: ...}` in the workload file"
-    f" [{MAX_WAIT_DEPRECATED}]"
-)
-
-
-def followed_trigger(spec: QuerySpec, request: FollowRequest) -> Trigger:
-    """The query's trigger: its own, else that of the flags, else each commit."""
-    if spec.trigger is not None:
-        return spec.trigger
-    if request.pending_rows is None and request.max_wait is None:
-        return ON_COMMIT
-    wait = DEFAULT_MAX_WAIT if request.max_wait is None else request.max_wait
-    return Trigger(rows=request.pending_rows, fresh_within=wait)
-
-
-class FollowedQueries:
-    """Queries on `commit`, and the timetable of the others."""
-
-    def __init__(self, specs: Sequence[QuerySpec], request: FollowRequest) -> None:
-        self._triggers = {spec.name: followed_trigger(spec, request) for spec in specs}
-        self._timed = [spec for spec in specs if not self._triggers[spec.name].is_on_commit]
-        self._look = request.interval
-        self._log = CommitLog()
-        self._timetable = Timetable(request.interval)
-        self._warned: set[tuple[str, str]] = set()
-        self._warnings = [] if request.max_wait is None else [_DEPRECATED]
-        self._new_warnings = list(self._warnings)
-        self.on_commit = tuple(n for n, trigger in self._triggers.items() if trigger.is_on_commit)
-        self.timed = frozenset(spec.name for spec in self._timed)
-
-    @property
-    def has_timed(self) -> bool:
-        """Whether any query waits for something else than a commit."""
-        return bool(self._timed)
-
-    def waits_for(self) -> str:
-        """What the queries wait for, in a few words."""
-        return "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
-
-    def look(self, ctx: Context) -> bool:
-        """Read what is pending at the versions that `ctx` has pinned; return whether it
-        succeeded."""
-        try:
-            waiting = waiting_queries(ctx, self._timed, self._look, self._log, self._triggers)
-        except ImpctlError:
-            return False
-        self._timetable.saw(waiting)
-        for query in waiting:
-            for code, text in shortest_bounds(query, self._timetable.pace):
-                if (code, query.query) not in self._warned:
-                    self._warned.add((code, query.query))
-                    self._warnings.append(f"{text} [{code}]")
-                    self._new_warnings.append(self._warnings[-1])
-        return True
-
-    def due(self, ctx: Context, postponed: Collection[QueryName]) -> list[Due]:
-        """What is due by the timetable, the earliest deadline first."""
-        return self._timetable.due(now_of(ctx), postponed) if self._timed else []
-
-    def pause(self, ctx: Context) -> float | None:
-        """Seconds until the next start, at least 0; None if none is expected."""
-        now = now_of(ctx)
-        start = self._timetable.next_start(now)
-        return None if start is None else max(0.0, start - now)
-
-    def ran(
-        self,
-        ctx: Context,
-        done: Sequence[Due],
-        took: float,
-        *,
-        failed: Collection[QueryName],
-        postponed: Collection[QueryName],
-    ) -> float | None:
-        """Record a finished run; return milliseconds late, None without bounds. Those of `failed`
-        that are `postponed` are retried at a time of their own."""
-        now = now_of(ctx)
-        late = self._timetable.ran(done, now, took, failed=failed, postponed=postponed)
-        return None if late is None else late * 1000
-
-    def new_warnings(self) -> list[str]:
-        """New warnings, for a reader of the log."""
-        result, self._new_warnings = self._new_warnings, []
-        return result
-
-    def warnings(self) -> tuple[str, ...]:
-        """Warnings since the last call."""
-        result, self._warnings = tuple(self._warnings), []
-        return result
-
-
-# Law: a timetable depends only on its inputs and the caller's clock, so tests run days in a second.
-# A query that failed affects no other query's start. What a run left pending is retried when
+# A scheduler runs queries on `commit` whenever something is new, and the others when they are due.
+# `--follow` and `simulate` drive one. Law: what starts depends only on what the source says and on
+# the clock, in seconds since 1970, so tests run days in a second. A failed look changes nothing. A
+# query that failed affects no other query's start. What a run left pending is retried when
 # something is new, or after ten minutes.
 
 _QUIET = 600.0
 """Seconds after which what a run left pending is retried, whatever a look says."""
 
 
-class Timetable:
-    """Queries by the starts of their next runs; times are seconds since 1970."""
+class CommitSource(Protocol):
+    """The commits that a scheduler sees."""
 
-    def __init__(self, look: float) -> None:
-        self._look = look
-        self._waiting: tuple[Waiting, ...] = ()
+    def is_new(self) -> bool:
+        """Whether a run may have something to do that the last look and run did not see."""
+
+    def waiting(self) -> Sequence[Waiting] | None:
+        """What waits for each query that is not on `commit`; None where it cannot be read."""
+
+
+class FinishedRun(Struct, frozen=True):
+    """When a run ended, and seconds that its due queries took. Of the queries that `failed`, the
+    `retryable` may succeed later. `waiting` is what waits at the versions of the run."""
+
+    ended: float
+    took: float
+    failed: Collection[QueryName] = ()
+    retryable: Collection[QueryName] = ()
+    waiting: Sequence[Waiting] | None = None
+
+
+Runner = Callable[[Sequence[QueryName], Sequence[Due]], FinishedRun]
+"""Maintains these queries, of which some are due."""
+
+
+class Scheduler:
+    """What to run now and when to look again; `due`, `run` where something is due, and `pause` are
+    called in turn."""
+
+    def __init__(
+        self,
+        triggers: Mapping[QueryName, Trigger],
+        look: float,
+        clock: Callable[[], float],
+        source: CommitSource,
+        runner: Runner,
+    ) -> None:
+        self._look, self._clock, self._source, self._runner = look, clock, source, runner
+        self._on_commit = [name for name, trigger in triggers.items() if trigger.is_on_commit]
+        self._timed = triggers.keys() - set(self._on_commit)
+        self.waiting: Sequence[Waiting] = ()
+        self.upcoming: Sequence[Due] = ()
+        """When the queries are due that no run took at the last look."""
+        self.retries = Retries(look)
+        self._has_looked = False
+        """Whether `waiting` has what the source saw last."""
         self._pending_after: dict[QueryName, tuple[object, float]] = {}
         """What was pending of a query when a run took it, and when."""
         self._failed: set[QueryName] = set()
         self._opening = OPENING_FIRST_S
-        self._by_start = SortedKeyList(key=lambda due: due.start_at)
-        self.margin = Margin()
+        self._margin = Margin()
 
     @property
     def pace(self) -> Pace:
         """How runs of this process go."""
-        return Pace(self._opening, self.margin.value, self._look)
+        return Pace(self._opening, self._margin.value, self._look)
 
-    @property
-    def waiting(self) -> tuple[Waiting, ...]:
-        return self._waiting
+    def due(self) -> tuple[list[QueryName], list[Due]]:
+        """Queries on `commit` to run now, where something is new or to be retried, and what is
+        due, the earliest deadline first. All of the former that are not put off join every run: the
+        source knows what is new since the last one, so a run must not leave one behind."""
+        now, retry = time.monotonic(), self.retries.next_due()
+        postponed = self.retries.waiting(now)
+        ready = [name for name in self._on_commit if name not in postponed]
+        has_retry = retry is not None and retry <= now
+        is_new = bool(ready or self._timed) and (has_retry or self._source.is_new())
+        if self._timed and (is_new or not self._has_looked):
+            self._saw(self._source.waiting())
+        due = self._due(self._clock(), postponed) if self._timed else []
+        if has_retry:
+            for name in self._timed.difference(postponed, (query.query for query in due)):
+                # Put off no more, and yet not due: another process maintained it.
+                self.retries.went_well(name)
+        return (ready if is_new or due else []), due
 
-    def saw(self, waiting: Iterable[Waiting]) -> None:
-        """Take the results of a look in place of the one before."""
-        self._waiting = tuple(waiting)
+    def run(
+        self, ready: Sequence[QueryName], due: Sequence[Due]
+    ) -> tuple[float | None, float | None]:
+        """Run these; return seconds late, None without bounds, and seconds until a retry."""
+        names = [*ready, *(query.query for query in due)]
+        done = self._runner(names, due)
+        for name in set(names).difference(done.retryable):
+            self.retries.went_well(name)
+        retry = self.retries.failed(done.retryable, time.monotonic())
+        self._ran({query.query for query in due}, done)
+        if self._timed:
+            self._saw(done.waiting)
+        late = [done.ended - query.due_by for query in due if query.due_by is not None]
+        return max(0.0, *late) if late else None, retry
 
-    def due(self, now: float, postponed: Collection[QueryName] = ()) -> list[Due]:
-        """What a run that starts now maintains, the earliest deadline first."""
-        waiting = [query for query in self._waiting if self._counts(query, now, postponed)]
+    def next_start(self) -> float | None:
+        """When the next run starts; None if none is expected. A moment of the clock counts,
+        although nothing is pending yet."""
+        now = self._clock()
+        starts = (due.start_at for due in self.upcoming if due.start_at is not None)
+        return min((start for start in starts if start > now), default=None)
+
+    def pause(self) -> float:
+        """Seconds until the next look, start or retry."""
+        retry, start, pauses = self.retries.next_due(), self.next_start(), [self._look]
+        if retry is not None:
+            pauses.append(retry - time.monotonic())
+        if start is not None:
+            pauses.append(start - self._clock())
+        return max(0.0, min(pauses))
+
+    def _saw(self, waiting: Sequence[Waiting] | None) -> None:
+        self._has_looked = waiting is not None
+        if waiting is not None:
+            self.waiting = waiting
+
+    def _due(self, now: float, postponed: Collection[QueryName]) -> list[Due]:
+        waiting = [query for query in self.waiting if self._counts(query, now, postponed)]
         # What failed is reckoned apart, so that it moves no other's start.
         apart = [query for query in waiting if query.query in self._failed]
         others = [query for query in waiting if query.query not in self._failed]
-        result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
+        result = dues(others, self.pace, now)
+        result += dues(apart, self.pace, now) if apart else []
         chosen = chosen_for_run(result, waiting, now, self._failed)
         names = {due.query for due in chosen}
-        self._by_start.clear()
-        self._by_start.update(
-            due for due in result if due.start_at is not None and due.query not in names
-        )
+        self.upcoming = [due for due in result if due.query not in names]
         return chosen
-
-    def next_start(self, now: float) -> float | None:
-        """When the next run starts, after `due`; None if none is expected. A moment of the clock
-        counts, although nothing is pending yet."""
-        later = self._by_start.irange_key(min_key=now, inclusive=(False, True))
-        due: Due | None = next(later, None)
-        return None if due is None else due.start_at
-
-    def ran(
-        self,
-        done: Sequence[Due],
-        now: float,
-        took: float,
-        *,
-        failed: Collection[QueryName] = (),
-        postponed: Collection[QueryName] = (),
-    ) -> float | None:
-        """Record a finished run before looking at what it left; return seconds late, None without
-        bounds. Those of `failed` that are `postponed` are retried at a time of their own."""
-        names = {due.query for due in done}
-        self._failed = (self._failed - names) | names.intersection(failed)
-        queries = [waiting for waiting in self._waiting if waiting.query in names]
-        for waiting in queries:
-            self._pending_after[waiting.query] = (waiting.pending.mark, now)
-        for query in postponed:
-            self._pending_after.pop(query, None)
-        is_whole = not names.intersection(failed)
-        if queries and is_whole and all(waiting.costs.is_known for waiting in queries):
-            self.margin.ran(self._opening + sum(waiting.costs.pending for waiting in queries), took)
-        if queries:
-            self._opening = OPENING_S
-        late = [now - due.due_by for due in done if due.due_by is not None]
-        return max(0.0, *late) if late else None
 
     def _counts(self, query: Waiting, now: float, postponed: Collection[QueryName]) -> bool:
         """Whether the query counts now: not if put off, nor unchanged since a run."""
         if query.query in postponed:
             return False
-        mark, since = self._pending_after.get(query.query, (None, now))
-        # A clock that was put back may not make the quiet longer.
-        is_quiet = mark == query.pending.mark and 0 <= now - since < _QUIET
-        if query.query not in self._pending_after or not is_quiet:
+        if query.query not in self._pending_after or not query.pending.is_some:
             return True
-        return not query.pending.is_some
+        mark, since = self._pending_after[query.query]
+        # A clock that was put back may not make the quiet longer.
+        return mark != query.pending.mark or not 0 <= now - since < _QUIET
+
+    def _ran(self, names: Collection[QueryName], done: FinishedRun) -> None:
+        """Learn from a run of these due queries."""
+        failed = set(names).intersection(done.failed)
+        self._failed = self._failed.difference(names) | failed
+        queries = [waiting for waiting in self.waiting if waiting.query in names]
+        for waiting in queries:
+            self._pending_after[waiting.query] = (waiting.pending.mark, done.ended)
+        for name in self.retries.waiting(time.monotonic()):
+            # It is retried at a time of its own.
+            self._pending_after.pop(name, None)
+        if queries and not failed and all(waiting.costs.is_known for waiting in queries):
+            thought = self._opening + sum(waiting.costs.pending for waiting in queries)
+            self._margin.ran(thought, done.took)
+        if queries:
+            self._opening = OPENING_S
+
+
+# Law: each query has its due time, and its pauses grow with each failure until a success. Queries
+# that failed in one run, equally often, are due together. A postponed query delays no other.
+
+_LONGEST_PAUSE = 60.0
+"""Longest pause between retries in seconds, unless the first is longer."""
+_MOST_DOUBLINGS = 64
+
+
+class Retries:
+    """Queries put off; times are seconds of a monotonic clock."""
+
+    def __init__(self, first_pause: float) -> None:
+        self._first = first_pause
+        self._longest = max(_LONGEST_PAUSE, first_pause)
+        self._of: dict[QueryName, tuple[float, int]] = {}
+        """The time of the next try, and failures in a row."""
+
+    def next_due(self) -> float | None:
+        """When the first of them is retried; None without any."""
+        return min((due for due, _ in self._of.values()), default=None)
+
+    def waiting(self, now: float) -> frozenset[QueryName]:
+        """Those whose time has not come."""
+        return frozenset(name for name, (due, _) in self._of.items() if due > now)
+
+    def went_well(self, query: QueryName) -> None:
+        self._of.pop(query, None)
+
+    def failed(self, queries: Iterable[QueryName], now: float) -> float | None:
+        """Put these off; return seconds until the first retry."""
+        # Processes that failed at the same moment do not come back at the same moment.
+        share = random.uniform(0.5, 1.0)
+        pauses = []
+        for query in queries:
+            _, tries = self._of.get(query, (now, 0))
+            doublings = min(tries, _MOST_DOUBLINGS)
+            pauses.append(share * min(self._longest, self._first * 2.0**doublings))
+            self._of[query] = (now + pauses[-1], tries + 1)
+        return min(pauses, default=None)
 
 
 # Law: what is due is decided at the versions that are then maintained. A query that is not due
@@ -318,11 +327,7 @@ def plan_due(
 
 def _not_due(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[MaintainResult]:
     """The result of a postponed query; none for one without a sketch."""
-    try:
-        store = ctx.reading_store()
-        stored = None if store is None else store.load(spec.name)
-    except ImpctlError:
-        stored = None
+    stored = stored_of(ctx.reading_store(), spec)
     if stored is None:
         return []
     match = unchanged_results(ctx, stored)
@@ -335,61 +340,6 @@ def _not_due(ctx: Context, spec: QuerySpec, waiting: Waiting, due: Due) -> list[
         replace(result, reason_code=NOT_DUE, reason=why, answer_changed=ANSWER_OPEN)
         for result in match
     ]
-
-
-# Retries. Law: each query has its due time, and its pauses grow with each failure until a success.
-# Queries that failed in one run, equally often, are due together. A postponed query delays no
-# other.
-
-_LONGEST_PAUSE = 60.0
-"""Longest pause between retries in seconds, unless the first is longer."""
-_MOST_DOUBLINGS = 64
-
-
-class _Retry(Struct, frozen=True):
-    """A query, the time of its next try, and its failures in a row."""
-
-    query: QueryName
-    due: float
-    tries: int
-
-
-class Retries:
-    """Queries put off; times are seconds of a monotonic clock."""
-
-    def __init__(self, first_pause: float) -> None:
-        self._first = first_pause
-        self._longest = max(_LONGEST_PAUSE, first_pause)
-        self._of: dict[QueryName, _Retry] = {}
-        self._by_due = SortedKeyList(key=lambda retry: retry.due)
-
-    def next_due(self) -> float | None:
-        """When the first of them is retried; None without any."""
-        return self._by_due[0].due if self._by_due else None
-
-    def waiting(self, now: float) -> frozenset[QueryName]:
-        """Those whose time has not come."""
-        later = self._by_due.irange_key(min_key=now, inclusive=(False, True))
-        return frozenset(retry.query for retry in later)
-
-    def went_well(self, query: QueryName) -> None:
-        retry = self._of.pop(query, None)
-        if retry is not None:
-            self._by_due.remove(retry)
-
-    def failed(self, queries: Iterable[QueryName], now: float) -> float | None:
-        """Put these off; return seconds until the first retry."""
-        # Processes that failed at the same moment do not come back at the same moment.
-        share = random.uniform(0.5, 1.0)
-        pauses = []
-        for query in queries:
-            before = self._of.get(query)
-            tries = 0 if before is None else min(before.tries, _MOST_DOUBLINGS)
-            pauses.append(share * min(self._longest, self._first * 2.0**tries))
-            self.went_well(query)
-            self._of[query] = _Retry(query, now + pauses[-1], tries + 1)
-            self._by_due.add(self._of[query])
-        return min(pauses, default=None)
 
 
 # Law: a look costs a few file system calls per table and opens neither tables nor store. In doubt,
@@ -518,6 +468,23 @@ Show = Callable[[Outcome, FollowedRun], None]
 """Called for every run that had something to do."""
 
 
+MAX_WAIT_DEPRECATED = "max_wait_deprecated"
+_DEPRECATED = (
+    "`--max-wait` is deprecated: write `trigger: {fresh_within: ...}` in the workload file"
+    f" [{MAX_WAIT_DEPRECATED}]"
+)
+
+
+def followed_trigger(spec: QuerySpec, request: FollowRequest) -> Trigger:
+    """The query's trigger: its own, else that of the flags, else each commit."""
+    if spec.trigger is not None:
+        return spec.trigger
+    if request.pending_rows is None and request.max_wait is None:
+        return ON_COMMIT
+    wait = DEFAULT_MAX_WAIT if request.max_wait is None else request.max_wait
+    return Trigger(rows=request.pending_rows, fresh_within=wait)
+
+
 def follow(
     settings: Settings,
     queries: Sequence[QueryName] | None,
@@ -532,157 +499,146 @@ def follow(
     RetryableError where the workload file changed; UsageError where it was wrong from the start."""
     files = Files.of(settings)
     with open_context(settings, reporter) as ctx:
-        specs = ctx.sketched(queries)
-        cache = StateCache(memory=memory_of(settings, ctx.workload))
-        following = _Following(ctx, specs, batch_rows, request, cache=cache)
-        followed = following.followed
-        waits_for = f" ({followed.waits_for()})" if followed.has_timed else ""
-        reporter.step(
-            f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, "
-            f"checking every {duration_text(request.interval * 1000)}{waits_for}"
-        )
+        following = _Following(ctx, ctx.sketched(queries), batch_rows, request)
+        following.report_start()
         while not stop.is_asked:
             files.check()
-            ready, due = following.due()
+            ready, due = following.scheduler.due()
             if ready or due:
                 with stop.working():
                     following.run(ready, due, show)
             if request.max_runs is not None and following.runs >= request.max_runs:
                 return
-            stop.wait(following.pause())
+            stop.wait(following.scheduler.pause())
 
 
-class _Following(Struct, dict=True):
-    """The runs of one process; `ctx` itself never runs, each run has its own."""
+class _Following:
+    """The tables and runs of a process that follows; `ctx` itself never runs, each run has its
+    own."""
 
-    ctx: Context
-    specs: Sequence[QuerySpec]
-    batch_rows: int | None
-    request: FollowRequest
-    cache: StateCache = field(default_factory=StateCache)
-    watch: TableWatch = field(default_factory=TableWatch)
-    runs: int = 0
-    has_looked: bool = False
-    """Whether the timetable has what the watch saw last."""
+    def __init__(
+        self,
+        ctx: Context,
+        specs: Sequence[QuerySpec],
+        batch_rows: int | None,
+        request: FollowRequest,
+    ) -> None:
+        self._ctx, self._batch_rows, self._request = ctx, batch_rows, request
+        self._cache = StateCache(memory=memory_of(ctx.settings, ctx.workload))
+        self._triggers = {spec.name: followed_trigger(spec, request) for spec in specs}
+        self._timed = [spec for spec in specs if not self._triggers[spec.name].is_on_commit]
+        self._watch = TableWatch()
+        self._log = CommitLog()
+        self._outcome = Outcome()
+        self._warned: set[tuple[str, QueryName]] = set()
+        self._warnings: list[str] = []
+        self.runs = 0
+        self.scheduler = Scheduler(
+            self._triggers, request.interval, lambda: now_of(ctx), self, self._maintain
+        )
 
-    @cached_property
-    def retries(self) -> Retries:
-        return Retries(self.request.interval)
+    def report_start(self) -> None:
+        waits = "; ".join(f"{spec.name}: {self._triggers[spec.name].text}" for spec in self._timed)
+        self._ctx.reporter.step(
+            f"following {', '.join(self._triggers)} of {self._ctx.settings.workload}, checking "
+            f"every {duration_text(self._request.interval * 1000)}{f' ({waits})' if waits else ''}"
+        )
+        if self._request.max_wait is not None:
+            self._warn(_DEPRECATED)
 
-    @cached_property
-    def followed(self) -> FollowedQueries:
-        return FollowedQueries(self.specs, self.request)
+    def is_new(self) -> bool:
+        return self._watch.is_due(self._ctx)
 
-    def due(self) -> tuple[list[QueryName], list[Due]]:
-        """What to run now: queries on `commit` where something is new or to be retried, and what
-        the timetable has. All of the former that are not put off join every run: the watch asks
-        whether a table moved since the last one, so a run must not leave one behind."""
-        now, next_due = time.monotonic(), self.retries.next_due()
-        waiting = self.retries.waiting(now)
-        has_retry = next_due is not None and next_due <= now
-        ready = [name for name in self.followed.on_commit if name not in waiting]
-        is_asked = bool(ready) or self.followed.has_timed
-        is_new = is_asked and (has_retry or self.watch.is_due(self.ctx))
-        if self.followed.has_timed and (is_new or not self.has_looked):
-            self._look()
-        due = self.followed.due(self.ctx, waiting)
-        for name in self.followed.timed.difference(waiting, (due_query.query for due_query in due)):
-            # Put off no more, and yet not due: another process maintained it.
-            self.retries.went_well(name)
-        return (ready if is_new or due else []), due
-
-    def pause(self) -> float:
-        """Seconds until the next look, or the next start."""
-        next_due, start = self.retries.next_due(), self.followed.pause(self.ctx)
-        pauses = [self.request.interval]
-        if next_due is not None:
-            pauses.append(max(0.0, next_due - time.monotonic()))
-        if start is not None:
-            pauses.append(start)
-        return min(pauses)
+    def waiting(self) -> Sequence[Waiting] | None:
+        ctx = self._ctx.next_run(self._watch.pinned())
+        try:
+            result = self._waiting_at(ctx)
+            # What could not be read stays new.
+            if result is not None:
+                self._watch.saw(ctx)
+            return result
+        finally:
+            ctx.close()
+            self._ctx.take_spark_of(ctx)
 
     def run(self, ready: Sequence[QueryName], due: Sequence[Due], show: Show) -> None:
         """Run these queries; show the run if it had anything to do."""
         started_at, watch = datetime.now(UTC), Stopwatch()
-        queries = [*ready, *(due_query.query for due_query in due)]
-        outcome, retry, late_ms = self._maintained(queries, due)
+        late, retry = self.scheduler.run(ready, due)
         elapsed_ms = watch.ms
         done = tuple(
             result
-            for result in outcome.results
+            for result in self._outcome.results
             if not isinstance(result, MaintainResult) or result.action != "none"
         )
-        if not done and not outcome.failures:
-            self.ctx.reporter.step("waiting for changes: nothing new")
+        if not done and not self._outcome.failures:
+            self._ctx.reporter.step("waiting for changes: nothing new")
             return
         self.runs += 1
-        decisive = most_severe(outcome)
+        decisive = most_severe(self._outcome)
         entry = FollowedRun(
             number=self.runs,
             started_at=started_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             elapsed_ms=elapsed_ms,
             exit_code=0 if decisive is None else decisive.error.exit_code,
             retry_ms=None if retry is None else retry * 1000,
-            late_ms=late_ms,
+            late_ms=None if late is None else late * 1000,
         )
-        warnings = (*outcome.warnings, *self.followed.warnings())
-        show(replace(outcome, results=done, warnings=warnings), entry)
-        self.ctx.reporter.step(f"waiting for changes, {self.runs} runs so far")
+        warnings, self._warnings = (*self._outcome.warnings, *self._warnings), []
+        show(replace(self._outcome, results=done, warnings=warnings), entry)
+        self._ctx.reporter.step(f"waiting for changes, {self.runs} runs so far")
 
-    def _look(self) -> None:
-        """Look at what is pending, without a run; what could not be read stays new."""
-        ctx = self.ctx.next_run(self.watch.pinned())
-        try:
-            self.has_looked = self.followed.look(ctx)
-            if self.has_looked:
-                self.watch.saw(ctx)
-            for text in self.followed.new_warnings():
-                self.ctx.reporter.step(text)
-        finally:
-            ctx.close()
-            self.ctx.take_spark_of(ctx)
-
-    def _maintained(
-        self, queries: Sequence[QueryName], due: Sequence[Due]
-    ) -> tuple[Outcome, float | None, float | None]:
-        """Run `maintain`, catching its failure; return also the pause until a retry, and the
-        delay."""
-        ctx, watch = self.ctx.next_run(self.watch.pinned()), Stopwatch()
+    def _maintain(self, queries: Sequence[QueryName], due: Sequence[Due]) -> FinishedRun:
+        """Run `maintain`, catching its failure."""
+        ctx, watch = self._ctx.next_run(self._watch.pinned()), Stopwatch()
         try:
             try:
-                outcome = maintain(ctx, queries, self.batch_rows, self.cache)
+                outcome = maintain(ctx, queries, self._batch_rows, self._cache)
             except UsageError:
                 raise
             except ImpctlError as error:
                 outcome = Outcome(failures=(Failure(None, error),))
-            temporary = [
-                failure for failure in outcome.failures if isinstance(failure.error, RetryableError)
-            ]
-            postponed = _failed(queries, temporary)
-            for name in set(queries).difference(postponed):
-                self.retries.went_well(name)
-            retry = self.retries.failed(postponed, time.monotonic())
-            names = {due_query.query for due_query in due}
+            self._outcome, names = outcome, {query.query for query in due}
             # Sketches of one query share their time.
-            took = {
+            others = {
                 result.query: result.elapsed_ms
                 for result in outcome.results
                 if isinstance(result, MaintainResult) and result.query not in names
             }
-            late_ms = self.followed.ran(
-                self.ctx,
-                due,
-                max(0.0, watch.ms - sum(took.values())) / 1000,
+            took = max(0.0, watch.ms - sum(others.values())) / 1000
+            temporary = [
+                failure for failure in outcome.failures if isinstance(failure.error, RetryableError)
+            ]
+            return FinishedRun(
+                ended=now_of(self._ctx),
+                took=took,
                 failed=_failed(queries, outcome.failures),
-                postponed=self.retries.waiting(time.monotonic()),
+                retryable=_failed(queries, temporary),
+                waiting=self._waiting_at(ctx) if self._timed else None,
             )
-            if self.followed.has_timed:
-                self.has_looked = self.followed.look(ctx)
-            return outcome, retry, late_ms
         finally:
             ctx.close()
-            self.watch.saw(ctx)
-            self.ctx.take_spark_of(ctx)
+            self._watch.saw(ctx)
+            self._ctx.take_spark_of(ctx)
+
+    def _waiting_at(self, ctx: Context) -> Sequence[Waiting] | None:
+        """What waits at the versions that `ctx` has pinned."""
+        look = self._request.interval
+        try:
+            result = waiting_queries(ctx, self._timed, look, self._log, self._triggers)
+        except ImpctlError:
+            return None
+        for query in result:
+            for code, text in shortest_bounds(query, self.scheduler.pace):
+                if (code, query.query) not in self._warned:
+                    self._warned.add((code, query.query))
+                    self._warn(f"{text} [{code}]")
+        return result
+
+    def _warn(self, text: str) -> None:
+        """Warn now, and in the next run that is shown."""
+        self._ctx.reporter.step(text)
+        self._warnings.append(text)
 
 
 def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time as looking_time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
 from impctl.service.results import DueResult, FreshEntry
-from impctl.service.schedule.forecast import ExpectedTableRows
+from impctl.service.schedule.forecast import Expectations, expectations
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
@@ -150,7 +150,7 @@ class PendingChanges(Struct, frozen=True):
     unsure: str | None = None
     moved_at: float | None = None
     mark: object = None
-    moved: tuple[TableName, ...] = ()
+    moved: frozenset[TableName] = frozenset()
 
     @property
     def oldest(self) -> float | None:
@@ -222,7 +222,7 @@ def _pending(
     if is_current(stored, ctx.tables) and not moved:
         return PendingChanges(mark=mark)
     changes: list[PendingChange] = []
-    tables: list[TableName] = []
+    tables: set[TableName] = set()
     moved_at: list[float] = []
     for pin in stored.pins:
         source = ctx.tables.source(pin.table)
@@ -240,7 +240,7 @@ def _pending(
             return PendingChanges(unsure=why, mark=mark)
         times = in_order(times_in_log, stored.maintained_at, now)
         moved_at += times[:1]
-        tables += [pin.table] if commits else []
+        tables.update([pin.table] if commits else [])
         changes += [
             PendingChange(moment, commit.rows, commit.bytes)
             for moment, commit in zip(times, commits, strict=True)
@@ -264,7 +264,7 @@ def _pending(
             unsure="a table is not the one the sketch was captured from", mark=mark
         )
     ordered = tuple(sorted(changes, key=lambda change: change.at))
-    return PendingChanges(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
+    return PendingChanges(ordered, None, min(moved_at), mark, frozenset(tables))
 
 
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
@@ -370,13 +370,13 @@ class _Reason(Struct, frozen=True):
 def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     """When each is due, in the order given."""
     reasons = [list(_reasons(query, now)) for query in waiting]
-    loads = _Loads(
+    work_until = _work_until(
         (min((reason.deadline or reason.at) for reason in result), query.costs.pending)
         for query, result in zip(waiting, reasons, strict=True)
         if result and query.pending.is_some
     )
     return [
-        _due(query, result, loads, pace, now)
+        _due(query, result, work_until, pace, now)
         for query, result in zip(waiting, reasons, strict=True)
     ]
 
@@ -415,16 +415,15 @@ def chosen_for_run(
     return sorted(chosen, key=deadline)
 
 
-class _Loads:
-    """Work by deadlines: the sum of the costs of all deadlines up to a time."""
+WorkUntil = Callable[[float], float]
+"""Work by deadlines: the cost of all queries with a deadline up to a time."""
 
-    def __init__(self, parts: Iterable[tuple[float, float]]) -> None:
-        ordered = sorted(parts)
-        self._deadlines = [deadline for deadline, _ in ordered]
-        self._sums = [0.0, *accumulate(cost for _, cost in ordered)]
 
-    def until(self, deadline: float) -> float:
-        return self._sums[bisect_right(self._deadlines, deadline)]
+def _work_until(costs: Iterable[tuple[float, float]]) -> WorkUntil:
+    ordered = sorted(costs)
+    deadlines = [deadline for deadline, _ in ordered]
+    sums = [0.0, *accumulate(cost for _, cost in ordered)]
+    return lambda deadline: sums[bisect_right(deadlines, deadline)]
 
 
 def _reasons(query: Waiting, now: float) -> Iterator[_Reason]:
@@ -468,12 +467,14 @@ def _enough_at(pending: PendingChanges, rows: int) -> float | None:
     return None
 
 
-def _due(query: Waiting, reasons: Sequence[_Reason], loads: _Loads, pace: Pace, now: float) -> Due:
+def _due(
+    query: Waiting, reasons: Sequence[_Reason], work_until: WorkUntil, pace: Pace, now: float
+) -> Due:
     trigger = query.trigger
     is_pending = query.pending.is_some or (
         trigger.is_on_commit and query.pending.moved_at is not None
     )
-    result = [_due_by(query, reason, loads, pace, is_pending=is_pending) for reason in reasons]
+    result = [_due_by(query, reason, work_until, pace, is_pending=is_pending) for reason in reasons]
     if is_pending and trigger.ready_within is not None and _is_point_alone(trigger):
         needed = pace.margin * (pace.opening + query.costs.pending)
         oldest = query.pending.oldest
@@ -493,13 +494,15 @@ def _due(query: Waiting, reasons: Sequence[_Reason], loads: _Loads, pace: Pace, 
     return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
-def _due_by(query: Waiting, reason: _Reason, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
+def _due_by(
+    query: Waiting, reason: _Reason, work_until: WorkUntil, pace: Pace, *, is_pending: bool
+) -> Due:
     why, start = reason.why, reason.at
     work = 0.0
     if not is_pending:
         why = f"nothing is pending; next: {reason.why}"
     elif reason.deadline is not None:
-        work = pace.margin * (pace.opening + loads.until(reason.deadline))
+        work = pace.margin * (pace.opening + work_until(reason.deadline))
         if reason.left is None:
             start = reason.deadline - work - pace.look
     due = Due(query.query, why, reason.at, reason.deadline, start, is_pending, query.costs.pending)
@@ -566,15 +569,13 @@ def waiting_queries(
     from impctl.service.cost_model import recorded
 
     store, now = ctx.reading_store(), now_of(ctx)
-    stored_queries = {spec.name: _stored(store, spec) for spec in specs}
+    stored_queries = {spec.name: stored_of(store, spec) for spec in specs}
     if triggers is None:
         triggers = {spec.name: trigger_of(spec) for spec in specs}
-    tables = {
-        name: stored.versions
-        for name, stored in stored_queries.items()
-        if stored is not None and triggers[name].ready_within is not None
-    }
-    coming = ExpectedTableRows(ctx, store, tables, now)
+    # Only who has to be ready at a moment asks for what is yet to come.
+    ready = [stored for name, stored in stored_queries.items() if triggers[name].ready_within]
+    names = sorted({table for stored in ready if stored is not None for table in stored.versions})
+    coming = expectations(ctx, store, names, now=now) if names else None
     result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
@@ -582,9 +583,8 @@ def waiting_queries(
         trigger = triggers[spec.name]
         pending = pending_of(ctx, spec, stored, now, log)
         runs = recorded(store, stored) if store is not None and stored is not None else ()
-        # Only who has to be ready at a moment asks for what is yet to come.
-        expected = None if trigger.ready_within is None else coming
-        costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)
+        tables = () if stored is None or trigger.ready_within is None else tuple(stored.versions)
+        costs = costs_of(trigger, pending, runs, (now, now + look), tables, coming)
         last = None if stored is None else stored.maintained_at
         result.append(Waiting(spec.name, trigger, pending, costs, last))
         pins += () if stored is None else stored.pins
@@ -602,7 +602,7 @@ def fresh_entry(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> FreshEntr
     return FreshEntry(bound, age, bound is not None and age > bound)
 
 
-def _stored(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
+def stored_of(store: StoreReader | None, spec: QuerySpec) -> StoredQuery | None:
     try:
         return None if store is None else store.load(spec.name)
     except ImpctlError:
@@ -690,46 +690,31 @@ _LOOKED_BACK = 200
 _OF_HUNDRED = 99
 
 
-class ExpectedRows(Protocol):
-    """Expected changes, by forecasts of arrivals."""
-
-    def rows(self, query: QueryName, since: float, until: float) -> float | None:
-        """Rows expected to change in the query's tables between two times; None: no forecast."""
-        ...
-
-    def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of these rows; none without a forecast."""
-        ...
-
-
 class Margin:
-    """Actual over expected run times."""
+    """Actual over expected run times; `value` is the factor for expected ones."""
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=_LOOKED_BACK)
+        self.value = FIRST_MARGIN
 
     def ran(self, thought: float, took: float) -> None:
         if thought > 0:
             self._ratios.append(took / thought)
-
-    @property
-    def value(self) -> float:
-        """The factor for expected times."""
-        if len(self._ratios) < _FEWEST:
-            return FIRST_MARGIN
-        index = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
-        return max(LEAST_MARGIN, sorted(self._ratios)[index])
+        if len(self._ratios) >= _FEWEST:
+            index = -(-len(self._ratios) * _OF_HUNDRED // 100) - 1
+            self.value = max(LEAST_MARGIN, sorted(self._ratios)[index])
 
 
 def costs_of(
-    query: QueryName,
     trigger: Trigger,
     pending: PendingChanges,
     runs: Sequence[RunCost],
     look: tuple[float, float],
-    expected: ExpectedRows | None = None,
+    tables: Collection[TableName] = (),
+    coming: Expectations | None = None,
 ) -> Costs:
-    """The query's cost now; `look` is this look and the next one."""
+    """The cost of a query now; `look` is this look and the next one. With `tables`, rows that are
+    `coming` there until the next moment count."""
     from impctl.service.cost_model import MaintenanceSize
 
     size = (
@@ -737,17 +722,16 @@ def costs_of(
     )
     is_known, cost = _seconds(runs, size, pending.moved)
     more, each_look = 0.0, _seconds(runs, MaintenanceSize(0, 0), ())[1] if is_known else 0.0
-    if expected is not None and is_known:
-        usual = expected.rows(query, *look)
+    if coming is not None and tables and is_known:
+        usual = coming.rows(tables, *look)
         if usual is not None:
-            each_look = _seconds(
-                runs, MaintenanceSize(round(usual), 0), expected.moved(query, *look)
-            )[1]
+            size = MaintenanceSize(round(usual), 0)
+            each_look = _seconds(runs, size, coming.moved(tables, *look))[1]
         moment = next_moment(trigger, look[0])
-        coming = None if moment is None else expected.rows(query, look[0], moment)
-        if coming is not None and moment is not None:
-            both = MaintenanceSize((pending.rows or 0) + round(coming), pending.bytes)
-            moved = {*pending.moved, *expected.moved(query, look[0], moment)}
+        rows = None if moment is None else coming.rows(tables, look[0], moment)
+        if rows is not None and moment is not None:
+            both = MaintenanceSize((pending.rows or 0) + round(rows), pending.bytes)
+            moved = {*pending.moved, *coming.moved(tables, look[0], moment)}
             more = max(0.0, _seconds(runs, both, moved)[1] - cost)
     longest = max((run.elapsed_ms for run in runs if run.kind is RunKind.MAINTAIN), default=0.0)
     return Costs(cost if pending.is_some else 0.0, more, each_look, longest / 1000, is_known)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.forecast import Forecast, History, chance, effective_times, forecast, rate
+from impctl.forecast import Forecast, History, effective_times, forecast, rate
 from impctl.service.context import Context, Texts, known_histories
 from impctl.service.results import NextChange
-from impctl.types import QueryName, TableName
+from impctl.types import TableName
 
 if TYPE_CHECKING:
     from impctl.store.records import StoreReader
@@ -120,7 +121,7 @@ def expected_of(kind: ChangeKind, now: float) -> Expected:
         deletes[name] = sum(deleted for _, deleted in known) / rows if rows else 0.0
     days = min(int(kind.days), _STRETCHES)
     daily = _counts([change.at for change in kind.changes], now, DAY, days)
-    within_a_day = chance(daily > 0, 0, 7).value
+    within_a_day = rate((daily > 0).astype(np.float64), 7)
     return Expected(kind.tables, _per_day(kind, now), means, deletes, within_a_day)
 
 
@@ -195,81 +196,9 @@ _LOOKED_AT = 4
 """Number of most frequent kinds that are forecast."""
 
 
-class Forecasts(Struct, frozen=True):
-    """Cached forecasts: queries share tables, and so histories."""
-
-    _known: dict[tuple[tuple[float, ...], tuple[float, ...]], Forecast | None] = field(
-        default_factory=dict
-    )
-
-    def of(self, values: Sequence[float], times: Sequence[float]) -> Forecast | None:
-        key = (tuple(values), tuple(times))
-        if key not in self._known:
-            self._known[key] = forecast(values, times)
-        return self._known[key]
-
-
-class _Coming(Struct, frozen=True):
-    """When a kind comes, in seconds from now on."""
-
-    kind: ChangeKind
-    gap: Forecast
-    since: float
-
-    @property
-    def order(self) -> tuple[bool, float]:
-        """The earliest expected first; of overdue ones, the one seen last."""
-        is_late = self.since > _PATIENCE * self.gap.high
-        return is_late, self.since if is_late else self.gap.value - self.since
-
-
-def next_change(kinds: Iterable[ChangeKind], now: float, forecasts: Forecasts) -> NextChange:
-    """The kind that is expected first."""
-    known = sorted(kinds, key=lambda kind: (-len(kind.changes), sorted(kind.tables)))
-    coming = []
-    for kind in known[:_LOOKED_AT]:
-        if len(kind.changes) < NEEDED:
-            continue
-        gap = _forecast(kind.changes, forecasts, _gap)
-        if gap is not None:
-            coming.append(_Coming(kind, gap, now - kind.changes[-1].at))
-    if not coming:
-        count = sum(len(kind.changes) for kind in known)
-        some = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
-        same = " of the same tables" if count >= NEEDED else ""
-        return NextChange(unknown=f"{some} known, a forecast needs {NEEDED}{same}")
-    first = min(coming, key=lambda kind_change: kind_change.order)
-    rows = _forecast(first.kind.changes, forecasts, lambda _, change: change.rows)
-    return NextChange(
-        tables=tuple(sorted(first.kind.tables)),
-        in_s=max(0.0, first.gap.value - first.since),
-        in_s_low=max(0.0, first.gap.low - first.since),
-        in_s_high=max(0.0, first.gap.high - first.since),
-        rows=None if rows is None else rows.value,
-        rows_low=None if rows is None else rows.low,
-        rows_high=None if rows is None else rows.high,
-        by=first.gap.by,
-        rows_by=None if rows is None else rows.by,
-    )
-
-
 def _gap(before: GroupedCommits, change: GroupedCommits) -> float | None:
     """The time from one change to the next; None across a gap in the log."""
     return None if change.is_after_gap else change.at - before.at
-
-
-def _forecast(
-    changes: Sequence[GroupedCommits],
-    forecasts: Forecasts,
-    value: Callable[[GroupedCommits, GroupedCommits], float | None],
-) -> Forecast | None:
-    values, times = [], []
-    for before, change in pairwise(changes):
-        number = value(before, change)
-        if number is not None:
-            values.append(float(number))
-            times.append(before.at)
-    return forecasts.of(values, [*times, changes[-1].at])
 
 
 # Expectations of the file and of histories. Law: the file holds until a table has `TAKES_OVER`
@@ -277,6 +206,8 @@ def _forecast(
 # change; nor is one outside the period of its expectations, except for the rate of what never came.
 # Tables with the same pauses are loaded together: one run processes them.
 
+_RATHER = 0.5
+"""Expected changes of a kind, from which on it probably comes."""
 TAKES_OVER = 20
 """Commits after which a table's log overrides the file."""
 BY_THE_FILE = "the workload file"
@@ -290,26 +221,47 @@ class Expectations(Struct, frozen=True, dict=True):
     histories: Mapping[TableName, History]
     now: float
     together: float | None = None
-    _forecasts: Forecasts = field(default_factory=Forecasts)
     _kinds: dict[Tables, list[ChangeKind]] = field(default_factory=dict)
+    _expected: dict[Tables, tuple[Expected, ...]] = field(default_factory=dict)
+    _forecasts: dict[tuple[tuple[float, ...], ...], Forecast | None] = field(default_factory=dict)
 
     def expected(self, tables: Iterable[TableName]) -> tuple[Expected, ...]:
         """The kinds of change of a query over these tables, the most frequent first."""
         names = frozenset(tables)
-        result = [expected_of(kind, self.now) for kind in self._kinds_of(names)]
-        result += self._by_the_file(sorted(names & self._declared.keys()))
-        result += [
-            expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
-            for name in sorted(names & self._ended)
-        ]
-        return tuple(sorted(result, key=lambda kind: (-kind.per_day, sorted(kind.tables))))
+        if names not in self._expected:
+            result = [expected_of(kind, self.now) for kind in self._kinds_of(names)]
+            result += self._by_the_file(sorted(names & self._declared.keys()))
+            result += [
+                expected_of(ChangeKind(frozenset([name]), self._days(name)), self.now)
+                for name in sorted(names & self._ended)
+            ]
+            result.sort(key=lambda kind: (-kind.per_day, sorted(kind.tables)))
+            self._expected[names] = tuple(result)
+        return self._expected[names]
+
+    def rows(self, tables: Iterable[TableName], since: float, until: float) -> float | None:
+        """Rows expected to change in these tables between two times, in the mean over all kinds of
+        change that came and have counted rows; None without any."""
+        sums = []
+        for kind in self.expected(tables):
+            counts = [count for count in kind.rows.values() if count is not None]
+            if len(counts) == len(kind.rows):
+                sums.append(kind.per_day * sum(counts))
+        return sum(sums) * max(0.0, until - since) / DAY if sums else None
+
+    def moved(self, tables: Iterable[TableName], since: float, until: float) -> Tables:
+        """The tables of all probable kinds of change, which a run then carries on; else of the
+        first."""
+        days, kinds = max(0.0, until - since) / DAY, self.expected(tables)
+        likely = [kind for kind in kinds if kind.per_day * days >= _RATHER]
+        return frozenset().union(*(kind.tables for kind in likely or kinds[:1]))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """The first of them to come."""
         names = frozenset(tables)
         if names and all(self.specs[name].never_changes for name in names if name in self.specs):
             return NextChange(unknown="the workload file declares that its tables never change")
-        by_log = next_change(self._kinds_of(names), self.now, self._forecasts)
+        by_log = self._next_by_the_log(self._kinds_of(names))
         declared = [self._next_by_the_file(name) for name in sorted(names & self._declared.keys())]
         known = [change for change in (by_log, *declared) if change.in_s is not None]
         return min(known, key=lambda change: change.in_s or 0.0) if known else by_log
@@ -384,6 +336,53 @@ class Expectations(Struct, frozen=True, dict=True):
             min(1.0, per_day),
         )
 
+    def _next_by_the_log(self, kinds: Iterable[ChangeKind]) -> NextChange:
+        known = sorted(kinds, key=lambda kind: (-len(kind.changes), sorted(kind.tables)))
+        coming = []
+        for kind in known[:_LOOKED_AT]:
+            gap = None if len(kind.changes) < NEEDED else self._forecast(kind.changes, _gap)
+            if gap is not None:
+                since = self.now - kind.changes[-1].at
+                is_late = since > _PATIENCE * gap.high
+                # The earliest expected first; of overdue ones, the one seen last.
+                order = (is_late, since if is_late else gap.value - since)
+                coming.append((order, kind, gap, since))
+        if not coming:
+            count = sum(len(kind.changes) for kind in known)
+            some = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
+            same = " of the same tables" if count >= NEEDED else ""
+            return NextChange(unknown=f"{some} known, a forecast needs {NEEDED}{same}")
+        _, first, gap, since = min(coming, key=itemgetter(0))
+        rows = self._forecast(first.changes, lambda _, change: change.rows)
+        return NextChange(
+            tables=tuple(sorted(first.tables)),
+            in_s=max(0.0, gap.value - since),
+            in_s_low=max(0.0, gap.low - since),
+            in_s_high=max(0.0, gap.high - since),
+            rows=None if rows is None else rows.value,
+            rows_low=None if rows is None else rows.low,
+            rows_high=None if rows is None else rows.high,
+            by=gap.by,
+            rows_by=None if rows is None else rows.by,
+        )
+
+    def _forecast(
+        self,
+        changes: Sequence[GroupedCommits],
+        value: Callable[[GroupedCommits, GroupedCommits], float | None],
+    ) -> Forecast | None:
+        """Cached, as queries share tables, and so histories."""
+        values, times = [], []
+        for before, change in pairwise(changes):
+            number = value(before, change)
+            if number is not None:
+                values.append(float(number))
+                times.append(before.at)
+        key = (tuple(values), (*times, changes[-1].at))
+        if key not in self._forecasts:
+            self._forecasts[key] = forecast(*key)
+        return self._forecasts[key]
+
     def _next_by_the_file(self, table: TableName) -> NextChange:
         first = min(self._declared[table], key=lambda coming: coming.every or 0.0)
         assert first.every is not None
@@ -417,48 +416,3 @@ def expectations(
 
 _NOTHING = History("", -1, None)
 """History of a table whose commits nobody read."""
-
-# Expected changed rows. Law: the mean over all kinds of change; read lazily. A kind that never
-# came, or has no counted rows, adds none. Implements `due.costs.ExpectedRows`.
-
-_RATHER = 0.5
-"""Expected changes of a kind, from which on it probably comes."""
-
-
-class ExpectedTableRows:
-    """Of queries by the tables that they were captured from, at `now` (seconds since 1970)."""
-
-    def __init__(
-        self,
-        ctx: Context,
-        store: StoreReader | None,
-        tables: Mapping[QueryName, Collection[TableName]],
-        now: float,
-    ) -> None:
-        self._ctx, self._store, self._tables, self._now = ctx, store, tables, now
-        self._per_day: dict[QueryName, float | None] = {}
-
-    def rows(self, query: QueryName, since: float, until: float) -> float | None:
-        """Rows expected to change between two times; None if unknown."""
-        if query not in self._per_day:
-            sums = []
-            for kind in self._expectations.expected(self._tables.get(query, ())):
-                counts = [count for count in kind.rows.values() if count is not None]
-                if len(counts) == len(kind.rows):
-                    sums.append(kind.per_day * sum(counts))
-            self._per_day[query] = sum(sums) if sums else None
-        per_day = self._per_day[query]
-        return None if per_day is None else per_day * max(0.0, until - since) / DAY
-
-    def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
-        """The tables of all probable kinds of change, which a run then carries on; else of the
-        first."""
-        days = max(0.0, until - since) / DAY
-        kinds = self._expectations.expected(self._tables.get(query, ()))
-        likely = [kind for kind in kinds if kind.per_day * days >= _RATHER]
-        return frozenset().union(*(kind.tables for kind in likely or kinds[:1]))
-
-    @cached_property
-    def _expectations(self) -> Expectations:
-        names = {name for tables in self._tables.values() for name in tables}
-        return expectations(self._ctx, self._store, sorted(names), now=self._now)

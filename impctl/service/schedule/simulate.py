@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from itertools import accumulate, groupby
-from math import ceil, floor, inf
+from itertools import accumulate, pairwise
+from math import ceil, inf
 from operator import itemgetter
 
 from msgspec import Struct, field
@@ -25,14 +25,13 @@ from impctl.service.context import Context, known_histories
 from impctl.service.cost_model import MaintenanceSize, recorded
 from impctl.service.expiry import has_expiry
 from impctl.service.results import Outcome, RecordedRuns, SimulatedSetting, SimulateResult
-from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
     OPENING_FIRST_S,
     OPENING_S,
     UNKNOWN_S,
     Costs,
     Due,
-    Pace,
     PendingChange,
     PendingChanges,
     Waiting,
@@ -72,12 +71,8 @@ def simulate(
     store = ctx.reading_store()
     specs, warnings = _captured(ctx, store, queries)
     assert store is not None, "what was captured is in a store"
-    tables: dict[QueryName, tuple[TableName, ...]] = {}
-    for spec in specs:
-        stored = store.load(spec.name)
-        assert stored is not None, "it was captured"
-        tables[spec.name] = tuple(stored.versions)
-    names = sorted({name for versions in tables.values() for name in versions})
+    stored = [store.load(spec.name) for spec in specs]
+    names = sorted({name for query in stored if query is not None for name in query.versions})
     now = now_of(ctx)
     since = None if request.since is None else now - request.since
     replay = replay_of_store(ctx, store, names, since, now)
@@ -94,13 +89,13 @@ def simulate(
         )
     if has_expiry(ctx.workload.tables[name] for name in names):
         warnings.append(_NO_EXPIRY)
-    model = Model(ctx, store, specs, tables, replay, request.look)
+    model = Model(ctx, store, specs, replay, request.look)
     figures = []
     for number, setting in enumerate(settings, start=1):
         ctx.reporter.step(f"replaying {setting.name}", number, len(settings))
         figures.append(model.run(setting))
     result = SimulateResult(
-        source=replay.source,
+        source="the histories of the tables",
         since=datetime.fromtimestamp(replay.since, UTC),
         until=datetime.fromtimestamp(replay.until, UTC),
         look_s=request.look,
@@ -163,41 +158,20 @@ def _recorded(
     )
 
 
-class ReplayedCommits(Struct, frozen=True):
-    """The commits of one table: `times` ascending, `rows` and `bytes` of all before each, and of
-    all. `guessed` counts those whose rows are not in the log."""
-
-    times: Sequence[float]
-    rows: Sequence[int]
-    bytes: Sequence[int]
-    guessed: int = 0
-
-    def __len__(self) -> int:
-        return len(self.times)
-
-    def until(self, moment: float) -> int:
-        return bisect_right(self.times, moment)
-
-    def next_after(self, moment: float) -> float | None:
-        result = bisect_right(self.times, moment)
-        return self.times[result] if result < len(self.times) else None
-
-
 # Commits to replay. Law: per table in order of their times (seconds since 1970, never decreasing),
 # none after the end of the replay. Rows that a log does not count are estimated by the commit's
 # bytes, like the table's other commits, and counted (`guessed`).
 
 
 class Replay(Struct, frozen=True):
-    """A replay from `since` to `until`; `source` is for people, `histories` for the choice of
-    state."""
+    """A replay from `since` to `until`: the commits of each table, and its history in that time,
+    for the choice of state."""
 
     since: float
     until: float
-    commits: Mapping[TableName, ReplayedCommits]
+    commits: Mapping[TableName, Sequence[PendingChange]]
     histories: Mapping[TableName, History]
-    source: str
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -205,19 +179,28 @@ class Replay(Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        return sum(commits.rows[-1] for commits in self.commits.values())
+        return sum(commit.rows or 0 for commits in self.commits.values() for commit in commits)
+
+    @property
+    def guessed(self) -> int:
+        """How many commits have no number of rows in the log."""
+        arrivals = [commit for history in self.histories.values() for commit in history.arrivals]
+        return sum(
+            commit.rows is None and (commit.at is None or commit.at <= self.until)
+            for commit in arrivals
+        )
 
 
-def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
+def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Sequence[PendingChange]:
     """The commits of a table from `since` to `until`."""
     known = [arrival for arrival in arrivals if arrival.at is None or arrival.at <= until]
     times = effective_times(known, until)
-    first = bisect_left(times, since)
-    replayed = known[first : bisect_right(times, until)]
     sizes = [(commit.rows, commit.bytes) for commit in known if commit.rows is not None]
     all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
-    def guess(commit: Arrival) -> int:
+    def rows_of(commit: Arrival) -> int:
+        if commit.rows is not None:
+            return commit.rows
         # By the rows per byte of commits that tell both.
         if not sizes:
             return ROWS_UNKNOWN
@@ -225,38 +208,15 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Repla
             return max(1, round(all_rows / len(sizes)))
         return max(1, round(commit.bytes * all_rows / all_bytes))
 
-    rows = [guess(commit) if commit.rows is None else commit.rows for commit in replayed]
-    return ReplayedCommits(
-        times[first : first + len(replayed)],
-        [0, *accumulate(rows)],
-        [0, *accumulate(commit.bytes for commit in replayed)],
-        sum(commit.rows is None for commit in replayed),
-    )
-
-
-def merged(of: Mapping[TableName, ReplayedCommits]) -> ReplayedCommits:
-    """The commits of several tables in the order of their times, then of the tables' names."""
-    commits = sorted(
-        (
-            moment,
-            name,
-            commits_of_table.rows[number + 1] - commits_of_table.rows[number],
-            commits_of_table.bytes[number + 1] - commits_of_table.bytes[number],
-        )
-        for name, commits_of_table in of.items()
-        for number, moment in enumerate(commits_of_table.times)
-    )
-    return ReplayedCommits(
-        [moment for moment, _, _, _ in commits],
-        [0, *accumulate(rows for _, _, rows, _ in commits)],
-        [0, *accumulate(size for _, _, _, size in commits)],
-    )
+    return [
+        PendingChange(moment, rows_of(commit), commit.bytes)
+        for moment, commit in zip(times, known, strict=True)
+        if since <= moment <= until
+    ]
 
 
 # Law: reads logs only. Replays no period in which commits of a table are known to be missing; a
 # period shorter than requested is reported.
-
-BY_STORE = "the histories of the tables"
 
 
 def replay_of_store(
@@ -280,7 +240,7 @@ def replay_of_store(
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
     result = {name: commits_of(past.arrivals, begin, now) for name, past in histories.items()}
     replayed = {name: _replayed(past, begin, now) for name, past in histories.items()}
-    return Replay(begin, now, result, replayed, BY_STORE, tuple(warnings))
+    return Replay(begin, now, result, replayed, tuple(warnings))
 
 
 def _replayed(history: History, since: float, until: float) -> History:
@@ -458,13 +418,11 @@ class QueryLines(Struct, dict=True):
 
     def most_ms(self, rows: float, size: float) -> float:
         """No less than that for any tables."""
-        return max([line.at(rows, size) for line in self._known], default=0.0)
+        return max(self.ms(tables, rows, size) or 0.0 for tables in self._table_sets)
 
     @cached_property
-    def _known(self) -> Sequence[_CostLine]:
-        table_sets = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-        lines = [_line(self.runs, self.by, tables) for tables in table_sets]
-        return [line for line in lines if line is not None]
+    def _table_sets(self) -> Collection[Tables]:
+        return {frozenset(run.moved) for run in self.runs} | {_OTHERS}
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
@@ -679,33 +637,6 @@ def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) ->
     return tuple(sum(column) for column in zip(*parts, strict=True))
 
 
-class MostPriced(Struct, frozen=True):
-    """Upper bounds of a step by its most rows, ascending: milliseconds, and those above now."""
-
-    rows: tuple[float, ...]
-    ms: tuple[float, ...]
-    more_ms: tuple[float, ...]
-
-    @classmethod
-    def of(cls, prices: Iterable[Price]) -> MostPriced:
-        """Over all kinds of change, as if all of them came together."""
-        known = list(prices)
-        rows = sorted({rows for price in known for rows in price.rows})
-        ms, more = [0.0] * (len(rows) + 1), [0.0] * (len(rows) + 1)
-        for price in known:
-            for index, size in enumerate([*rows, inf]):
-                # The first size that is no smaller, since prices lie on lines.
-                last = min(len(price.rows) - 1, bisect_left(price.rows, size))
-                ms[index] += max(price.ms[: last + 1])
-                more[index] += max(0.0, *price.more_ms[: last + 1])
-        return cls(tuple(rows), tuple(ms), tuple(more))
-
-    def at(self, rows: float) -> tuple[float, float]:
-        """The bounds for at most so many rows."""
-        index = bisect_left(self.rows, rows)
-        return self.ms[index], self.more_ms[index]
-
-
 def _at(price: Price, rows: float) -> tuple[float, float, float]:
     """Linear interpolation between the sizes, constant beyond them."""
     index = bisect_left(price.rows, rows)
@@ -727,7 +658,7 @@ class Step(Struct, frozen=True):
     reads: float
 
 
-class StepCosts(Struct, frozen=True, dict=True):
+class StepCosts(Struct, frozen=True):
     """Step costs of one query in one setting: by recorded runs, under the present state, plus what
     the choice of state adds, and never less than that choice estimates."""
 
@@ -747,20 +678,21 @@ class StepCosts(Struct, frozen=True, dict=True):
             result = self._known[key] = Step(seconds, reads)
         return result
 
-    @cached_property
-    def _most_priced(self) -> MostPriced:
-        return MostPriced.of(self.prices.values())
-
-    @cached_property
+    @property
     def is_known(self) -> bool:
         return self.lines.by is CostsBy.RUNS
 
     def most(self, rows: float, size: float) -> float:
-        """No less than any step takes over at most so much."""
-        ms, more = self._most_priced.at(rows)
-        known = self.lines.most_ms(rows, size)
+        """No less than the seconds of any step over at most so much, as if changes of all kinds
+        came together."""
+        ms = more = 0.0
+        for price in self.prices.values():
+            # The first size that is no smaller counts, since prices lie on lines.
+            count = bisect_left(price.rows, rows) + 1
+            ms += max(price.ms[:count])
+            more += max(0.0, *price.more_ms[:count])
         least = UNKNOWN_S * 1000 if self.lines.by is CostsBy.PRIORS else 0.0
-        return max(known + more, ms, least) / 1000
+        return max(self.lines.most_ms(rows, size) + more, ms, least) / 1000
 
 
 # Law: settings are independent; equal commits, runs and settings give equal figures.
@@ -774,7 +706,6 @@ class Model:
         ctx: Context,
         store: StoreReader,
         specs: Sequence[QuerySpec],
-        tables: Mapping[QueryName, Sequence[TableName]],
         replay: Replay,
         look: float,
         noise: Callable[[], Callable[[], float]] = lambda: lambda: 1.0,
@@ -783,19 +714,19 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(ctx, store, specs, replay)
-        stored_queries = {spec.name: store.load(spec.name) for spec in specs}
-        self._lines = {
-            name: lines_of(() if stored is None else recorded(store, stored))
-            for name, stored in stored_queries.items()
-        }
+        self._lines: dict[QueryName, QueryLines] = {}
+        self._streams: dict[QueryName, CommitStream] = {}
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], RunTotals] = {}
         """By what decides a run; settings may be equivalent."""
-        commits = replay.commits
-        queries = {
-            names: CommitStream.made({name: commits[name] for name in sorted(names)})
-            for names in {frozenset(result) for result in tables.values()}
-        }
-        self._streams = {query: queries[frozenset(names)] for query, names in tables.items()}
+        streams: dict[Tables, CommitStream] = {}
+        for spec in specs:
+            stored = store.load(spec.name)
+            assert stored is not None, "it was captured"
+            names = frozenset(stored.versions)
+            if names not in streams:
+                streams[names] = CommitStream.of({name: replay.commits[name] for name in names})
+            self._streams[spec.name] = streams[names]
+            self._lines[spec.name] = lines_of(recorded(store, stored))
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
@@ -803,7 +734,7 @@ class Model:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        guessed = sum(commits.guessed for commits in self.replay.commits.values())
+        guessed = self.replay.guessed
         rough = (
             f"the log has no row count for {guessed:,} commits, so their rows are estimated "
             "from bytes"
@@ -845,7 +776,7 @@ class Model:
         costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
         span = self.replay.until - self.replay.since
         result = ReplayedQuery(
-            spec.name, trigger, stream, costs, stream.all.rows[-1] / span if span > 0 else 0.0
+            spec.name, trigger, stream, costs, stream.rows[-1] / span if span > 0 else 0.0
         )
         if since > self.replay.since:
             result.pin(since)
@@ -856,42 +787,50 @@ class Model:
 # distinguishes are summed.
 
 
-class PendingAmount(Struct, frozen=True):
-    """Successive commits: the time of the first, their tables, rows and bytes."""
-
-    oldest: float
-    moved: frozenset[TableName]
-    rows: int
-    bytes: int
-
-
 class CommitStream(Struct):
-    """The commits of a query's tables in one order, and the table of each."""
+    """The commits of a query's tables by time, then by table: times ascending, the table of each,
+    and `rows` and `bytes` of all before each, and of all."""
 
-    all: ReplayedCommits
+    times: Sequence[float]
     tables: Sequence[TableName]
-    _last_key: tuple[int, float] = (-1, 0.0)
-    _last: PendingAmount | None = None
+    rows: Sequence[int]
+    bytes: Sequence[int]
+    _asked: tuple[int, ...] = ()
+    _answer: PendingChanges | None = None
 
     @classmethod
-    def made(cls, of: Mapping[TableName, ReplayedCommits]) -> CommitStream:
-        ordered = sorted((moment, name) for name, commits in of.items() for moment in commits.times)
-        return cls(merged(of), [name for _, name in ordered])
+    def of(cls, commits: Mapping[TableName, Sequence[PendingChange]]) -> CommitStream:
+        ordered = sorted(
+            ((change.at, name, change) for name in commits for change in commits[name]),
+            key=itemgetter(0, 1),
+        )
+        return cls(
+            [moment for moment, _, _ in ordered],
+            [name for _, name, _ in ordered],
+            [0, *accumulate(change.rows or 0 for _, _, change in ordered)],
+            [0, *accumulate(change.bytes for _, _, change in ordered)],
+        )
 
-    def pending(self, known: int, now: float) -> PendingAmount | None:
-        """What came by now after the first `known` commits; None without any."""
+    def until(self, moment: float) -> int:
+        return bisect_right(self.times, moment)
+
+    def amount(self, first: int, until: int) -> tuple[int, int]:
+        """Rows and bytes of the commits from one number to another."""
+        return self.rows[until] - self.rows[first], self.bytes[until] - self.bytes[first]
+
+    def between(self, first: int, enough: int, until: int) -> PendingChanges:
+        """The commits from one number to another; those from `enough` on count apart."""
         # Queries of one run ask the same, one after the other.
-        if self._last_key != (known, now):
-            self._last_key, self._last = (known, now), None
-            commits, last = self.all, self.all.until(now)
-            if last > known:
-                self._last = PendingAmount(
-                    commits.times[known],
-                    frozenset(self.tables[known:last]),
-                    commits.rows[last] - commits.rows[known],
-                    commits.bytes[last] - commits.bytes[known],
-                )
-        return self._last
+        if self._answer is None or self._asked != (first, enough, until):
+            parts = [first, enough, until] if first < enough < until else [first, until]
+            changes = tuple(
+                PendingChange(self.times[begin], *self.amount(begin, end))
+                for begin, end in pairwise(parts)
+            )
+            moved = frozenset(self.tables[first:until])
+            self._asked = (first, enough, until)
+            self._answer = PendingChanges(changes, None, changes[0].at, first, moved)
+        return self._answer
 
 
 class ReplayedQuery(Struct):
@@ -904,10 +843,16 @@ class ReplayedQuery(Struct):
     rows_per_s: float = 0.0
     seen: int = 0
     last: float | None = None
+    step: Step | None = None
+    """The step over what was pending at the last question."""
+    _until: int = 0
+    _pending: PendingChanges | None = None
+    """What the first `_until` commits have above the sketch."""
+    _due_times: tuple[float, float] | None = None
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timetable may start it by itself: not if only its use or a point may."""
+        """Whether the scheduler may start it by itself: not if only its use or a point may."""
         trigger = self.trigger
         bounds = (trigger.rows, trigger.fresh_within, trigger.ready_within)
         return self.is_on_clock or any(bound is not None for bound in bounds)
@@ -916,72 +861,85 @@ class ReplayedQuery(Struct):
     def is_on_clock(self) -> bool:
         return self.trigger.every is not None or self.trigger.cron is not None
 
-    def oldest(self, now: float) -> float | None:
-        times = self.stream.all.times
-        return times[self.seen] if self.seen < len(times) and times[self.seen] <= now else None
+    def next_after(self, now: float) -> float:
+        """The time of the next commit; infinite without one."""
+        number = self.stream.until(now)
+        return self.stream.times[number] if number < len(self.stream.times) else inf
 
-    def next_after(self, now: float) -> float | None:
-        return self.stream.all.next_after(now)
-
-    def pending(self, now: float) -> PendingAmount | None:
+    def pending(self, now: float) -> PendingChanges | None:
         """What its sketch lacks of what came; None if nothing."""
-        return self.stream.pending(self.seen, now)
+        until = self.stream.until(now)
+        if until != self._until:
+            # The change that reaches the trigger's rows counts apart.
+            self._pending = self.stream.between(self.seen, self._enough(), until)
+            self._until = until
+            self.step = self._step()
+        return self._pending
 
-    def step(self, amount: PendingAmount, more_rows: float = 0.0) -> Step:
-        return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
+    def _step(self, coming: float = 0.0) -> Step:
+        """The step over what is pending, and so many rows more."""
+        assert self._pending is not None
+        rows, size = self.stream.amount(self.seen, self._until)
+        return self.costs.step(self._pending.moved, rows + coming, size)
 
-    def most(self, until: float, now: float) -> float:
-        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
-        commits = self.stream.all
-        last = commits.until(until)
-        if last == self.seen:
-            return 0.0
-        rows = commits.rows[last] - commits.rows[self.seen]
-        ready = self.trigger.ready_within is not None
-        coming = self.rows_per_s * max(0.0, until - now) if ready else 0.0
-        return self.costs.most(rows + coming, commits.bytes[last] - commits.bytes[self.seen])
+    def _enough(self) -> int:
+        """The number of the commit that reaches the trigger's rows; that of none without it."""
+        wanted, rows = self.trigger.rows, self.stream.rows
+        if wanted is None:
+            return len(self.stream.times)
+        return bisect_left(rows, rows[self.seen] + wanted) - 1
 
     def pin(self, moment: float) -> None:
         """Bring its sketch to what came by then."""
-        self.seen, self.last = self.stream.all.until(moment), moment
+        self.seen = self._until = self.stream.until(moment)
+        self.last, self._pending, self.step, self._due_times = moment, None, None, None
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
-        result = self.pending(now)
-        if result is None:
+        pending = self.pending(now)
+        if pending is None:
             if not self.is_on_clock:
                 return None
             return Waiting(self.name, self.trigger, PendingChanges(), Costs(0.0), self.last)
-        cost = self.step(result).seconds
-        more = 0.0
+        assert self.step is not None
+        cost, more = self.step.seconds, 0.0
         if self.trigger.ready_within is not None:
-            # The rows that usually come until the next moment.
-            moment = next_moment(self.trigger, result.oldest)
-            coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-            more = max(0.0, self.step(result, coming).seconds - cost)
+            more = max(0.0, self._step(self._coming(now)).seconds - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        changes: tuple[PendingChange, ...] = (PendingChange(result.oldest, result.rows),)
-        enough = self.enough_at()
-        if enough is not None and enough[0] <= now:
-            # The change that reaches the trigger's rows counts apart.
-            reached_at, before = enough
-            changes = (
-                PendingChange(result.oldest, before),
-                PendingChange(reached_at, result.rows - before),
-            )
-        pending = PendingChanges(changes, None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
-    def enough_at(self) -> tuple[float, int] | None:
-        """When the trigger's rows are pending, and how many came before; None if never, or without
-        it."""
-        wanted, commits = self.trigger.rows, self.stream.all
-        if wanted is None:
-            return None
-        result = bisect_left(commits.rows, commits.rows[self.seen] + wanted)
-        if result == len(commits.rows):
-            return None
-        return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
+    def _coming(self, now: float) -> float:
+        """The rows that usually come until the next moment."""
+        moment = next_moment(self.trigger, self.stream.times[self.seen])
+        return 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
+
+    def due_times(self) -> tuple[float, float]:
+        """When the first commit that its sketch lacks makes it due: from one time on, and by the
+        end of a bound, before which a run starts."""
+        if self._due_times is None:
+            exact, bounded = [inf], [inf]
+            times, trigger, enough = self.stream.times, self.trigger, self._enough()
+            if self.seen < len(times):
+                oldest = times[self.seen]
+                moment = next_moment(trigger, oldest)
+                if moment is not None:
+                    (exact if trigger.ready_within is None else bounded).append(moment)
+                if trigger.fresh_within is not None:
+                    bounded.append(oldest + trigger.fresh_within)
+                if trigger.cheap or (trigger.ready_within and trigger.point is not None):
+                    exact.append(oldest)
+            exact += times[enough : enough + 1]
+            self._due_times = min(exact), min(bounded)
+        return self._due_times
+
+    def most(self, until: float, now: float) -> float:
+        """No less than the estimate of a step at any time until then; 0 where nothing comes."""
+        stream, last = self.stream, self.stream.until(until)
+        if last == self.seen:
+            return 0.0
+        coming = 0.0 if self.trigger.ready_within is None else self._coming(now)
+        rows, size = stream.amount(self.seen, last)
+        return self.costs.most(rows + coming, size)
 
 
 # Recorded runs beside the model of the same period. Law: counts steps that maintained, and
@@ -1005,11 +963,10 @@ def runs_in(steps: Sequence[tuple[QueryName, RunRecord]], pause: float) -> int:
     return runs
 
 
-# The loop of `service.schedule.daemon` in virtual time. Law: looks, starts and durations follow the
-# same timetable. Each run takes its estimate, except for requested noise, and pins what had come
-# when it started. Looks at which nothing can start are skipped, by a bound on what can be pending,
-# as are clock moments without work: the cost depends on runs, not on looks. Nothing sleeps or reads
-# the wall clock.
+# A scheduler in virtual time. Law: each run takes its estimate, except for requested noise, and
+# pins what had come when it started. Looks at which nothing can be new or start are skipped, as are
+# clock moments without work: the cost depends on commits and runs, not on looks. Nothing sleeps or
+# reads the wall clock.
 
 _SLACK = 1e-6
 """Rounding error of sums of seconds."""
@@ -1031,19 +988,8 @@ class RunTotals(Struct):
         return len(self.ages)
 
 
-class Idle(Struct, frozen=True):
-    """A time before which nothing starts; `is_start`: the process wakes at it."""
-
-    until: float
-    is_start: bool
-
-    def lets_sleep(self, now: float, look: float) -> bool:
-        """Whether the next look, or start, is known without asking the timetable."""
-        return self.until > now + look or (self.is_start and self.until > now)
-
-
 class VirtualRun:
-    """Queries on `commit`, which run at each look, and a timetable of the others."""
+    """Past commits, runs over them, and a clock that jumps to the next look that matters."""
 
     def __init__(
         self,
@@ -1051,197 +997,115 @@ class VirtualRun:
         look: float,
         noise: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        self._noise = noise
-        self._queries = {query.name: query for query in queries}
-        self._on_commit = [query for query in queries if query.trigger.is_on_commit]
+        self._look, self._noise, self._all = look, noise, queries
         self._timed = [query for query in queries if query.is_timed]
-        self._has_bounds_alone = all(
-            query.trigger == Trigger(fresh_within=query.trigger.fresh_within)
-            for query in self._timed
-        )
-        self._timetable = Timetable(look)
-        self._look = look
+        self._on_commit = [query for query in queries if query.trigger.is_on_commit]
+        self._queries = {query.name: query for query in (*self._on_commit, *self._timed)}
         self._opening = OPENING_FIRST_S
+        self.now = 0.0
         self.ran = RunTotals()
+        triggers = {name: query.trigger for name, query in self._queries.items()}
+        self.scheduler = Scheduler(triggers, look, lambda: self.now, self, self._work)
 
     def run(self, since: float, until: float) -> RunTotals:
         """From one time to another, looking first at `since`."""
-        now = since
-        while now < until:
-            ready = [query for query in self._on_commit if query.pending(now) is not None]
-            idle = self._idle_until(now)
-            due = [] if idle.lets_sleep(now, self._look) and not ready else self._due(now)
+        self.now = since
+        while self.now < until:
+            begun = self.now
+            ready, due = self.scheduler.due()
             if ready or due:
-                now = self._works(ready, due, now)
-                now += self._pause(now)
-            else:
-                moment = self._idle_moment(now, until)
-                now = now + self._quiet(now, idle) if moment is None else moment
-        for query in self._queries.values():
+                self.scheduler.run(ready, due)
+            ran = self.now > begun
+            self.now = self.now + self.scheduler.pause() if ran else self._next_look(until)
+        for query in self._all:
             pending = query.pending(until)
             if pending is not None:
-                self.ran.left.append(until - pending.oldest)
+                self.ran.left.append(until - pending.changes[0].at)
         return self.ran
 
-    def _due(self, now: float) -> list[Due]:
-        result = (query.waiting(now) for query in self._timed)
-        self._timetable.saw([waiting for waiting in result if waiting is not None])
-        return self._timetable.due(now)
+    def is_new(self) -> bool:
+        on_commit = (query.pending(self.now) is not None for query in self._on_commit)
+        return bool(self._timed) or any(on_commit)
 
-    def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
-        queries = [*ready, *(self._queries[start.query] for start in due)]
-        oldest, took = [], []
-        for query in queries:
+    def waiting(self) -> Sequence[Waiting]:
+        result = (query.waiting(self.now) for query in self._timed)
+        return [waiting for waiting in result if waiting is not None]
+
+    def _work(self, names: Sequence[QueryName], due: Sequence[Due]) -> FinishedRun:
+        """Take the time of a run of those of which something is pending."""
+        now, oldest, took = self.now, [], dict[QueryName, float]()
+        for query in (self._queries[name] for name in names):
             pending = query.pending(now)
-            assert pending is not None, "nothing runs without something pending"
-            step = query.step(pending)
-            oldest.append(pending.oldest)
-            took.append(step.seconds * self._noise())
-            self.ran.reads += step.reads
-            query.pin(now)
-        end = now + self._opening + sum(took)
-        self._opening = OPENING_S
-        self.ran.runs += 1
-        self.ran.work_s += sum(took)
-        self.ran.late += sum(
-            start.due_by is not None and end > start.due_by + _SLACK for start in due
-        )
-        self.ran.ages += [end - moment for moment in oldest]
-        if due:
-            opening = self._timetable.pace.opening
-            self._timetable.ran(due, end, opening + sum(took[len(ready) :]))
-        return end
+            if pending is not None:
+                assert query.step is not None
+                oldest.append(pending.changes[0].at)
+                took[query.name] = query.step.seconds * self._noise()
+                self.ran.reads += query.step.reads
+                query.pin(now)
+        if took:
+            work = sum(took.values())
+            self.now = now + self._opening + work
+            self._opening = OPENING_S
+            self.ran.runs += 1
+            self.ran.work_s += work
+            self.ran.ages += [self.now - moment for moment in oldest]
+            self.ran.late += sum(
+                query.due_by is not None and self.now > query.due_by + _SLACK for query in due
+            )
+        opening = self.scheduler.pace.opening
+        return FinishedRun(self.now, opening + sum(took[query.query] for query in due))
 
-    def _pause(self, now: float) -> float:
-        start = self._timetable.next_start(now) if self._timed else None
-        return self._look if start is None else min(self._look, max(0.0, start - now))
-
-    def _quiet(self, now: float, idle: Idle) -> float:
-        """The pause where nothing started now, over all looks at which nothing can start."""
-        if idle.until <= now + self._look:
-            is_known = idle.lets_sleep(now, self._look)
-            pause = idle.until - now if is_known else self._pause(now)
-            if pause < self._look:
-                return pause
-        event = self._event_after(now)
-        looks = []
-        if idle.until < inf:
-            looks.append(floor((idle.until - now - _SLACK) / self._look))
-        if event < inf:
-            looks.append(ceil((event - now) / self._look))
-        return self._look * max(1, min(looks)) if looks else inf
-
-    def _idle_moment(self, now: float, until: float) -> float | None:
-        """The last moment after now to which the clock alone wakes the process, of those queries of
-        which nothing is pending then; None without one. Looks go on from there. It precedes
-        anything else that may start a query, and the next commit of these."""
-        idle, first = set[Trigger](), [self._event_after(now), until]
-        for query in self._timed:
-            if not query.is_on_clock:
-                continue
-            if query.oldest(now) is None:
-                idle.add(query.trigger)
-                first.append(query.next_after(now) or inf)
-            else:
-                first.append(self._moment(query, now))
-        if not idle:
-            return None
-        end = min(*first, self._other_until(now, self._timetable.pace, min(first)))
+    def _next_look(self, until: float) -> float:
+        """After a look without a run: the next one at which a query on `commit` has something new,
+        or another may start, or the scheduler wakes at a moment of the clock from which looks go
+        on."""
+        now, look, start = self.now, self._look, self.scheduler.next_start()
+        commit = min((query.next_after(now) for query in self._on_commit), default=inf)
+        first, same = self._first_start(), self._same_until()
+        exact, bounded = self._sure_until() if same < first else (now, now)
+        end = min(commit, max(min(exact, bounded), min(same, first)), until)
         woken = []
-        for trigger in idle:
+        for trigger in {query.trigger for query in self._timed if query.is_on_clock}:
             last = last_moment(trigger, now, end)
             # From a moment on the next thing is a look, which passes over moments that come sooner.
-            if last is not None and last_moment(trigger, last - self._look, last) is None:
+            if last is not None and last_moment(trigger, last - look, last) is None:
                 woken.append(last)
-        return max(woken, default=None)
+        if woken:
+            return max(woken)
+        idle = (due.start_at for due in self.scheduler.upcoming if not due.is_pending)
+        if any(moment is not None and moment <= now for moment in idle):
+            # The moment after this one shows at the next look.
+            return now + self.scheduler.pause()
 
-    def _event_after(self, now: float) -> float:
-        coming = (query.next_after(now) for query in self._on_commit)
-        return min((moment for moment in coming if moment is not None), default=inf)
+        def look_from(moment: float) -> float:
+            return now + look * max(1, ceil((moment - now) / look)) if moment < inf else inf
 
-    def _idle_until(self, now: float) -> Idle:
-        """A time before which no timed query starts, whatever comes until then. A start is a
-        deadline less the work until it, and work is no more than all that is pending by the
-        deadline takes."""
-        pace = self._timetable.pace
-        sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
-        if sure.is_start:
-            return sure
-        moment = min((self._moment(query, now) for query in self._timed), default=inf)
-        other = self._other_until(now, pace, moment)
-        return Idle(max(sure.until, min(moment, other)), moment < other)
+        # The last look before a bound, or the first one from the other times on.
+        sure = min(look_from(exact), look_from(bounded - look - _SLACK))
+        following = min(look_from(commit), max(sure, look_from(same)))
+        return following if start is None else min(now + (start - now), following)
 
-    def _other_until(self, now: float, pace: Pace, moment: float) -> float:
-        """A time before which only a clock's moment starts any; beyond `moment` it need not be
-        tight."""
-        other = inf
-        bounds: set[float] = set()
-        for query in self._timed:
-            other = min(other, *self._other_starts(query, now), inf)
-            bounds.update(self._deadlines(query, now))
-        in_order = sorted(bounds)
-        longest = self._most_work(in_order[-1], now, pace) if in_order else 0.0
-        for deadline in in_order:
-            if deadline - longest - self._look >= min(moment, other):
-                break
-            other = min(other, deadline - self._most_work(deadline, now, pace) - self._look)
-        return other
+    def _first_start(self) -> float:
+        """The first start of what is pending, if nothing else comes."""
+        pending = (due.start_at for due in self.scheduler.upcoming if due.is_pending)
+        return min((start for start in pending if start is not None), default=inf)
 
-    def _most_work(self, until: float, now: float, pace: Pace) -> float:
-        most = sum(query.most(until, now) for query in self._timed)
-        return pace.margin * (pace.opening + most)
+    def _same_until(self) -> float:
+        """A time until which no start changes: the next commit, but now, where rows are expected
+        until a moment."""
+        if any(q.trigger.ready_within and q.pending(self.now) is not None for q in self._timed):
+            return self.now
+        return min((query.next_after(self.now) for query in self._timed), default=inf)
 
-    def _first_start(self, now: float, pace: Pace) -> Idle:
-        """The first start of what is pending, to the last digit that of the timetable; where
-        something comes before it, when that comes. For queries whose triggers are bounds alone."""
-        work, coming = [], inf
-        for query in self._timed:
-            assert query.trigger.fresh_within is not None
-            result, following = query.pending(now), query.next_after(now)
-            if following is not None:
-                coming = min(coming, following)
-            if result is not None:
-                deadline = result.oldest + query.trigger.fresh_within
-                work.append((deadline, query.step(result).seconds))
-        start, sums = inf, 0.0
-        for deadline, same in groupby(sorted(work), key=itemgetter(0)):
-            for _, seconds in same:
-                sums += seconds
-            start = min(start, deadline - pace.margin * (pace.opening + sums) - self._look)
-        return Idle(min(start, coming), is_start=start < coming)
-
-    def _moment(self, query: ReplayedQuery, now: float) -> float:
-        """The next moment of its clock; it wakes the process even if nothing is pending."""
-        if not query.is_on_clock:
-            return inf
-        pending = query.pending(now)
-        moment = next_moment(query.trigger, now if pending is None else pending.oldest)
-        return inf if moment is None else moment
-
-    def _deadlines(self, query: ReplayedQuery, now: float) -> Iterator[float]:
-        """Ends of bounds of what is pending, or comes next."""
-        trigger = query.trigger
-        if trigger.fresh_within is None and trigger.ready_within is None:
-            return
-        pending = query.pending(now)
-        oldest = query.next_after(now) if pending is None else pending.oldest
-        if oldest is None:
-            return
-        if trigger.fresh_within is not None:
-            yield oldest + trigger.fresh_within
-        if trigger.ready_within is not None:
-            moment = next_moment(trigger, oldest)
-            if moment is not None:
-                yield moment
-
-    def _other_starts(self, query: ReplayedQuery, now: float) -> Iterator[float]:
-        """When something else may start it: enough rows, idle time, a point far ahead."""
-        trigger = query.trigger
-        if trigger.rows is not None:
-            enough = query.enough_at()
-            if enough is not None:
-                yield enough[0]
-        is_ahead_of_point = trigger.ready_within is not None and trigger.point is not None
-        if trigger.cheap or is_ahead_of_point:
-            is_some = query.pending(now) is not None
-            yield now if is_some else query.next_after(now) or inf
+    def _sure_until(self) -> tuple[float, float]:
+        """Times before which none starts that is not on `commit`, whatever comes until then: the
+        first from which on any is due, and the first end of a bound, less the most that all work
+        until then can take."""
+        due_times = [query.due_times() for query in self._timed]
+        exact = min((time for time, _ in due_times), default=inf)
+        bounded = min((time for _, time in due_times), default=inf)
+        if bounded == inf:
+            return exact, inf
+        pace, due = self.scheduler.pace, min(exact, bounded)
+        most = sum(query.most(due, self.now) for query in self._timed)
+        return exact, bounded - pace.margin * (pace.opening + most) - self._look

@@ -841,7 +841,7 @@ def test_each_run_records_its_operators_and_its_reads(cli_of_two: Cli) -> None:
         moved = pending_of(ctx, spec, held, 4e9, CommitLog()).moved
     cli_of_two.good("maintain")
     latest, *_ = costs_in(cli_of_two.folder)
-    assert latest.moved == moved == ("t", "u")
+    assert latest.moved == tuple(sorted(moved)) == ("t", "u")
     names = ["aggregate0", "join0.left", "join0.right"]
     assert [one.side for one in latest.parts.reads] == names
     for one in latest.parts.reads:

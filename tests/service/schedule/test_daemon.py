@@ -393,7 +393,7 @@ def process(cli: Cli) -> Iterator[_Following]:
 
 def work(process: _Following) -> list[str]:
     """One turn of the loop; the queries that a run took."""
-    ready, due = process.due()
+    ready, due = process.scheduler.due()
     if not ready and not due:
         return []
     process.run(ready, due, lambda outcome, run: None)
@@ -417,7 +417,7 @@ def test_each_by_its_trigger(process: _Following, table: str) -> None:
 @pytest.mark.slow
 def test_commits_between_a_look_and_its_run_are_new(process: _Following, table: str) -> None:
     append_rows(table, 1)
-    ready, due = process.due()
+    ready, due = process.scheduler.due()
     assert (ready, due) == (["q"], [])
     append_rows(table, 2)
     process.run(ready, due, lambda outcome, run: None)
@@ -431,7 +431,7 @@ def failing_look(process: _Following, monkeypatch: MonkeyPatch) -> Any:
     @contextmanager
     def failing() -> Iterator[None]:
         with monkeypatch.context() as patch:
-            patch.setattr(process.followed, "look", lambda ctx: False)
+            patch.setattr(process, "_waiting_at", lambda ctx: None)
             yield
 
     return failing
@@ -441,7 +441,7 @@ def failing_look(process: _Following, monkeypatch: MonkeyPatch) -> Any:
 def test_a_failed_look_leaves_all_new(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 3)
     with failing_look():
-        process._look()
+        process.scheduler.due()
     assert work(process) == ["q", "three"]
 
 
@@ -456,14 +456,14 @@ def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
     cli.good("maintain")
     monkeypatch.setattr("time.monotonic", lambda: 1e9)
     assert "three" not in work(process)
-    assert process.retries.next_due() is None, "what is not due is not put off for ever"
-    assert process.pause() > 0
+    assert process.scheduler.retries.next_due() is None, "what is not due is not put off for ever"
+    assert process.scheduler.pause() > 0
 
 
 @pytest.mark.slow
 def test_a_look_that_failed_is_repeated(process: _Following, table: str, failing_look: Any) -> None:
     append_rows(table, 1)
-    ready, due = process.due()
+    ready, due = process.scheduler.due()
     append_rows(table, 2)
     with failing_look():
         process.run(ready, due, lambda outcome, run: None)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from impctl.service.context import open_context
 from impctl.service.schedule import due
-from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
     LEAST_MARGIN,
@@ -40,7 +40,7 @@ from impctl.service.schedule.due import (
     next_moment,
     shortest_bounds,
 )
-from impctl.service.schedule.forecast import ExpectedTableRows
+from impctl.service.schedule.forecast import expectations
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
@@ -259,19 +259,18 @@ def test_a_query_to_be_ready_counts_what_is_to_come(cli: Cli, monkeypatch: Monke
     monkeypatch.setattr(Store, "costs", lambda *_: costs)
     cli.append("t", ROWS.slice(0, 1))
     with open_context(Settings(cli.workload)) as ctx:
-        tables = {"ready": ["t"]}
         now = due.now_of(ctx)
-        hour = ("ready", now, now + 3_600)
-        rare = ExpectedTableRows(ctx, ctx.reading_store(), tables, now).rows(*hour)
+        hour = (["t"], now, now + 3_600)
+        rare = expectations(ctx, ctx.reading_store(), ["t"], now=now).rows(*hour)
     at_first = cli.by_query("plan", "--due")
     assert text.count("{path: t}") == 1
     said = "{path: t, changes: {every: 1m, rows: 50}}"
     cli.workload.write_text(text.replace("{path: t}", said))
     with open_context(Settings(cli.workload)) as ctx:
-        coming = ExpectedTableRows(ctx, ctx.reading_store(), tables, now)
+        coming = expectations(ctx, ctx.reading_store(), ["t"], now=now)
         assert coming.rows(*hour) == pytest.approx(3_000)
-        assert coming.rows("ready", now + 60, now) == 0.0
-        assert coming.rows("nobody", now, now + 60) is None
+        assert coming.rows(["t"], now + 60, now) == 0.0
+        assert coming.rows([], now, now + 60) is None
     assert rare < 3_000
     result = cli.by_query("plan", "--due")
     assert result["ready"]["start_at"] < at_first["ready"]["start_at"]
@@ -800,23 +799,23 @@ def run_of(rows: int, ms: float) -> RunCost:
 class Forecast:
     """A row a second."""
 
-    def rows(self, query: str, since: float, until: float) -> float:
+    def rows(self, tables: list[str], since: float, until: float) -> float:
         return until - since
 
-    def moved(self, query: str, since: float, until: float) -> tuple[str, ...]:
+    def moved(self, tables: list[str], since: float, until: float) -> tuple[str, ...]:
         return () if until - since < 1_500 else ("s",)
 
 
 def test_costs_follow_the_recorded_runs() -> None:
     some = pending((0.0, 3_000))
-    assert costs_of("q", ON_COMMIT, some, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
+    assert costs_of(ON_COMMIT, some, (), (0, 5)) == Costs(UNKNOWN_S, is_known=False)
     runs = [run_of(1_000, 200.0), run_of(2_000, 300.0), run_of(0, 100.0)]
-    costs = costs_of("q", ON_COMMIT, some, runs, (0, 5))
+    costs = costs_of(ON_COMMIT, some, runs, (0, 5))
     assert (costs.is_known, costs.longest) == (True, 0.3)
     assert (costs.pending, costs.each_look) == (pytest.approx(0.4), pytest.approx(0.1))
-    assert costs_of("q", ON_COMMIT, NOTHING, runs, (0, 5)).pending == 0.0
+    assert costs_of(ON_COMMIT, NOTHING, runs, (0, 5)).pending == 0.0
     hourly = Trigger(every=3_600.0)
-    ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
+    ahead = costs_of(hourly, some, runs, (NOON + 1_600, NOON + 2_600), ["s"], Forecast())
     assert ahead.each_look == pytest.approx(0.2)
     assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
 
@@ -826,22 +825,27 @@ def test_costs_are_those_of_changes_of_the_same_tables() -> None:
         return replace(run_of(rows, ms), moved=(table,))
 
     runs = [over("r", 1_000, 200.0), over("r", 2_000, 300.0), over("s", 1_000, 5_000.0)]
-    cheap = replace(pending((0.0, 1_000)), moved=("r",))
-    dear = replace(cheap, moved=("s",))
-    assert costs_of("q", ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
-    assert costs_of("q", ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
+    cheap = replace(pending((0.0, 1_000)), moved=frozenset("r"))
+    dear = replace(cheap, moved=frozenset("s"))
+    assert costs_of(ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
+    assert costs_of(ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
     # Until the moment s is expected: a run of both is not known, and all runs tell.
     hourly = Trigger(every=3_600.0)
-    ahead = costs_of("q", hourly, dear, runs, (NOON + 1_600, NOON + 3_500), Forecast())
+    ahead = costs_of(hourly, dear, runs, (NOON + 1_600, NOON + 3_500), ["s"], Forecast())
     assert ahead.each_look == pytest.approx(5.0)
 
 
 def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
-    timetable = Timetable(5.0)
-    timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
-    result = timetable.due(NOON)
-    assert [due.query for due in result] == ["q"]
-    timetable.ran(result, NOON, 1.0)
-    assert not timetable.due(NOON + 1)
-    assert timetable.due(NOON + 600)
-    assert timetable.due(NOON - 3_600)
+    now, trigger = NOON, Trigger(rows=1)
+    source = Mock(**{"waiting.return_value": [waiting(trigger, pending((-9_000.0, 7)))]})
+
+    def clock() -> float:
+        return now
+
+    scheduler = Scheduler({"q": trigger}, 5.0, clock, source, lambda *_: FinishedRun(now, 1.0))
+    ready, due = scheduler.due()
+    assert (ready, [one.query for one in due]) == ([], ["q"])
+    scheduler.run(ready, due)
+    for later, is_due in ((1, False), (600, True), (-3_600, True)):
+        now = NOON + later
+        assert bool(scheduler.due()[1]) is is_due

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from impctl import stopwatch
 from impctl.errors import UsageError
-from impctl.forecast import Arrival
+from impctl.forecast import Arrival, History
 from impctl.placement.graph import PRIORS, Graph, PieceMode
 from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.bounds import Bound
@@ -27,15 +27,15 @@ from impctl.service.cost_model import MaintenanceSize, estimated
 from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
 from impctl.service.schedule.simulate import (
+    CommitStream,
     CostsBy,
-    MostPriced,
     Pieces,
     Price,
+    Replay,
     StepCosts,
     commits_of,
     disks_from,
     lines_of,
-    merged,
     price_of_step,
     quantile,
     runs_in,
@@ -370,27 +370,27 @@ def appended(at: float | None, rows: int | None, size: int = 0) -> Arrival:
 
 def test_rows_that_a_log_does_not_tell_go_by_bytes() -> None:
     told = [appended(1, 10, 100), appended(2, 30, 300), appended(3, None, 50), appended(4, None)]
-    commits = commits_of(told, 0.0, 9.0)
-    assert [*commits.rows] == [0, 10, 40, 45, 65]
-    assert (commits.guessed, len(commits)) == (2, 4)
-    assert [*commits_of([appended(1, None, 7)], 0.0, 9.0).rows] == [0, 100]
+    assert [commit.rows for commit in commits_of(told, 0.0, 9.0)] == [10, 30, 5, 20]
+    known = {"t": History("", 0, 0.0, (*told, appended(10, None)))}
+    assert Replay(0.0, 9.0, {}, known).guessed == 2
+    (commit,) = commits_of([appended(1, None, 7)], 0.0, 9.0)
+    assert commit.rows == 100
 
 
 def test_commits_before_and_after_are_no_part_of_it() -> None:
     told = [appended(1, 1), appended(5, 2), appended(4, 4), appended(None, 8), appended(9, 16)]
-    commits = commits_of(told, 5.0, 8.0)
-    assert ([*commits.times], [*commits.rows]) == ([5.0, 5.0, 5.0], [0, 2, 6, 14])
-    assert commits.next_after(5.0) is None
-    assert commits.next_after(4.9) == 5.0
-    assert len(commits_of(told, 6.0, 8.0)) == 0
+    commits = [(commit.at, commit.rows) for commit in commits_of(told, 5.0, 8.0)]
+    assert commits == [(5.0, 2), (5.0, 4), (5.0, 8)]
+    assert commits_of(told, 6.0, 8.0) == []
 
 
 def test_commits_of_several_tables_keep_their_order() -> None:
     one = commits_of([appended(1, 1), appended(4, 2)], 0.0, 9.0)
     other = commits_of([appended(2, 4, 7), appended(4, 8)], 0.0, 9.0)
-    result = merged({"b": one, "a": other})
-    assert ([*result.times], [*result.rows]) == ([1, 2, 4, 4], [0, 1, 5, 13, 15])
-    assert [*result.bytes] == [0, 0, 7, 7, 7]
+    result = CommitStream.of({"b": one, "a": other})
+    assert (result.times, result.tables) == ([1, 2, 4, 4], [*"baab"])
+    assert (result.rows, result.bytes) == ([0, 1, 5, 13, 15], [0, 0, 7, 7, 7])
+    assert [result.until(moment) for moment in (0.9, 1, 3.9, 4)] == [0, 1, 2, 4]
 
 
 def test_every_budget_by_every_trigger_and_none_twice() -> None:
@@ -515,8 +515,9 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
         *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
     ):
         assert price_of_step(of, frozenset(table), rows) == wanted
-    most = MostPriced.of(of.values())
-    assert (most.at(20), most.at(21)) == ((3.0, 0.0), (7.0, 1.0))
+    free = lines_of([RunCost(RunKind.MAINTAIN, rows, 0, 0.0) for rows in (1, 2, 3)])
+    most = StepCosts(free, of).most
+    assert (most(20, 0), most(21, 0)) == (0.003, 0.007)
 
 
 def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -> None:

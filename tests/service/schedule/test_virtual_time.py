@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from impctl.forecast import Arrival
 from impctl.service.schedule import simulate
-from impctl.service.schedule.daemon import Timetable
+from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
     OPENING_FIRST_S,
@@ -35,113 +33,138 @@ from impctl.workload.scalars import read_cron
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import MonkeyPatch, spied
 
+Commit = tuple[float, str, int]
+"""When it comes, to which table, and how many rows."""
+
+StepTime = Callable[[Sequence[Commit], float], float]
+"""Seconds of a step over these commits, and so many rows more."""
+
+
+def line(fixed: float, per_row: float = 0.0) -> StepTime:
+    return lambda commits, more: fixed + per_row * (sum(rows for _, _, rows in commits) + more)
+
 
 class Query(Struct, dict=True):
-    """A query over the arrivals of some tables; a step takes `fixed + per_row * rows` seconds."""
+    """A query over the commits of some tables."""
 
     trigger: Trigger
-    tables: frozenset[str]
-    fixed: float = 0.3
-    per_row: float = 1e-4
+    tables: frozenset[str] = frozenset("a")
+    seconds: StepTime = line(0.3, 1e-4)
+    rows_per_s: float = 0.0
+    is_known: bool = True
     fails: bool = False
     pinned: float = -1.0
     last: float | None = None
 
-    def cost(self, rows: int) -> float:
-        return self.fixed + self.per_row * rows
-
-
-VirtualArrival = tuple[float, str, int]
-"""When a commit comes, to which table, and how many rows."""
-
 
 class PlayedRun(Struct, dict=True):
-    """One run: when it started and ended, what it did, how late it was, how old changes were."""
+    """One run: when it started and ended, the oldest change of each query, seconds of all steps,
+    how late it was, and how many steps."""
 
     start: float
     end: float
-    done: list[QueryName]
-    late: float | None
-    ages: dict[QueryName, float]
-    steps_late: int = 0
+    oldest: dict[QueryName, float]
+    work: float
+    steps_late: int
+    late: float | None = None
+
+    @property
+    def done(self) -> list[QueryName]:
+        return list(self.oldest)
+
+    @property
+    def ages(self) -> list[float]:
+        """When it started."""
+        return [self.start - oldest for oldest in self.oldest.values()]
 
 
 class Process(Struct, dict=True):
-    """The loop of `service.schedule.daemon`, over a clock that is set forward."""
+    """A scheduler over a clock that is set forward from look to look."""
 
     queries: Mapping[QueryName, Query]
-    arrivals: Sequence[VirtualArrival]
+    commits: Sequence[Commit]
     look: float
     noise: Callable[[], float] = lambda: 1.0
     now: float = 0.0
-    runs: list[PlayedRun] = field(default_factory=list)
     stopped: tuple[float, float] | None = None
     """From when to when the process does not run."""
+    looks_on: bool = False
+    """Whether it looks again right after a run, without a pause."""
+    runs: list[PlayedRun] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.timetable = Timetable(self.look)
-        self.of: dict[frozenset[str], list[VirtualArrival]] = {}
+        triggers = {name: query.trigger for name, query in self.queries.items()}
+        clock = lambda: self.now  # noqa: E731
+        self.scheduler = Scheduler(triggers, self.look, clock, self, self.works)
+        self.of: dict[frozenset[str], list[Commit]] = {}
 
     def run(self, until: float) -> list[PlayedRun]:
         while self.now < until:
-            self.sees()
-            due = self.timetable.due(self.now)
-            if due:
-                self.works(due)
-                self.sees()
-                continue
-            start = self.timetable.next_start(self.now)
-            pauses = [self.look] if start is None else [self.look, max(0.0, start - self.now)]
-            self.now += min(pauses)
+            ready, due = self.scheduler.due()
+            count = len(self.runs)
+            if ready or due:
+                late, _ = self.scheduler.run(ready, due)
+                if len(self.runs) > count:
+                    self.runs[-1].late = late
+            if not self.looks_on or len(self.runs) == count:
+                self.now += self.scheduler.pause()
             if self.stopped is not None and self.stopped[0] <= self.now < self.stopped[1]:
                 self.now = self.stopped[1]
         return self.runs
 
-    def sees(self) -> None:
-        self.timetable.saw([self._waiting(name, query) for name, query in self.queries.items()])
+    def is_new(self) -> bool:
+        return True
 
-    def works(self, due: Sequence[Due]) -> None:
-        start, took = self.now, OPENING_S
-        ages = {}
-        for one in due:
-            query = self.queries[one.query]
-            changes = self._pending(query).changes
-            ages[one.query] = start - changes[0].at if changes else 0.0
-            took += 0.0 if query.fails else one.cost * self.noise()
+    def waiting(self) -> list[Waiting]:
+        timed = (name for name, query in self.queries.items() if not query.trigger.is_on_commit)
+        return [self.waiting_of(name) for name in timed]
+
+    def works(self, names: Sequence[QueryName], due: Sequence[Due]) -> FinishedRun:
+        start, pending = self.now, {name: self.pending(self.queries[name]) for name in names}
+        took, oldest = {}, {}
+        for name in [name for name in names if pending[name]]:
+            query = self.queries[name]
+            oldest[name] = pending[name][0][0]
+            took[name] = 0.0
             if not query.fails:
+                took[name] = query.seconds(pending[name], 0.0) * self.noise()
                 query.pinned = query.last = start
-        self.now += took
-        failed = [one.query for one in due if self.queries[one.query].fails]
-        late = self.timetable.ran(due, self.now, took, failed=failed)
-        steps = sum(1 for one in due if one.due_by is not None and self.now > one.due_by + 1e-9)
-        names = [one.query for one in due]
-        self.runs.append(PlayedRun(start, self.now, names, late, ages, steps))
+        work = sum(took.values())
+        if oldest:
+            self.now += (OPENING_S if self.runs else OPENING_FIRST_S) + work
+            late = sum(one.due_by is not None and self.now > one.due_by + 1e-6 for one in due)
+            self.runs.append(PlayedRun(start, self.now, oldest, work, late))
+        failed = [name for name in names if self.queries[name].fails]
+        own = self.scheduler.pace.opening + sum(took.get(one.query, 0.0) for one in due)
+        return FinishedRun(self.now, own, failed, waiting=self.waiting())
 
-    def _waiting(self, name: QueryName, query: Query) -> Waiting:
-        pending = self._pending(query)
-        rows = pending.rows
-        assert rows is not None
-        cost = query.cost(rows) if pending.is_some else 0.0
-        costs = Costs(cost, each_look=query.fixed, longest=query.cost(1_000))
+    def waiting_of(self, name: QueryName) -> Waiting:
+        query = self.queries[name]
+        result = self.pending(query)
+        changes = tuple(PendingChange(at, rows) for at, _, rows in result)
+        cost, more = query.seconds(result, 0.0) if result else 0.0, 0.0
+        if result and query.trigger.ready_within is not None:
+            moment = next_moment(query.trigger, result[0][0])
+            coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - self.now)
+            more = max(0.0, query.seconds(result, coming) - cost)
+        mark = (query.pinned, len(changes))
+        pending = PendingChanges(changes, None, result[0][0] if result else None, mark)
+        costs = Costs(cost, more, is_known=query.is_known)
         return Waiting(name, query.trigger, pending, costs, query.last)
 
-    def _pending(self, query: Query) -> PendingChanges:
-        """Of arrivals that are found by bisection, as there may be days of them."""
+    def pending(self, query: Query) -> list[Commit]:
+        """Commits by bisection, as there may be days of them."""
         mine = self.of.get(query.tables)
         if mine is None:
-            mine = [one for one in self.arrivals if one[1] in query.tables]
-            self.of[query.tables] = mine
-        first = bisect_right(mine, query.pinned, key=lambda one: one[0])
-        last = bisect_right(mine, self.now, key=lambda one: one[0])
-        changes = tuple(PendingChange(at, rows) for at, _, rows in mine[first:last])
-        mark = (query.pinned, len(changes))
-        return PendingChanges(changes, None, changes[0].at if changes else None, mark)
+            mine = self.of[query.tables] = [one for one in self.commits if one[1] in query.tables]
+        first = bisect_right(mine, query.pinned, key=itemgetter(0))
+        return mine[first : bisect_right(mine, self.now, key=itemgetter(0))]
 
 
 DAY = 86_400.0
 
 
-def minutely(rng: random.Random, days: float) -> list[VirtualArrival]:
+def minutely(rng: random.Random, days: float) -> list[Commit]:
     """A commit about every minute, with a few rows."""
     result, at = [], 0.0
     while at < days * DAY:
@@ -150,7 +173,7 @@ def minutely(rng: random.Random, days: float) -> list[VirtualArrival]:
     return result
 
 
-def loads(rng: random.Random, days: float) -> list[VirtualArrival]:
+def loads(rng: random.Random, days: float) -> list[Commit]:
     """One load a day, some small corrections after it."""
     result = []
     for day in range(int(days)):
@@ -160,9 +183,9 @@ def loads(rng: random.Random, days: float) -> list[VirtualArrival]:
     return sorted(result)
 
 
-def bursts(rng: random.Random, days: float) -> list[VirtualArrival]:
+def bursts(rng: random.Random, days: float) -> list[Commit]:
     """Hours of nothing, then many commits at once to several tables."""
-    arrivals: list[VirtualArrival] = []
+    arrivals: list[Commit] = []
     at = 0.0
     while at < days * DAY:
         at += rng.expovariate(1 / 7_200)
@@ -174,7 +197,7 @@ def bursts(rng: random.Random, days: float) -> list[VirtualArrival]:
 def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
     tables = ("a", "b", "c", "ab", "bc", "abc")
     return {
-        f"q{at}": Query(bound, frozenset(tables[at % 6]), rng.uniform(0.05, 0.6), 2e-5)
+        f"q{at}": Query(bound, frozenset(tables[at % 6]), line(rng.uniform(0.05, 0.6), 2e-5))
         for at in range(14)
     }
 
@@ -222,7 +245,7 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
     for query in queries.values():
         mine = [at for at, table, _ in arrivals if table in query.tables and at < days * DAY]
         assert query.pinned >= max(mine, default=-1.0)
-    ages = [age for run in runs for age in run.ages.values()]
+    ages = [age for run in runs for age in run.ages]
     assert max(ages) <= bound
     # As late as is safe: a tenth is given away to share runs, the rest to margin and look.
     assert sum(ages) / len(ages) > 0.75 * bound
@@ -235,14 +258,14 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: b
 
 def test_without_a_bound_each_look_runs() -> None:
     rng = random.Random(5)
-    queries = {"q": Query(ON_COMMIT, frozenset("a"))}
+    queries = {"q": Query(ON_COMMIT)}
     runs = Process(queries, minutely(rng, 0.1), 30.0, _noisy(rng)).run(0.1 * DAY)
     assert len(runs) > 80
-    assert all(run.ages["q"] <= 30.0 + 3 for run in runs)
+    assert all(run.ages[0] <= 30.0 + 3 for run in runs)
 
 
 def test_what_the_look_does_not_allow_is_told_as_late() -> None:
-    queries = {"q": Query(Trigger(fresh_within=20.0), frozenset("a"))}
+    queries = {"q": Query(Trigger(fresh_within=20.0))}
     (run,) = Process(queries, [(1.0, "a", 5)], 60.0).run(200.0)
     assert run.start == 60.0, "at the first look after the bound was over"
     assert run.late == pytest.approx(run.end - 21.0)
@@ -250,34 +273,32 @@ def test_what_the_look_does_not_allow_is_told_as_late() -> None:
 
 def query_of(bound: float, fixed: float, per_row: float = 0.0, **more: Any) -> Query:
     """A query over `a` with a bound."""
-    return Query(Trigger(fresh_within=bound, **more), frozenset("a"), fixed, per_row)
+    return Query(Trigger(fresh_within=bound, **more), seconds=line(fixed, per_row))
 
 
 def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
     process = Process(
         {"first": query_of(100.0, 2.0), "second": query_of(400.0, 4.0)}, [(0.0, "a", 1)], 10.0
     )
-    timetable, first = process.timetable, process.queries["first"]
-    process.sees()
-    assert timetable.due(0.0) == []
+    scheduler, first = process.scheduler, process.queries["first"]
+
+    def start() -> float | None:
+        assert scheduler.due() == ([], [])
+        return scheduler.next_start()
+
     # Three times (1 s to open first, 2 s to work), and the look.
-    assert timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
+    assert start() == pytest.approx(100.0 - 3 * 3 - 10.0)
     first.pinned = 0.0
-    process.sees()
-    timetable.due(0.0)
-    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
-    timetable.ran([], 0.0, 1.0)
-    assert timetable.pace.opening == 1.0, "nothing was loaded for that"
-    (due, _) = dues(timetable.waiting, timetable.pace, 0.0)
-    timetable.ran([due], 0.0, 2.05)
-    timetable.due(0.0)
-    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
+    assert start() == pytest.approx(400.0 - 3 * 5 - 10.0)
+    scheduler.run([], [])
+    assert scheduler.pace.opening == 1.0, "nothing was loaded for that"
+    (due, _) = dues(scheduler.waiting, scheduler.pace, 0.0)
+    scheduler.run([], [due])
+    assert start() == pytest.approx(400.0 - 3 * 4.05 - 10.0)
     first.pinned = -1.0
     first.trigger = Trigger(fresh_within=399.0)
-    process.sees()
-    timetable.due(0.0)
     # `second` has to wait for `first`, whose deadline comes before, so it is what has to start.
-    assert timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 6.05 - 10.0)
+    assert start() == pytest.approx(400.0 - 3 * 6.05 - 10.0)
 
 
 def test_those_nearly_due_go_along_and_the_earliest_deadline_first() -> None:
@@ -293,7 +314,7 @@ def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> 
     process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
     first, *_ = process.run(5_000.0)
     assert (first.start, first.done) == (4_000.0, ["a", "b"])
-    assert (first.late, first.steps_late) == (pytest.approx(4_000.0 + 2.05 - 310.0), 2)
+    assert (first.late, first.steps_late) == (pytest.approx(4_000.0 + 3.0 - 310.0), 2)
 
 
 @pytest.mark.slow
@@ -305,9 +326,9 @@ def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> Non
     trigger = Trigger(fresh_within=bound)
 
     def starts(fails: bool) -> list[tuple[float, list[str]]]:
-        queries = {f"q{at}": Query(trigger, frozenset("a"), 0.5 + at / 8) for at in range(4)}
+        queries = {f"q{at}": Query(trigger, seconds=line(0.5 + at / 8, 1e-4)) for at in range(4)}
         if fails:
-            bad = Query(Trigger(fresh_within=bound / 2), frozenset("a"), 20.0, fails=True)
+            bad = Query(Trigger(fresh_within=bound / 2), seconds=line(20.0, 1e-4), fails=True)
             queries = {"bad": bad, **queries}
         process = Process(queries, arrivals, 10.0)
         runs = process.run(days * DAY)
@@ -322,7 +343,7 @@ def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> Non
 
 
 def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> None:
-    queries = {"bad": Query(Trigger(fresh_within=60.0), frozenset("a"), fails=True)}
+    queries = {"bad": Query(Trigger(fresh_within=60.0), fails=True)}
     runs = Process(queries, [(0.0, "a", 1), (1_500.0, "a", 1)], 5.0).run(2_000.0)
     starts = [round(run.start) for run in runs]
     assert len(starts) == 4, starts
@@ -333,7 +354,7 @@ def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> N
 
 def test_a_moment_without_changes_runs_nothing() -> None:
     arrivals = [(100.0, "a", 1), (4_000.0, "a", 1)]
-    queries = {"q": Query(Trigger(every=900.0), frozenset("a"), 0.01)}
+    queries = {"q": Query(Trigger(every=900.0), seconds=line(0.01, 1e-4))}
     runs = Process(queries, arrivals, 7.0).run(9_000.0)
     assert [run.start for run in runs] == [900.0, 4_500.0]
 
@@ -343,8 +364,8 @@ def test_work_is_done_ahead_of_a_moment() -> None:
     """An hour of ten rows in ten seconds, 10 ms each: 36 s of work, of which 3 s may be left."""
     arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
     ready = Trigger(every=3_600.0, ready_within=3.0)
-    queries = {"q": Query(ready, frozenset("a"), 0.05, 0.01)}
-    runs = Process(queries, arrivals, 5.0).run(3_700.0)
+    queries = {"q": Query(ready, seconds=line(0.05, 0.01))}
+    runs = Process(queries, arrivals, 5.0, looks_on=True).run(3_700.0)
     assert len(runs) > 2
     ahead, at_moment = runs[:-1], runs[-1]
     assert all(run.start < 3_600.0 for run in ahead)
@@ -352,7 +373,7 @@ def test_work_is_done_ahead_of_a_moment() -> None:
     assert at_moment.end <= 3_603.0
     assert at_moment.late == 0.0
     # Without it all work is left to the moment.
-    alone = {"q": Query(Trigger(every=3_600.0), frozenset("a"), 0.05, 0.01)}
+    alone = {"q": Query(Trigger(every=3_600.0), seconds=line(0.05, 0.01))}
     (run,) = Process(alone, arrivals, 5.0).run(3_700.0)
     assert run.end > 3_630.0
 
@@ -361,7 +382,7 @@ def test_work_is_done_ahead_of_a_moment() -> None:
 def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
     arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
     ready = Trigger(every=3_600.0, ready_within=1.0)
-    queries = {"q": Query(ready, frozenset("a"), 10.0, 0.0)}
+    queries = {"q": Query(ready, seconds=line(10.0, 0.0))}
     runs = Process(queries, arrivals, 5.0).run(3_700.0)
     assert len(runs) <= 3
 
@@ -379,9 +400,9 @@ def test_idle_time_takes_what_is_cheap() -> None:
 
 def test_rows_are_waited_for() -> None:
     arrivals = [(float(at * 10), "a", 4) for at in range(1, 21)]
-    queries = {"q": Query(Trigger(rows=10), frozenset("a"), 0.01)}
+    queries = {"q": Query(Trigger(rows=10), seconds=line(0.01, 1e-4))}
     runs = Process(queries, arrivals, 5.0).run(300.0)
-    assert [run.start for run in runs] == [pytest.approx(30.0 * at, abs=1) for at in range(1, 7)]
+    assert [run.start for run in runs] == [pytest.approx(30.0 * at, abs=1.5) for at in range(1, 7)]
     assert bisect_left([run.start for run in runs], 200.0) == 6, "two are too few"
 
 
@@ -424,7 +445,7 @@ Shape = Callable[[random.Random], list[float]]
 SHAPES: tuple[Shape, ...] = (evenly, in_gusts, rising, a_load)
 
 
-def night(rng: random.Random, shape: Shape) -> list[VirtualArrival]:
+def night(rng: random.Random, shape: Shape) -> list[Commit]:
     """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
     last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
     times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
@@ -432,19 +453,6 @@ def night(rng: random.Random, shape: Shape) -> list[VirtualArrival]:
     rows = [int(ROWS * weight / sum(weights)) for weight in weights]
     rows[0] += ROWS - sum(rows)
     return [(at, "a", count) for at, count in zip(times, rows, strict=True)]
-
-
-class Foreseeing(Process):
-    """The same, where rows are expected to come as they do in the mean of the night."""
-
-    def _waiting(self, name: str, query: Query) -> Waiting:
-        result = super()._waiting(name, query)
-        oldest = result.pending.oldest
-        moment = None if oldest is None else next_moment(query.trigger, oldest)
-        if moment is None:
-            return result
-        rows = ROWS / MOMENT * max(0.0, moment - self.now)
-        return replace(result, costs=replace(result.costs, expected=query.per_row * rows))
 
 
 class Played(Struct, frozen=True):
@@ -456,32 +464,37 @@ class Played(Struct, frozen=True):
     longest: float
 
 
-def played(make: type[Process], seed: int, most: float = inf) -> Played:
-    """One night, of a process that began with it; steps take `most` times as thought at most."""
+def played(rows_per_s: float, seed: int, most: float = inf) -> Played:
+    """One night, of a process that began with it and expects so many rows; steps take `most` times
+    as thought at most."""
     rng = random.Random(f"night {seed}")
     arrivals = night(rng, SHAPES[seed % len(SHAPES)])
-    query = Query(READY, frozenset("a"), 0.05, 1e-4)
+    query = Query(READY, seconds=line(0.05, 1e-4), rows_per_s=rows_per_s)
     drawn, times = _noisy(rng), [0.0]
 
     def noise() -> float:
         times.append(min(drawn(), most))
         return times[-1]
 
-    process = make({"q": query}, arrivals, LOOK, noise)
+    process = Process({"q": query}, arrivals, LOOK, noise, looks_on=True)
     runs = process.run(MOMENT + 300.0)
     assert query.pinned >= arrivals[-1][0]
     return Played(max(0.0, runs[-1].end - MOMENT), runs, max(times))
 
 
+MEAN = ROWS / MOMENT
+"""Rows a second of the night."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "seeds"),
-    [(Process, (1, 4, 11)), (Foreseeing, (1, 2, 4, 11)), (Process, ALL), (Foreseeing, ALL)],
+    ("rows_per_s", "seeds"),
+    [(0.0, (1, 4, 11)), (MEAN, (1, 2, 4, 11)), (0.0, ALL), (MEAN, ALL)],
 )
-def test_each_moment_leaves_two_seconds_at_most(make: type[Process], seeds: Sequence[int]) -> None:
+def test_each_moment_leaves_two_seconds_at_most(rows_per_s: float, seeds: Sequence[int]) -> None:
     """As far as steps take no longer than the margin has it: three times what is thought, in a
     process that has not learned yet. The work is done as late as that allows."""
-    nights = [played(make, seed, FIRST_MARGIN) for seed in seeds]
+    nights = [played(rows_per_s, seed, FIRST_MARGIN) for seed in seeds]
     assert all(one.left <= 2.0 for one in nights)
     assert min(one.longest for one in nights) < 2.0 < max(one.longest for one in nights)
     least = MOMENT - FIRST_MARGIN * (OPENING_FIRST_S + 0.05 + 1e-4 * ROWS) - LOOK
@@ -489,81 +502,6 @@ def test_each_moment_leaves_two_seconds_at_most(make: type[Process], seeds: Sequ
     assert max(len(one.runs) for one in nights) <= 4
     # Something comes after the last run ahead, or the moment would have nothing left by chance.
     assert sum(one.left > 0 for one in nights) > len(nights) / 2
-
-
-Commit = tuple[float, str, int]
-"""When it came, its table, and its rows."""
-
-
-class SlowQuery(Struct, dict=True):
-    trigger: Trigger
-    tables: frozenset[str]
-    costs: simulate.StepCosts
-    rows_per_s: float = 0.0
-    pinned: float = -1.0
-    last: float | None = None
-
-    def seconds(self, commits: Sequence[Commit], more: float = 0.0) -> float:
-        moved = frozenset(table for _, table, _ in commits)
-        return self.costs.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
-
-
-class SlowRun(Struct, dict=True):
-    queries: Mapping[str, SlowQuery]
-    commits: Sequence[Commit]
-    look: float
-    runs: int = 0
-    late: int = 0
-    work: float = 0.0
-    looks: int = 0
-    ages: list[float] = field(default_factory=list)
-
-    def run(self, since: float, until: float) -> None:
-        timetable, now, opening = Timetable(self.look), since, OPENING_FIRST_S
-        on_commit = [q for q in self.queries.values() if q.trigger.alone is SimpleTrigger.COMMIT]
-        timed = {n: q for n, q in self.queries.items() if q.trigger.alone is None}
-        while now < until:
-            self.looks += 1
-            ready = [query for query in on_commit if self.pending(query, now)]
-            timetable.saw([self.waiting(name, query, now) for name, query in timed.items()])
-            due = timetable.due(now)
-            asked = [*ready, *(timed[one.query] for one in due)]
-            if asked:
-                took = [query.seconds(self.pending(query, now)) for query in asked]
-                end = now + opening + sum(took)
-                opening = OPENING_S
-                self.runs += 1
-                self.work += sum(took)
-                self.late += sum(one.due_by is not None and end > one.due_by + 1e-6 for one in due)
-                self.ages += [end - self.pending(query, now)[0][0] for query in asked]
-                for query in asked:
-                    query.pinned = query.last = now
-                if due:
-                    own = sum(took[len(ready) :])
-                    timetable.ran(due, end, timetable.pace.opening + own)
-                now = end
-            start = timetable.next_start(now)
-            now += self.look if start is None else min(self.look, max(0.0, start - now))
-
-    def pending(self, query: SlowQuery, now: float) -> list[Commit]:
-        """Commits are in order of time."""
-        first = bisect_right(self.commits, query.pinned, key=itemgetter(0))
-        last = bisect_right(self.commits, now, key=itemgetter(0))
-        return [commit for commit in self.commits[first:last] if commit[1] in query.tables]
-
-    def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
-        result = self.pending(query, now)
-        changes = tuple(PendingChange(at, rows) for at, _, rows in result)
-        moved_at = changes[0].at if changes else None
-        cost = query.seconds(result) if result else 0.0
-        more = 0.0
-        if result and query.trigger.ready_within is not None:
-            moment = next_moment(query.trigger, result[0][0])
-            coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - now)
-            more = max(0.0, query.seconds(result, coming) - cost)
-        costs = Costs(cost, more, is_known=query.costs.is_known)
-        pending = PendingChanges(changes, None, moved_at, query.last)
-        return Waiting(name, query.trigger, pending, costs, query.last)
 
 
 TRIGGERS = (
@@ -604,13 +542,6 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
     return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
 
 
-def commits_by_table(commits: list[Commit]) -> dict[str, simulate.ReplayedCommits]:
-    of: dict[str, list[Arrival]] = {table: [] for table in "abc"}
-    for n, (at, table, rows) in enumerate(commits):
-        of[table].append(Arrival(n, at, rows, 0, 1, 0, "WRITE"))
-    return {table: simulate.commits_of(arrivals, 0.0, 1e9) for table, arrivals in of.items()}
-
-
 def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
     """Steady, in bursts, or hardly any."""
     result: list[Commit] = []
@@ -637,26 +568,38 @@ class Replay(Struct, frozen=True):
     since: float = 0.0
 
     def fast(self) -> simulate.RunTotals:
-        of = commits_by_table(self.commits)
+        of = {
+            table: [PendingChange(at, rows) for at, name, rows in self.commits if name == table]
+            for table in "abc"
+        }
         made = []
         for name, trigger, tables, cost in self.queries:
-            stream = simulate.CommitStream.made({table: of[table] for table in tables})
+            stream = simulate.CommitStream.of({table: of[table] for table in tables})
             made.append(simulate.ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
         return simulate.VirtualRun(made, self.look).run(self.since, self.until)
 
-    def slow(self) -> SlowRun:
+    def slow(self) -> list[PlayedRun]:
         made = {
-            name: SlowQuery(trigger, tables, cost, self.rows_per_s)
+            name: Query(trigger, tables, _priced(cost), self.rows_per_s, cost.is_known)
             for name, trigger, tables, cost in self.queries
+            if trigger.alone in (None, SimpleTrigger.COMMIT)
         }
-        result = SlowRun(made, self.commits, self.look)
-        result.run(self.since, self.until)
-        return result
+        return Process(made, self.commits, self.look, now=self.since).run(self.until)
 
     def assert_alike(self) -> None:
         result, wanted = self.fast(), self.slow()
-        assert (result.runs, result.ages) == (wanted.runs, pytest.approx(wanted.ages, abs=1e-6))
-        assert (result.work_s, result.late) == (pytest.approx(wanted.work), wanted.late)
+        ages = [run.end - oldest for run in wanted for oldest in run.oldest.values()]
+        assert (result.runs, result.ages) == (len(wanted), pytest.approx(ages, abs=1e-6))
+        work, late = sum(run.work for run in wanted), sum(run.steps_late for run in wanted)
+        assert (result.work_s, result.late) == (pytest.approx(work), late)
+
+
+def _priced(cost: simulate.StepCosts) -> StepTime:
+    def seconds(commits: Sequence[Commit], more: float) -> float:
+        moved = frozenset(table for _, table, _ in commits)
+        return cost.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
+
+    return seconds
 
 
 @pytest.mark.slow
@@ -789,7 +732,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
     "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
 )
 def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
-    asked = spied(monkeypatch, Timetable, "due")
+    asked = spied(monkeypatch, Scheduler, "due")
     years = 30 * 365.0 * 86_400
     commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
     fast = Replay(only(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).fast()
