@@ -159,7 +159,7 @@ def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
     for table, version in task.state.versions.items():
         until = tables.source(table).version
         if until != version:
-            needs.append(need_of(task.state, table, until, per_version=task.is_eager))
+            needs.append(need_of(task.state, table, until))
     return needs
 
 

@@ -6,10 +6,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import HistoryGoneError, ImpctlError, TableError
-from impctl.forecast import KEPT, Arrival, History
+from impctl.forecast import KEPT, ChangeSize, Commit, History, size_of
 from impctl.tables.snapshot import Snapshot, logged_file
-from impctl.tables.source import DeltaSource, advance, refresh
-from impctl.tables.storage import READ_FAILURES, file_uri, local_path, read_text
+from impctl.tables.source import DeltaSource, LogEntry, advance, refresh
+from impctl.tables.storage import READ_FAILURES, file_uri, local_path
 
 if TYPE_CHECKING:
-    from impctl.types import TableName, TableVersion
+    from impctl.types import TableVersion
 
 
 # Marks of commits, by which a table's history is recognized. Law: equal marks mean equal log
@@ -49,139 +49,6 @@ def _entry_path(source: DeltaSource, version: TableVersion) -> str | None:
     return None if folder is None else os.path.join(folder, f"_delta_log/{version:020}.json")
 
 
-# Commits between two versions. Law: `read_commits` answers only if it read every commit of the
-# range.
-
-Action = tuple[str, Any]
-
-_OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
-
-
-class LogCommits(Struct, frozen=True, dict=True):
-    """The texts of consecutive commits, oldest first; TableError for a damaged entry."""
-
-    # Without slots: the parsed actions are kept beside the texts.
-    texts: tuple[str, ...]
-    table: TableName
-    since: TableVersion
-
-    @property
-    def may_change_metadata(self) -> bool:
-        """False only if no commit has new metadata or a new protocol."""
-        return any('"metaData"' in text or '"protocol"' in text for text in self.texts)
-
-    @property
-    def only_move_rows(self) -> bool:
-        """True only if files were changed by OPTIMIZE and its like alone. That the new files hold
-        the same rows is its writer's claim (`tables.log`)."""
-        if self.may_change_metadata or any('"dataChange":true' in text for text in self.texts):
-            return False
-        return not self._bodies("cdc") and all(
-            body.get("dataChange") is False for body in self._bodies("add", "remove")
-        )
-
-    def by_commit(self) -> Sequence[Sequence[Action]]:
-        """Name and body of every action, per commit, in the log's order."""
-        return self._parsed
-
-    @cached_property
-    def _parsed(self) -> list[list[Action]]:
-        # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
-        lines = ([line for line in text.split("\n") if line.strip()] for text in self.texts)
-        return [
-            [(name, body) for line in entry for name, body in self._entry(version, line) if body]
-            for version, entry in enumerate(lines, start=self.since + 1)
-        ]
-
-    def _entry(self, version: TableVersion, line: str) -> Iterable[Action]:
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise _damaged(self.table, version, error) from error
-        if not isinstance(entry, dict):
-            raise _damaged(self.table, version, f"`{line[:40]}` is not a log entry")
-        return entry.items()
-
-    def metadata(self) -> list[dict[str, Any]]:
-        """The metadata actions, oldest first."""
-        return self._bodies("metaData")
-
-    def files(self) -> list[str]:
-        """Log paths of the files a change feed may read: added, removed, change data."""
-        return [body["path"] for body in self._bodies("add", "remove", "cdc")]
-
-    def fed(self) -> Iterator[list[Action]]:
-        """The actions whose files a change feed reads, per commit: the change data alone if there
-        is some; none of a commit that only moves rows."""
-        for actions in self.by_commit():
-            change_data = [(name, body) for name, body in actions if name == "cdc"]
-            yield change_data or [action for action in actions if is_of_rows(action)]
-
-    @property
-    def changed_bytes(self) -> int:
-        """Bytes of the files a change feed would read; a file of unknown size counts 0."""
-        return sum(int(body.get("size") or 0) for actions in self.fed() for _, body in actions)
-
-    def _bodies(self, *names: str) -> list[dict[str, Any]]:
-        return [body for actions in self.by_commit() for name, body in actions if name in names]
-
-
-def is_of_rows(action: Action) -> bool:
-    """Whether the action adds or removes a file with its rows."""
-    name, body = action
-    return name in ("add", "remove") and body.get("dataChange") is not False
-
-
-def is_of_spark(actions: Sequence[Action]) -> bool:
-    """Whether Spark wrote the commit, by its own statement."""
-    writers = [body.get("engineInfo") or "" for name, body in actions if name == "commitInfo"]
-    return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
-
-
-def read_commits(
-    source: DeltaSource,
-    since: TableVersion,
-    until: TableVersion,
-    held: Mapping[TableVersion, str] | None = None,
-) -> LogCommits | None:
-    """The commits after `since` up to `until`; None if one is missing or the range is empty. `held`
-    are texts of commits read before. Raises TableError for one that is no text."""
-    if until < since:
-        return None
-    texts = []
-    for version in range(since + 1, until + 1):
-        try:
-            known = None if held is None else held.get(version)
-            texts.append(read_entry(source, version) if known is None else known)
-        except OSError:
-            return None
-    return LogCommits(tuple(texts), source.name, since)
-
-
-def read_entry(source: DeltaSource, version: TableVersion) -> str:
-    """The text of one commit; OSError if it cannot be read, TableError if it is no text."""
-    name = f"_delta_log/{version:020}.json"
-    try:
-        text = read_text(source.path, source.storage_options, name)
-    except UnicodeDecodeError as error:
-        raise _damaged(source.name, version, error) from error
-    if not text.strip():
-        # No writer makes one: a crash, or a store that returned nothing.
-        raise _damaged(source.name, version, "it is empty")
-    return text
-
-
-def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:
-    """The error for a commit that cannot be read, maybe not even opened by deltalake."""
-    return TableError(
-        f"The log entry of version {version} of table `{table}` is damaged: {what}",
-        hint=(
-            "restore the entry, or write a checkpoint for a later version and run `impctl capture`"
-        ),
-        code="table_unreadable",
-    )
-
-
 # The time of a commit: its own statement, else that of the entry's file. Law: times are seconds
 # since 1970, finite and not negative. A statement that cannot be a time (text, NaN, more than some
 # thousand years) is ignored. Times may lie in the future or go back; `forecast` and
@@ -192,17 +59,13 @@ _TIMES = ("inCommitTimestamp", "timestamp")
 _LATEST_MS = 1e14
 
 
-def commit_time(
-    source: DeltaSource, version: TableVersion, actions: Sequence[Action]
-) -> float | None:
-    """The time of this version, whose entry has these actions; None if unknown."""
-    infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, Mapping)]
-    for body in infos:
-        for key in _TIMES:
+def _time_of(source: DeltaSource, entry: LogEntry) -> float | None:
+    for body in entry.bodies("commitInfo"):
+        for key in _TIMES if isinstance(body, Mapping) else ():
             seconds = _seconds(body.get(key))
             if seconds is not None:
                 return seconds
-    path = _entry_path(source, version)
+    path = _entry_path(source, entry.version)
     try:
         return None if path is None else os.stat(path).st_mtime
     except OSError:
@@ -299,47 +162,169 @@ def _stat(path: str) -> _Stat | None:
     return result.st_ino, result.st_mtime_ns, result.st_size
 
 
-# The time and size of each commit. Law: no data file is opened. A size that the log does not state
-# is None.
+# Commits as numbers, by the log alone. Law: no data file is opened, and what the log does not state
+# is None. Rows are those that the change feed gives, or more if a writer does not count what it
+# deleted and updated. A writer's count is trusted, because the number is only shown or used in an
+# estimate.
+
+_MOST = 1 << 62
+"""Limit of counts, so that small sums stay within 64 bits."""
+_INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
+_SIGNS_OF_METRIC = {
+    "num_deleted_rows": _DELETED,
+    "num_updated_rows": _UPDATED,
+    "num_target_rows_inserted": _INSERTED,
+    "num_target_rows_deleted": _DELETED,
+    "num_target_rows_updated": _UPDATED,
+    "numDeletedRows": _DELETED,
+    "numUpdatedRows": _UPDATED,
+    "numTargetRowsInserted": _INSERTED,
+    "numTargetRowsDeleted": _DELETED,
+    "numTargetRowsUpdated": _UPDATED,
+}
+"""Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
 
 
-class Committed(Struct, frozen=True):
-    version: TableVersion
-    at: float | None
-    rows: int | None
-    bytes: int
-    only_moves: bool
-
-
-def committed_since(
-    source: DeltaSource, since: TableVersion, known: Mapping[TableVersion, Committed]
-) -> tuple[Committed, ...] | None:
+def commits_since(
+    source: DeltaSource,
+    since: TableVersion,
+    known: Mapping[TableVersion, Commit] = MappingProxyType({}),
+) -> tuple[Commit, ...] | None:
     """The commits after `since` up to the pinned version; None if one cannot be read. `known` ones
     are not read again. Raises TableError for a damaged entry."""
-    result = [known[v] for v in range(since + 1, source.version + 1) if v in known]
-    first = since + 1
-    while first in known and first <= source.version:
-        first += 1
-    if first > source.version:
-        return tuple(result)
-    commits = read_commits(source, first - 1, source.version)
-    if commits is None:
+    result: list[Commit] = []
+    for version in range(since + 1, source.version + 1):
+        if version not in known:
+            entries = source.entries(version - 1, source.version)
+            return None if entries is None else (*result, *commits_of(source, entries))
+        result.append(known[version])
+    return tuple(result)
+
+
+def pending_size(source: DeltaSource, since: TableVersion) -> ChangeSize | None:
+    """The size of everything committed after `since` up to the pinned version; None if an entry
+    cannot be read."""
+    if source.version <= since:
+        return ChangeSize(0, 0, 0)
+    entries = source.entries(since, source.version)
+    if entries is None:
         return None
-    before = [commit for commit in result if commit.version < first]
-    return (*before, *_sizes_of(source, commits))
+    size = size_of(commits_of(source, entries))
+    if size.rows is None:
+        # Files from before the range were removed, and the log did not repeat their statistics.
+        size = size_of(commits_of(source, entries, _rows_at(source, since)))
+    return size
 
 
-def _sizes_of(source: DeltaSource, commits: LogCommits) -> list[Committed]:
+def commits_of(
+    source: DeltaSource, entries: Sequence[LogEntry], rows_before: Mapping[str, int] | None = None
+) -> tuple[Commit, ...]:
+    """The commits of consecutive entries; `rows_before` are rows by the path of earlier files."""
+    rows = dict(rows_before or {})
     result = []
-    held: dict[str, int] = {}
-    for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
-        version = commits.since + 1 + at
-        alone = LogCommits((text,), commits.table, version - 1)
-        size = change_size(alone, held)
-        held |= records_added(actions)
-        when = commit_time(source, version, actions)
-        result.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
-    return result
+    for entry in entries:
+        rows |= _records_added(entry)
+        inserted, deleted = _signed_rows(entry, rows)
+        sizes = [body.get("size") for _, body in entry.fed]
+        commit = Commit(
+            entry.version,
+            _time_of(source, entry),
+            _limited(inserted),
+            _limited(deleted),
+            len(sizes),
+            _limited(sum(size for size in sizes if isinstance(size, int))) or 0,
+            _operation(entry),
+            only_moves=entry.only_moves,
+        )
+        result.append(commit)
+    return tuple(result)
+
+
+def _limited(number: int | None) -> int | None:
+    return None if number is None else min(max(number, 0), _MOST)
+
+
+def _signed_rows(entry: LogEntry, known: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """Rows inserted and rows deleted, each None if the log does not say."""
+    fed = entry.fed
+    if not fed:
+        return 0, 0
+    counted = _counted_by_the_writer(entry)
+    if counted is not None:
+        return counted
+    if any(name == "cdc" for name, _ in fed):
+        return None, None
+    # Rows copied from file to file count; the files are not compared.
+    live: dict[str, int] = {}
+    unknown = set()
+    for name, body in fed:
+        rows = _live_rows(body, known)
+        if rows is None:
+            unknown.add(name)
+            continue
+        # The same file twice is a file whose deletion vector changed.
+        path = body["path"]
+        live[path] = live.get(path, 0) + (rows if name == "add" else -rows)
+    inserted = sum(rows for rows in live.values() if rows > 0)
+    deleted = -sum(rows for rows in live.values() if rows < 0)
+    return None if "add" in unknown else inserted, None if "remove" in unknown else deleted
+
+
+def _counted_by_the_writer(entry: LogEntry) -> tuple[int, int] | None:
+    for body in entry.bodies("commitInfo"):
+        metrics = body.get("operationMetrics")
+        if isinstance(metrics, Mapping):
+            known = [key for key in metrics if key in _SIGNS_OF_METRIC]
+            try:
+                counts = [(int(metrics[key]), _SIGNS_OF_METRIC[key]) for key in known]
+            except (TypeError, ValueError):
+                return None
+            if not counts:
+                return None
+            inserted = sum(count * signs[0] for count, signs in counts)
+            return inserted, sum(count * signs[1] for count, signs in counts)
+    return None
+
+
+def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
+    records = _records_of(body)
+    rows = known.get(body["path"]) if records is None else records
+    if rows is None:
+        return None
+    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
+
+
+def _records_added(entry: LogEntry) -> dict[str, int]:
+    """Rows by the path of each added file, including deleted ones."""
+    added = entry.bodies("add")
+    return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
+
+
+def _records_of(body: Mapping[str, Any]) -> int | None:
+    try:
+        rows = json.loads(body.get("stats") or "{}").get("numRecords")
+    except (ValueError, AttributeError):
+        return None
+    return rows if isinstance(rows, int) else None
+
+
+def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
+    """Rows of each file of a version, by its path in the log; empty if the version is gone."""
+    try:
+        actions = source.snapshot(version).actions
+    except ImpctlError:
+        return {}
+    named = zip(
+        actions.column("path").to_pylist(), actions.column("num_records").to_pylist(), strict=True
+    )
+    return {path: rows for path, rows in named if rows is not None}
+
+
+def _operation(entry: LogEntry) -> str:
+    """The operation in `commitInfo`; empty without one."""
+    infos = [body for body in entry.bodies("commitInfo") if isinstance(body, dict)]
+    text = next((info["operation"] for info in infos if "operation" in info), None)
+    return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
 
 # The history of a table, extended by new entries of its log. Law: only entries that were not read
@@ -349,41 +334,30 @@ def _sizes_of(source: DeltaSource, commits: LogCommits) -> list[Committed]:
 
 _ELSEWHERE = 40
 """Entries read concurrently where each is a request to an object store."""
-_MOST = 1 << 62
-"""Limit of counts, so that small sums stay within 64 bits."""
 _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
 """What entries raise that are not JSON, or whose parts have other types than Delta's."""
 
 
-class _Entries(Struct, frozen=True):
-    """The readable entries after `since`, oldest first, and whether more were expected."""
-
-    commits: LogCommits
-    times: tuple[float | None, ...]
-    signed: Sequence[SignedRows]
-    has_missed: bool
-
-
-def commit_history(
-    source: DeltaSource, held: History | None, texts: Mapping[TableVersion, str] | None = None
-) -> History:
-    """The history up to the pinned version; `texts` are entries read already. If the log now ends
-    earlier, only what is before its end is kept. A history of another table is discarded."""
+def commit_history(source: DeltaSource, held: History | None) -> History:
+    """The history up to the pinned version. If the log now ends earlier, only what is before its
+    end is kept. A history of another table is discarded."""
     known = _still_there(source, held)
-    if known is not None and known.until == source.version:
+    if known is None:
+        known = History(source.table_id, -1, None)
+    elif known.until == source.version:
         return known
-    result = _read(source, known, texts or {})
-    new = list(_arrivals(result, known is not None and known.has_missed))
-    before = () if known is None else known.arrivals
-    kept = (*before, *new)[-KEPT:]
-    has_missed = result.has_missed or (known is not None and known.has_missed)
-    return History(
-        source.table_id,
-        source.version,
-        _since(known, result, kept, is_cut=len(before) + len(new) > KEPT),
-        kept,
-        has_missed and not new,
-    )
+    commits = _newest_commits(source, known.until)
+    has_missed = known.has_missed or len(commits) < source.version - known.until
+    new = [commit for commit in commits if commit.version and commit.rows != 0]
+    if new:
+        new[0] = replace(new[0], is_after_gap=has_missed)
+    all_known = (*known.arrivals, *new)
+    kept, since = all_known[-KEPT:], known.since
+    if len(all_known) > KEPT:
+        since = kept[0].at
+    elif since is None:
+        since = next((commit.at for commit in commits if commit.at is not None), None)
+    return History(source.table_id, source.version, since, kept, has_missed and not new)
 
 
 def _still_there(source: DeltaSource, held: History | None) -> History | None:
@@ -396,81 +370,21 @@ def _still_there(source: DeltaSource, held: History | None) -> History | None:
     return replace(held, until=source.version, arrivals=kept)
 
 
-def _since(
-    known: History | None, entries: _Entries, kept: Sequence[Arrival], *, is_cut: bool
-) -> float | None:
-    if is_cut:
-        return kept[0].at
-    if known is not None and known.since is not None:
-        return known.since
-    return next((at for at in entries.times if at is not None), None)
-
-
-def _read(
-    source: DeltaSource, known: History | None, texts: Mapping[TableVersion, str]
-) -> _Entries:
-    """Read the entries after the known ones, from the newest back to the first missing one."""
+def _newest_commits(source: DeltaSource, since: TableVersion) -> tuple[Commit, ...]:
+    """The commits after `since`, from the newest back to the first that cannot be read; none if one
+    is damaged."""
     most = _ELSEWHERE if local_path(source.path) is None else KEPT
-    start = -1 if known is None else known.until
-    first = max(start + 1, source.version - most + 1)
-    read: list[str] = []
-    for version in range(source.version, first - 1, -1):
-        text = texts.get(version)
+    entries: list[LogEntry] = []
+    for version in range(source.version, max(since, source.version - most), -1):
         try:
-            read.append(read_entry(source, version) if text is None else text)
+            entries.insert(0, source.entry(version))
         except (OSError, ImpctlError):
             break
-    reached = source.version - len(read)
-    commits = LogCommits(tuple(reversed(read)), source.name, reached)
     try:
-        times = tuple(
-            commit_time(source, version, actions)
-            for version, actions in enumerate(commits.by_commit(), start=reached + 1)
-        )
-        return _Entries(commits, times, signed_rows(commits), reached > start)
+        return commits_of(source, entries)
     except _DAMAGED:
         # A run that needs the entry reports it; one before a checkpoint may never be needed.
-        return _Entries(LogCommits((), source.name, source.version), (), (), True)
-
-
-def _arrivals(entries: _Entries, has_missed: bool) -> Sequence[Arrival]:
-    missed = has_missed or entries.has_missed
-    arrivals = []
-    commits = entries.commits
-    rows = zip(commits.by_commit(), commits.fed(), entries.signed, entries.times, strict=True)
-    for version, (actions, read, signed, at) in enumerate(rows, start=commits.since + 1):
-        if not version or signed == SignedRows(0, 0):
-            continue
-        arrivals.append(
-            Arrival(
-                version,
-                at,
-                _count(signed.inserted),
-                _count(signed.deleted),
-                len(read),
-                _count(sum(_size(body) for _, body in read)) or 0,
-                _operation(actions),
-                missed,
-            )
-        )
-        missed = False
-    return arrivals
-
-
-def _count(number: int | None) -> int | None:
-    return None if number is None else min(max(number, 0), _MOST)
-
-
-def _size(body: Mapping[str, Any]) -> int:
-    size = body.get("size")
-    return size if isinstance(size, int) else 0
-
-
-def _operation(actions: Sequence[Action]) -> str:
-    """The operation in `commitInfo`; empty without one."""
-    infos = [body for name, body in actions if name == "commitInfo" and isinstance(body, dict)]
-    text = next((info["operation"] for info in infos if "operation" in info), None)
-    return text[:40].encode("utf-8", "replace").decode() if isinstance(text, str) else ""
+        return ()
 
 
 # Whether the change since a version can still be read. Law: no data is read. A change is gone only
@@ -480,11 +394,11 @@ def _operation(actions: Sequence[Action]) -> str:
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     """Why the change from `since` to the pinned version cannot be read; None if it can."""
-    commits = read_commits(source, since, source.version)
+    entries = source.entries(since, source.version)
     folder = local_path(source.path)
-    if commits is not None:
-        fed = (body["path"] for actions in commits.fed() for _, body in actions)
-        needed = [*fed, *copied_by_others(commits)]
+    if entries is not None:
+        fed = (body["path"] for entry in entries for _, body in entry.fed)
+        needed = [*fed, *copied_by_others(entries)]
         lost = _missing(file_uri(source.path, name) for name in needed) if folder else None
         if lost is None:
             return None
@@ -502,179 +416,6 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
 
 def _missing(uris: Iterable[str]) -> str | None:
     return next((uri for uri in uris if not os.path.exists(uri)), None)
-
-
-# The size of a change, by the log alone. Law: no data file is opened. `rows` counts the rows that
-# the change feed gives, or more if a writer does not count what it deleted and updated; None if a
-# commit does not say. A writer's count is trusted, because the number is only shown or used in an
-# estimate.
-
-_INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
-_SIGNS_OF_METRIC = {
-    "num_deleted_rows": _DELETED,
-    "num_updated_rows": _UPDATED,
-    "num_target_rows_inserted": _INSERTED,
-    "num_target_rows_deleted": _DELETED,
-    "num_target_rows_updated": _UPDATED,
-    "numDeletedRows": _DELETED,
-    "numUpdatedRows": _UPDATED,
-    "numTargetRowsInserted": _INSERTED,
-    "numTargetRowsDeleted": _DELETED,
-    "numTargetRowsUpdated": _UPDATED,
-}
-"""Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
-
-
-class ChangeSize(Struct, frozen=True):
-    """Changed rows (None if the log does not say), and the files that hold them."""
-
-    rows: int | None
-    files: int
-    bytes: int
-
-
-class SignedRows(Struct, frozen=True):
-    """Rows inserted and rows deleted; None if the log does not say."""
-
-    inserted: int | None
-    deleted: int | None
-
-    @property
-    def rows(self) -> int | None:
-        """The sum of both."""
-        if self.inserted is None or self.deleted is None:
-            return None
-        return self.inserted + self.deleted
-
-
-_NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
-
-
-def signed_rows(commits: LogCommits) -> list[SignedRows]:
-    """What each of these commits inserted and deleted, in order."""
-    known: dict[str, int] = {}
-    result = []
-    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
-        known |= records_added(actions)
-        result.append(_rows(actions, read, known))
-    return result
-
-
-def change_size(commits: LogCommits, held: Mapping[str, int] | None = None) -> ChangeSize:
-    """The size of the change that these commits make together. `held` are known row counts of
-    earlier files by path: the entry of a removed file need not repeat them."""
-    known = dict(held or {})
-    rows: int | None = 0
-    files = size = 0
-    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
-        known |= records_added(actions)
-        files += len(read)
-        size += sum(int(body.get("size") or 0) for _, body in read)
-        result = _rows(actions, read, known).rows
-        rows = None if rows is None or result is None else rows + result
-    return ChangeSize(rows, files, size)
-
-
-def _rows(
-    actions: Sequence[Action], read: Sequence[Action], known: Mapping[str, int]
-) -> SignedRows:
-    if not read:
-        return _NO_ROWS
-    counted = _counted_by_the_writer(actions)
-    if counted is not None:
-        return counted
-    if any(name == "cdc" for name, _ in read):
-        return _UNKNOWN
-    # Rows copied from file to file count; the files are not compared.
-    live: dict[str, int] = {}
-    unknown = set()
-    for name, body in read:
-        held = _live_rows(body, known)
-        if held is None:
-            unknown.add(name)
-            continue
-        # The same file twice is a file whose deletion vector changed.
-        path = body["path"]
-        live[path] = live.get(path, 0) + (held if name == "add" else -held)
-    inserted = sum(rows for rows in live.values() if rows > 0)
-    deleted = -sum(rows for rows in live.values() if rows < 0)
-    return SignedRows(
-        None if "add" in unknown else inserted, None if "remove" in unknown else deleted
-    )
-
-
-def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
-    for name, body in actions:
-        metrics = body.get("operationMetrics") if name == "commitInfo" and body else None
-        if isinstance(metrics, Mapping):
-            known = [key for key in metrics if key in _SIGNS_OF_METRIC]
-            try:
-                counts = [(int(metrics[key]), _SIGNS_OF_METRIC[key]) for key in known]
-            except (TypeError, ValueError):
-                return None
-            if not counts:
-                return None
-            inserted = sum(count * signs[0] for count, signs in counts)
-            return SignedRows(inserted, sum(count * signs[1] for count, signs in counts))
-    return None
-
-
-def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
-    records = _records_of(body)
-    rows = known.get(body["path"]) if records is None else records
-    if rows is None:
-        return None
-    return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
-
-
-def records_added(actions: Sequence[Action]) -> dict[str, int]:
-    """Rows by the path of each added file, including deleted ones."""
-    added = [body for name, body in actions if name == "add"]
-    return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
-
-
-def _records_of(body: Mapping[str, Any]) -> int | None:
-    try:
-        rows = json.loads(body.get("stats") or "{}").get("numRecords")
-    except (ValueError, AttributeError):
-        return None
-    return rows if isinstance(rows, int) else None
-
-
-class PendingCommits(Struct, frozen=True):
-    """Commits since a version, and what they changed; None if the log does not say."""
-
-    versions: int
-    files: int | None
-    rows: int | None
-    bytes: int | None
-
-
-def pending_changes(source: DeltaSource, since: TableVersion) -> PendingCommits:
-    """Everything committed after `since` up to the pinned version."""
-    versions = max(source.version - since, 0)
-    if not versions:
-        return PendingCommits(0, 0, 0, 0)
-    commits = read_commits(source, since, source.version)
-    if commits is None:
-        return PendingCommits(versions, None, None, None)
-    size = change_size(commits)
-    if size.rows is None:
-        # Files from before the range were removed, and the log did not repeat their statistics.
-        size = change_size(commits, _rows_at(source, since))
-    return PendingCommits(versions, size.files, size.rows, size.bytes)
-
-
-def _rows_at(source: DeltaSource, version: TableVersion) -> dict[str, int]:
-    """Rows of each file of a version, by its path in the log; empty if the version is gone."""
-    try:
-        actions = source.snapshot(version).actions
-    except ImpctlError:
-        return {}
-    named = zip(
-        actions.column("path").to_pylist(), actions.column("num_records").to_pylist(), strict=True
-    )
-    return {path: rows for path, rows in named if rows is not None}
 
 
 # How long commits and deleted files are kept. Law: durations are read as Delta writes them
@@ -737,8 +478,7 @@ def duration_of(text: str) -> timedelta | None:
 def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     """When a version was committed, in seconds since 1970; None if its log entry is gone."""
     try:
-        entry = LogCommits((read_entry(source, version),), source.name, version - 1)
-        return commit_time(source, version, entry.by_commit()[0])
+        return _time_of(source, source.entry(version))
     except _UNREAD:
         return None
 
@@ -754,11 +494,11 @@ _AT_ONCE = 8
 """Footers read concurrently: in an object store each is a round trip."""
 
 
-def has_faithful_copies(commits: LogCommits, after: Snapshot) -> bool:
+def has_faithful_copies(entries: Sequence[LogEntry], after: Snapshot) -> bool:
     """Whether these commits' copies are surely right; `after` has the columns."""
     from impctl.tables.files import DataFiles, ExpectedNames
 
-    paths = copied_by_others(commits)
+    paths = copied_by_others(entries)
     if not paths:
         return True
     if _VECTORS in after.reader_features:
@@ -776,16 +516,13 @@ def has_faithful_copies(commits: LogCommits, after: Snapshot) -> bool:
         return all(readers.map(is_well_read, paths))
 
 
-def copied_by_others(commits: LogCommits) -> list[str]:
+def copied_by_others(entries: Sequence[LogEntry]) -> list[str]:
     """Log paths of files whose rows a writer other than Spark may have copied."""
-    if not any('"remove"' in text for text in commits.texts):
-        return []
     return [
         body["path"]
-        for actions in commits.by_commit()
-        if not is_of_spark(actions) and any(name in ("add", "cdc") for name, _ in actions)
-        for name, body in actions
-        if name == "remove"
+        for entry in entries
+        if '"remove"' in entry.text and not entry.is_of_spark and entry.bodies("add", "cdc")
+        for body in entry.bodies("remove")
     ]
 
 
@@ -816,13 +553,13 @@ def files_mark(snapshot: Snapshot) -> FilesMark:
     return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
 
 
-def leads_to(before: FilesMark, commits: LogCommits, after: Snapshot) -> bool | None:
-    """Whether the commits lead from the files of `before` to those of `after`. None if they omit
+def leads_to(before: FilesMark, entries: Sequence[LogEntry], after: Snapshot) -> bool | None:
+    """Whether the entries lead from the files of `before` to those of `after`. None if they omit
     the size of a removed file. An entry that only replaces an older entry of its file does not
     count."""
     sums = np.frombuffer(bytes.fromhex(before.digest), np.uint64).copy()
-    for actions in commits.by_commit():
-        added, removed = (_sum_of_actions(after.path, actions, n) for n in ("add", "remove"))
+    for entry in entries:
+        added, removed = (_sum_of_files(after.path, entry.bodies(n)) for n in ("add", "remove"))
         if added is None or removed is None:
             return None
         sums += added
@@ -839,8 +576,7 @@ def _sum_of(snapshot: Snapshot) -> _Words:
     return _sums(_names(snapshot.path, snapshot.uris), sizes, deleted)
 
 
-def _sum_of_actions(path: str, actions: Sequence[Action], wanted: str) -> _Words | None:
-    bodies = [body for name, body in actions if name == wanted]
+def _sum_of_files(path: str, bodies: Sequence[Mapping[str, Any]]) -> _Words | None:
     sizes = [body.get("size") for body in bodies]
     if any(not isinstance(size, int) for size in sizes):
         return None

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.errors import UsageError, count_text
-from impctl.forecast import Arrival, History, effective_times
+from impctl.forecast import Commit, History, effective_times
 from impctl.placement.graph import Graph, Piece, PieceMode, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
@@ -208,7 +208,7 @@ class Replay(Struct, frozen=True):
         return sum(commits.rows[-1] for commits in self.commits.values())
 
 
-def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> ReplayedCommits:
+def commits_of(arrivals: Sequence[Commit], since: float, until: float) -> ReplayedCommits:
     """The commits of a table from `since` to `until`."""
     known = [arrival for arrival in arrivals if arrival.at is None or arrival.at <= until]
     times = effective_times(known, until)
@@ -217,7 +217,7 @@ def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Repla
     sizes = [(commit.rows, commit.bytes) for commit in known if commit.rows is not None]
     all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
-    def guess(commit: Arrival) -> int:
+    def guess(commit: Commit) -> int:
         # By the rows per byte of commits that tell both.
         if not sizes:
             return ROWS_UNKNOWN

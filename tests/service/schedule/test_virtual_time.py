@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.forecast import Arrival
+from impctl.forecast import Commit
 from impctl.service.schedule import simulate
 from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
@@ -491,7 +491,7 @@ def test_each_moment_leaves_two_seconds_at_most(make: type[Process], seeds: Sequ
     assert sum(one.left > 0 for one in nights) > len(nights) / 2
 
 
-Commit = tuple[float, str, int]
+TimedRows = tuple[float, str, int]
 """When it came, its table, and its rows."""
 
 
@@ -503,14 +503,14 @@ class SlowQuery(Struct, dict=True):
     pinned: float = -1.0
     last: float | None = None
 
-    def seconds(self, commits: Sequence[Commit], more: float = 0.0) -> float:
+    def seconds(self, commits: Sequence[TimedRows], more: float = 0.0) -> float:
         moved = frozenset(table for _, table, _ in commits)
         return self.costs.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
 
 
 class SlowRun(Struct, dict=True):
     queries: Mapping[str, SlowQuery]
-    commits: Sequence[Commit]
+    commits: Sequence[TimedRows]
     look: float
     runs: int = 0
     late: int = 0
@@ -545,7 +545,7 @@ class SlowRun(Struct, dict=True):
             start = timetable.next_start(now)
             now += self.look if start is None else min(self.look, max(0.0, start - now))
 
-    def pending(self, query: SlowQuery, now: float) -> list[Commit]:
+    def pending(self, query: SlowQuery, now: float) -> list[TimedRows]:
         """Commits are in order of time."""
         first = bisect_right(self.commits, query.pinned, key=itemgetter(0))
         last = bisect_right(self.commits, now, key=itemgetter(0))
@@ -604,16 +604,16 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
     return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
 
 
-def commits_by_table(commits: list[Commit]) -> dict[str, simulate.ReplayedCommits]:
-    of: dict[str, list[Arrival]] = {table: [] for table in "abc"}
+def commits_by_table(commits: list[TimedRows]) -> dict[str, simulate.ReplayedCommits]:
+    of: dict[str, list[Commit]] = {table: [] for table in "abc"}
     for n, (at, table, rows) in enumerate(commits):
-        of[table].append(Arrival(n, at, rows, 0, 1, 0, "WRITE"))
+        of[table].append(Commit(n, at, rows, 0, 1, 0, "WRITE"))
     return {table: simulate.commits_of(arrivals, 0.0, 1e9) for table, arrivals in of.items()}
 
 
-def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
+def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[TimedRows]:
     """Steady, in bursts, or hardly any."""
-    result: list[Commit] = []
+    result: list[TimedRows] = []
     at = 0.0
     pause = pause or rng.choice([4.0, 30.0, 200.0])
     while at < until:
@@ -630,7 +630,7 @@ class Replay(Struct, frozen=True):
     """Queries, and the commits after which they are run."""
 
     queries: list[VirtualQuery]
-    commits: list[Commit]
+    commits: list[TimedRows]
     look: float
     until: float
     rows_per_s: float = 0.02
@@ -716,7 +716,7 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
 def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
-        commits: list[Commit] = sorted(
+        commits: list[TimedRows] = sorted(
             (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
@@ -730,7 +730,7 @@ def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
 
 
 def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
-    commits: list[Commit] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
+    commits: list[TimedRows] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
     fast = Replay(only(ON_COMMIT, costs(1_000.0, 0.0)), commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
     assert (fast.runs, fast.ages) == (3, pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0]))
@@ -769,7 +769,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
     for seed in cases:
         rng = random.Random(seed)
         moments = [70.0 * rng.randrange(1_130, 1_300) for _ in range(7)]
-        commits: list[Commit] = sorted(
+        commits: list[TimedRows] = sorted(
             (rng.choice([rng.uniform(since, until), moment]), rng.choice("ab"), 9)
             for moment in moments[: rng.randrange(1, 7)]
         )
@@ -791,7 +791,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
 def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
     asked = spied(monkeypatch, Timetable, "due")
     years = 30 * 365.0 * 86_400
-    commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
+    commits: list[TimedRows] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
     fast = Replay(only(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).fast()
     assert (fast.runs, len(fast.ages)) == (4, 4)
     assert max(fast.ages) < 620.0
