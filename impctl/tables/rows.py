@@ -26,6 +26,7 @@ from impctl.tables.snapshot import (
     Flags,
     Positions,
     Snapshot,
+    ValueBounds,
     arrow_type,
     places_in,
     to_arrow_type,
@@ -36,9 +37,7 @@ from impctl.tables.storage import READ_FAILURES
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from impctl.data.vector import Ints
     from impctl.sketch.partition import RangePartition
-    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
 
@@ -131,12 +130,7 @@ class FileReader:
 
     def read_live(self, file: DataFile) -> pa.Table:
         """The rows of `file` without deleted ones."""
-        table = self.read_some(file)
-        if file.deleted is None or not len(file.deleted):
-            return table
-        kept = np.ones(len(table), dtype=np.bool_)
-        kept[file.deleted] = False
-        return table.filter(pa.array(kept))
+        return _live(self.read_some(file), file, 0)
 
     def read_groups(self, file: DataFile, most: int | None = None) -> Iterator[pa.Table]:
         """The live rows of `file`, in parts of at most `BATCH_ROWS` rows and some `most` bytes:
@@ -310,12 +304,18 @@ def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMe
 
 def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
     """Rows of `file` from a position on, without deleted ones."""
-    if file.deleted is None:
+    if file.deleted is None or not len(file.deleted):
         return table
-    low, high = np.searchsorted(file.deleted, [start, start + len(table)])
-    kept = np.ones(len(table), dtype=np.bool_)
-    kept[file.deleted[low:high] - start] = False
-    return table.filter(pa.array(kept))
+    return table.filter(pa.array(_live_mask(file, start, len(table))))
+
+
+def _live_mask(file: DataFile, start: int, rows: int) -> Bools:
+    """Which of these consecutive rows of `file` are not deleted; shape (rows,)."""
+    kept = np.ones(rows, dtype=np.bool_)
+    if file.deleted is not None:
+        low, high = np.searchsorted(file.deleted, [start, start + rows])
+        kept[file.deleted[low:high] - start] = False
+    return kept
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
@@ -479,12 +479,12 @@ class WantedValues(Struct, frozen=True):
         known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
-    def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
-        """Whether one lies between two integers or dates, or is NULL where there are NULLs."""
-        if self.has_null and has_null:
+    def may_lie(self, bounds: ValueBounds) -> bool:
+        """Whether one lies within bounds of integers or dates, or is NULL where there are NULLs."""
+        if self.has_null and bounds.may_hold_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
-        return bool(((mine >= low) & (mine <= high)).any())
+        return bool(((mine >= bounds.minimum) & (mine <= bounds.maximum)).any())
 
     def held_by(self, column: Vector) -> Bools:
         """Which rows have one of the values; shape (n,). The column has the values' type."""
@@ -513,19 +513,11 @@ def _comparable(column: Vector) -> Any:
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
-class Bounds(Struct, frozen=True):
-    """The least and the greatest value of a column, dates in days since 1970."""
-
-    low: int
-    high: int
-    has_null: bool
-
-
 class RowGroup(Struct, frozen=True):
     """Rows of a group, including deleted ones, and known bounds of columns."""
 
     rows: int
-    bounds: Mapping[ColumnName, Bounds]
+    bounds: Mapping[ColumnName, ValueBounds]
 
 
 def row_groups(
@@ -539,18 +531,21 @@ def row_groups(
         bounds = {}
         for column in columns:
             place = places.get(stored.get(column.name, ""))
-            known = None if place is None else _bounds(group.column(place).statistics, column)
+            known = None if place is None else _bounds(group.column(place), column)
             if known is not None:
                 bounds[column.name] = known
         result.append(RowGroup(group.num_rows, bounds))
     return tuple(result)
 
 
-def _bounds(stated: Any, column: Column) -> Bounds | None:
+def _bounds(chunk: pq.ColumnChunkMetaData, column: Column) -> ValueBounds | None:
+    stated = chunk.statistics
     if stated is None or not stated.has_min_max or not stated.has_null_count:
         return None
     low, high = _whole(stated.min, column), _whole(stated.max, column)
-    return None if low is None or high is None else Bounds(low, high, stated.null_count > 0)
+    if low is None or high is None:
+        return None
+    return ValueBounds(low, high, stated.null_count, chunk.num_values)
 
 
 def _whole(value: object, column: Column) -> int | None:
@@ -678,14 +673,11 @@ def _groups(
         if not _may_hold(group, wanted):
             continue
         table = once.columns(snapshot, names, file, number, group.rows)
-        kept = np.ones(group.rows, dtype=np.bool_)
+        kept = _live_mask(file, first, group.rows)
         for name, lists in wanted.items():
             column = from_arrow(table.column(name), snapshot.readable(name).type)
             for values in lists:
                 kept &= values.held_by(column)
-        if file.deleted is not None:
-            low, high = np.searchsorted(file.deleted, [first, start])
-            kept[file.deleted[low:high] - first] = False
         if bool(kept.any()):
             yield number, group.rows, kept
 
@@ -693,7 +685,5 @@ def _groups(
 def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues]]) -> bool:
     """Whether a row may have a value of every list, by the bounds of the group's columns."""
     return all(
-        values.may_lie(bounds.low, bounds.high, has_null=bounds.has_null)
-        for name, bounds in group.bounds.items()
-        for values in wanted[name]
+        values.may_lie(bounds) for name, bounds in group.bounds.items() for values in wanted[name]
     )

@@ -5,7 +5,7 @@ names of directories. An empty partition value is NULL, as the Delta protocol sa
 
 Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs` where
 `has_low` and `has_high` are set; other slots hold arbitrary values that must not be read. The
-`FileBounds` of one file costs an object: code over all files uses the arrays.
+`ValueBounds` of one file cost an object: code over all files uses the arrays.
 
 Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
 deltalake makes a mask as long as the greatest position, and ends the process if memory does not
@@ -48,6 +48,7 @@ from impctl.tables.storage import (
     failure_text,
     feature_named_in,
     file_uri,
+    first_outside,
     is_unsure,
     list_names,
     local_path,
@@ -75,13 +76,14 @@ UNKNOWN = -1
 _EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
-class FileBounds(Struct, frozen=True):
-    """What one file may hold in one column."""
+class ValueBounds(Struct, frozen=True):
+    """What a file, or a part or several of them, may hold in one column. The values are bounds, not
+    necessarily reached."""
 
     minimum: BoundaryValue | None
     maximum: BoundaryValue | None
     null_count: int | None
-    """NULLs, including rows deleted by a vector; None if unknown."""
+    """Never less than the true number, because rows deleted by a vector count; None if unknown."""
     rows: int | None
     may_be_nan: bool = False
 
@@ -158,18 +160,18 @@ class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[FileBounds]:
+    def __iter__(self) -> Iterator[ValueBounds]:
         return iter(self._each)
 
     @overload
-    def __getitem__(self, at: int) -> FileBounds: ...
+    def __getitem__(self, at: int) -> ValueBounds: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[FileBounds]: ...
-    def __getitem__(self, at: int | slice) -> FileBounds | Sequence[FileBounds]:
+    def __getitem__(self, at: slice) -> Sequence[ValueBounds]: ...
+    def __getitem__(self, at: int | slice) -> ValueBounds | Sequence[ValueBounds]:
         return self._each[at]
 
     @cached_property
-    def _each(self) -> tuple[FileBounds, ...]:
+    def _each(self) -> tuple[ValueBounds, ...]:
         ends = zip(self.minima, self.maxima, strict=True)
         counts = zip(
             _known(self.null_counts, self.null_counts >= 0),
@@ -177,7 +179,7 @@ class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
             self.may_be_nan.tolist(),
             strict=True,
         )
-        return tuple(FileBounds(*pair, *rest) for pair, rest in zip(ends, counts, strict=True))
+        return tuple(ValueBounds(*pair, *rest) for pair, rest in zip(ends, counts, strict=True))
 
 
 def _known(values: Values, is_known: Flags) -> list[Any]:
@@ -303,10 +305,12 @@ def _of_checkpoint(
         yield from _of_entry(text)
         side_files = [action["sidecar"]["path"] for action in _actions(text, "sidecar")]
     else:
-        adds, side_files = _read_checkpoint(path, options, name)
-        for add in adds:
+        columns = ("add.path", "add.deletionVector", "sidecar.path")
+        actions = read_checkpoint(path, options, name, columns)
+        side_files = [action["path"] for action in actions["sidecar"] if action.get("path")]
+        for add in actions["add"]:
             vector = add.get("deletionVector")
-            if vector is not None and vector.get("storageType"):
+            if add.get("path") and vector is not None and vector.get("storageType"):
                 yield add["path"], vector
     for side_file in side_files:
         if "/" in side_file:
@@ -319,26 +323,23 @@ def _of_checkpoint(
         yield from _of_checkpoint(path, options, f"{_SIDE_FILES}/{side_file}")
 
 
-def _read_checkpoint(
-    path: str, options: Mapping[str, str] | None, name: str
-) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The added files and the names of side files in a Parquet checkpoint."""
+def read_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str, columns: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The actions in a Parquet checkpoint by their kinds, with some columns, such as `add.path`."""
     import pyarrow.parquet as pq
 
     folder = local_path(path)
     store = object_store(path, options) if folder is None else None
     place = name if folder is None else os.path.join(folder, name)
-    wanted = ("add.path", "add.deletionVector", "sidecar.path")
+    wanted = {column: column.partition(".")[0] for column in columns}
     with pq.ParquetFile(place, filesystem=store) as file:
-        kinds = set(file.schema_arrow.names)
-        table = file.read(columns=[name for name in wanted if name.partition(".")[0] in kinds])
-    result = {
-        kind: [row for row in table.column(kind).to_pylist() if row is not None]
-        for kind in ("add", "sidecar")
-        if kind in kinds
+        present = set(file.schema_arrow.names)
+        table = file.read(columns=[name for name, kind in wanted.items() if kind in present])
+    return {
+        kind: table.column(kind).drop_null().to_pylist() if kind in present else []
+        for kind in wanted.values()
     }
-    side_files = [row["path"] for row in result.get("sidecar", []) if row.get("path")]
-    return [row for row in result.get("add", []) if row.get("path")], side_files
 
 
 def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
@@ -565,9 +566,8 @@ def take_snapshot(
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
-        for uri in uris:
-            if all(below_root(root, uri) is None for root in (path, *clone_of)):
-                raise outside_table(table, uri)
+        if (outside := first_outside((path, *clone_of), uris)) is not None:
+            raise outside_table(table, outside)
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         if has_vectors:

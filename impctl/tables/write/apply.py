@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from msgspec import Struct, field
@@ -33,6 +31,7 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.files import miscopied_columns
+from impctl.tables.snapshot import read_checkpoint
 from impctl.tables.source import (
     DeltaSource,
     LogEntry,
@@ -42,7 +41,7 @@ from impctl.tables.source import (
     recreated,
     refresh,
 )
-from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
+from impctl.tables.storage import READ_FAILURES, failure_text, read_text
 from impctl.tables.write.rows import (
     MatchedRows,
     check_regular,
@@ -509,7 +508,8 @@ class AppliedBatches:
             if not isinstance(version, int) or version > source.version:
                 return False
             for name in _checkpoint_names(version, parts):
-                self._take(_transactions(source, name))
+                actions = read_checkpoint(source.path, source.storage_options, name, ["txn"])
+                self._take(body for body in actions["txn"] if body["appId"])
         except FileNotFoundError:
             version = -1  # the hint or its file is missing: the entries are complete
         except READ_FAILURES:
@@ -531,16 +531,6 @@ def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
     count = int(str(parts))
     digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
     return [f"_delta_log/{version:020}.checkpoint.{part}.parquet" for part in digits]
-
-
-def _transactions(source: DeltaSource, name: str) -> list[Any]:
-    folder = local_path(source.path)
-    if folder is None:
-        store = object_store(source.path, source.storage_options)
-        result = pq.read_table(name, columns=["txn"], filesystem=store)
-    else:
-        result = pq.read_table(os.path.join(folder, name), columns=["txn"])
-    return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]
 
 
 # A table that a run writes batch after batch: opened once, then followed. Law: what it says of the
