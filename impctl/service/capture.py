@@ -70,7 +70,6 @@ from impctl.store.records import (
     StoreReader,
     TablePin,
 )
-from impctl.tables.log import files_mark
 
 if TYPE_CHECKING:
     from impctl.service.context import Partitions, RangesByAccess, Versions
@@ -302,7 +301,7 @@ def _meta_of(
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
         marks=commit_marks(tables, versions),
-        files={table: files_mark(tables.snapshot(table)) for table in versions},
+        files={table: tables.snapshot(table).mark for table in versions},
         distant=plan.sides_by(Strategy.SPARK),
         from_files=plan.sides_by(Strategy.FILES),
         buffers=chosen_buffers(prepared.spec, plan.compiled),

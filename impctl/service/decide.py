@@ -39,8 +39,7 @@ from impctl.service.table_deltas import (
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.store.records import RunKind, StoredQuery, StoreReader
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
-from impctl.tables.log import FilesMark
-from impctl.tables.snapshot import read_schema
+from impctl.tables.snapshot import FilesMark, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
@@ -405,7 +404,7 @@ def change_up_to(
 ) -> TableDelta:
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
     # Between two batches of versions the log's entry has to suffice.
-    files = tables.files_mark(table) if ending.version == until else None
+    files = ending.mark if ending.version == until else None
     return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 

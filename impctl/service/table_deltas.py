@@ -19,8 +19,9 @@ from impctl.service.settings import Settings, large_change_of
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
-from impctl.tables.log import FilesMark, commits_of, files_mark
+from impctl.tables.log import commits_of
 from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import FilesMark
 from impctl.tables.source import other_history
 from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -92,7 +93,7 @@ def grouped_change(
     before = ctx.tables.snapshot(need.table, need.since)
     after = ctx.tables.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
-    if need.mark is not None and files_mark(before).digest != need.mark.digest:
+    if need.mark is not None and before.mark.digest != need.mark.digest:
         raise other_history(ctx.tables.source(need.table))
     removed, added = changed_files(before, after)
     ctx.reporter.step(f"grouping the change of {need.table} with Spark")

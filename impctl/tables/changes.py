@@ -23,16 +23,12 @@ from impctl.errors import (
     TableRecreatedError,
 )
 from impctl.tables.files import DataFiles
-from impctl.tables.log import (
-    FilesMark,
-    files_mark,
-    has_faithful_copies,
-    leads_to,
-)
+from impctl.tables.log import has_faithful_copies, leads_to
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import (
     CHANGE_FEED,
     DataFile,
+    FilesMark,
     Positions,
     Snapshot,
     TableSchema,
@@ -485,7 +481,7 @@ def _is_proven(
     if leads_there:
         return True
     try:
-        is_same = files_mark(start()).digest == held.digest
+        is_same = start().mark.digest == held.digest
     except HistoryGoneError:
         if leads_there is None:
             raise

@@ -13,13 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import HistoryGoneError, ImpctlError, TableError
 from impctl.forecast import KEPT, ChangeSize, Commit, History, size_of
-from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.tables.snapshot import FilesMark, Snapshot, Words, logged_file, sum_of_files
 from impctl.tables.source import DeltaSource, LogEntry, advance, refresh
 from impctl.tables.storage import READ_FAILURES, file_uri, local_path
 
@@ -99,7 +98,7 @@ def pin_table(source: DeltaSource) -> PinnedTable:
     it, whose mark would vouch for the table opened before."""
     mark = commit_mark(source, source.version)
     # Read last: an entry written in between counts as known, its mark as another one.
-    return PinnedTable(source, mark, _entry(source, source.version))
+    return PinnedTable(source.for_next_run(), mark, _entry(source, source.version))
 
 
 def has_new_log(result: PinnedTable) -> bool:
@@ -526,31 +525,7 @@ def copied_by_others(entries: Sequence[LogEntry]) -> list[str]:
     ]
 
 
-# A mark of a table's files, by which its history is recognized after its log was cleaned up. Law:
-# equal marks mean the same files (path, size, number of deleted rows) in any order. The mark of a
-# version plus the files that commits add minus those they remove is the mark of the later version.
-# Like a checksum, it detects accidents, not forgery. Cost: one columnar pass over the add actions.
-
-_Words = npt.NDArray[np.uint64]
-_Numbers = npt.NDArray[np.int64]
-
-_LANES = 2
-"""Sums of 64 bits each: 20,000 files in a million tables do not collide by chance."""
-_PIECE = 4096
-"""Files hashed at once, which bounds the memory for long names."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-
-
-class FilesMark(Struct, frozen=True, forbid_unknown_fields=True):
-    """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
-
-    digest: str
-    rows: int | None
-
-
-def files_mark(snapshot: Snapshot) -> FilesMark:
-    """The mark of a snapshot that was read completely."""
-    return FilesMark(_sum_of(snapshot).tobytes().hex(), snapshot.rows)
+# Whether entries of the log lead from the files of one version to those of another, by their marks.
 
 
 def leads_to(before: FilesMark, entries: Sequence[LogEntry], after: Snapshot) -> bool | None:
@@ -564,58 +539,13 @@ def leads_to(before: FilesMark, entries: Sequence[LogEntry], after: Snapshot) ->
             return None
         sums += added
         sums -= removed
-    return bool(np.array_equal(sums, _sum_of(after)))
+    return sums.tobytes().hex() == after.mark.digest
 
 
-def _sum_of(snapshot: Snapshot) -> _Words:
-    deleted = np.zeros(len(snapshot.uris), np.int64)
-    if snapshot.deletions:
-        deletions = snapshot.deletions
-        deleted[:] = [len(deletions[uri]) if uri in deletions else 0 for uri in snapshot.uris]
-    sizes = snapshot.actions.column("size_bytes").to_numpy()
-    return _sums(_names(snapshot.path, snapshot.uris), sizes, deleted)
-
-
-def _sum_of_files(path: str, bodies: Sequence[Mapping[str, Any]]) -> _Words | None:
+def _sum_of_files(path: str, bodies: Sequence[Mapping[str, Any]]) -> Words | None:
     sizes = [body.get("size") for body in bodies]
     if any(not isinstance(size, int) for size in sizes):
         return None
-    names = _names(path, [file_uri(path, body["path"]) for body in bodies])
+    uris = [file_uri(path, body["path"]) for body in bodies]
     deleted = [int((body.get("deletionVector") or {}).get("cardinality") or 0) for body in bodies]
-    return _sums(names, np.array(sizes, np.int64), np.array(deleted, np.int64))
-
-
-def _names(path: str, uris: Sequence[str]) -> list[bytes]:
-    """Names relative to the root where possible: these survive moving the table."""
-    root = path.rstrip("/") + "/"
-    return [uri.removeprefix(root).encode() for uri in uris]
-
-
-def _sums(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
-    total = np.zeros(_LANES, np.uint64)
-    for start in range(0, len(names), _PIECE):
-        piece = slice(start, start + _PIECE)
-        words = _words(names[piece], sizes[piece], deleted[piece])
-        # An odd factor per word and lane, independent of the number of words.
-        lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
-        factors = _mixed(lanes) | np.uint64(1)
-        # A sum over files distinguishes sets only if the summands are not linear.
-        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
-    return total
-
-
-def _words(names: list[bytes], sizes: _Numbers, deleted: _Numbers) -> _Words:
-    """A row of words per file: size, deleted rows, the bytes of its name."""
-    # NumPy fills up with zeros, which no name ends with.
-    wide = -(-max(map(len, names)) // 8)
-    content = np.array(names, f"S{wide * 8}").view(np.uint64).reshape(len(names), wide)
-    numbers = np.stack([sizes, deleted], axis=1).astype(np.uint64)
-    return np.concatenate([numbers, content], axis=1)
-
-
-def _mixed(words: _Words) -> _Words:
-    """Mix the bits of each word (the finalizer of splitmix64)."""
-    words = words + _GOLDEN
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    return sum_of_files(path, uris, np.array(sizes, np.int64), np.array(deleted, np.int64))

@@ -1,7 +1,8 @@
 """A Delta table as a source of snapshots and log entries, opened once per run.
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
-source is about that version or an older one. A run reads and parses an entry once.
+source is about that version or an older one. A run takes the snapshot of the pinned version once,
+and reads and parses an entry once.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     )
 
 
-class DeltaSource(Struct, frozen=True, eq=False):
+class DeltaSource(Struct, frozen=True, eq=False, dict=True):
     """An open table; `version` is the newest one when opened, or a requested one."""
 
     name: TableName
@@ -170,9 +171,20 @@ class DeltaSource(Struct, frozen=True, eq=False):
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
         """The table at `version` (default: the pinned one). TableRecreatedError for a version it
         never reached or that was another table's, HistoryGoneError for one no longer in the log."""
-        is_pinned = version is None or version == self.version
-        delta = self.delta if version is None or is_pinned else self._at(version)
+        if version is None or version == self.version:
+            return self._pinned
+        return self._taken(self._at(version))
+
+    @cached_property
+    def _pinned(self) -> Snapshot:
+        return self._taken(self.delta)
+
+    def _taken(self, delta: DeltaTable) -> Snapshot:
         return take_snapshot(delta, self.name, self.storage_options, self.clone_of)
+
+    def for_next_run(self) -> DeltaSource:
+        """The same source without its snapshot and the entries that it has read."""
+        return replace(self, _entries={})
 
     def at(self, version: TableVersion) -> DeltaSource:
         """The same table, pinned at `version`; errors as for `snapshot`."""
@@ -245,16 +257,15 @@ def refresh(source: DeltaSource) -> DeltaSource:
 
 
 def advance(source: DeltaSource) -> DeltaSource:
-    """The same table at its newest version, by reading only new log entries, and for a new run: it
-    keeps no entry. Only where the table cannot have been replaced; `source` must not be used any
-    more."""
+    """The same table at its newest version, by reading only new log entries. Only where the table
+    cannot have been replaced; `source` must not be used any more."""
     try:
         source.delta.update_incremental()
     except READ_FAILURES as error:
         raise open_failure(source.name, source.path, error) from error
     # A table that is replaced by its own log has another identity from that commit on.
     table_id = str(source.delta.metadata().id)
-    return replace(source, version=source.delta.version(), table_id=table_id, _entries={})
+    return replace(source, version=source.delta.version(), table_id=table_id)
 
 
 def oldest_version(source: DeltaSource) -> TableVersion | None:

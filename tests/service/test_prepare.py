@@ -37,9 +37,8 @@ from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import read_changes
-from impctl.tables.log import FilesMark
 from impctl.tables.sample import file_sample
-from impctl.tables.snapshot import Snapshot, ValueBounds
+from impctl.tables.snapshot import FilesMark, Snapshot, ValueBounds
 from impctl.tables.source import open_source
 from impctl.tables.statistics import FileSpans, file_bounds, file_spans
 from impctl.tables.write.maintenance import create_laid_out_table, create_table

@@ -31,7 +31,6 @@ from impctl.errors import (
 from impctl.tables import changes
 from impctl.tables import changes as changes_module
 from impctl.tables.changes import Changes, changed_files, netted, read_changes, read_feed_files
-from impctl.tables.log import files_mark
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, LogEntry, open_source
@@ -230,7 +229,7 @@ def test_changed_column_is_named(path: str, change: pa.Table, problem: str) -> N
 def test_files_that_count_other_rows_than_the_log_tells(path: str, off: int) -> None:
     DeltaTable(path).delete("id = 2")
     source = open_source("t", path)
-    held = files_mark(source.snapshot(0))
+    held = source.snapshot(0).mark
     assert read_changes(source, 0, 1, ["id"], held=held).rows == 1
     assert held.rows is not None
     other = replace(held, rows=held.rows + off)

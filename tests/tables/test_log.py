@@ -30,7 +30,6 @@ from impctl.tables.log import (
     commits_since,
     committed_at,
     duration_of,
-    files_mark,
     has_faithful_copies,
     has_new_log,
     leads_to,
@@ -41,7 +40,7 @@ from impctl.tables.log import (
     retention_of,
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.source import LogEntry, advance, open_source
+from impctl.tables.source import LogEntry, open_source
 from impctl.tables.write.maintenance import create_table
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable, actions_of, entry
@@ -221,7 +220,7 @@ def test_a_run_reads_and_parses_an_entry_once(table: Path, monkeypatch: pytest.M
     assert source.at(4).entry(2) is first[1]
     assert source.entries(3, 2) is None
     with pytest.raises(pytest.fail.Exception):
-        advance(source).entries(0, 1)
+        pin_table(source).source.entries(0, 1)
 
 
 def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
@@ -767,7 +766,7 @@ def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -> None:
     source = open_source("t", escaped_path)
     snapshots = [source.snapshot(version) for version in range(source.version + 1)]
-    marks = [files_mark(snapshot) for snapshot in snapshots]
+    marks = [snapshot.mark for snapshot in snapshots]
     assert marks[3] == marks[-1]
     assert len({mark.digest for mark in marks}) == len(marks) - 1
     for since, until in combinations(range(len(marks)), 2):
@@ -783,7 +782,7 @@ def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_pa
     random.Random(1).shuffle(order)
     uris = tuple(snapshot.uris[at].replace(snapshot.path, "/elsewhere/t") for at in order)
     moved = replace(snapshot, path="/elsewhere/t", uris=uris, actions=snapshot.actions.take(order))
-    assert files_mark(moved) == files_mark(snapshot)
+    assert moved.mark == snapshot.mark
 
 
 def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) -> None:
@@ -797,7 +796,7 @@ def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) ->
         replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
         replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
     ]
-    assert len({files_mark(other).digest for other in [snapshot, *others]}) == 5
+    assert len({other.mark.digest for other in [snapshot, *others]}) == 5
 
 
 def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
@@ -809,7 +808,7 @@ def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path
 
     def marked(chosen: list[str]) -> str:
         uris = tuple(f"{snapshot.path}/{name}" for name in chosen)
-        return files_mark(replace(snapshot, uris=uris, actions=actions)).digest
+        return replace(snapshot, uris=uris, actions=actions).mark.digest
 
     assert marked(names) == marked(sorted(names)) == marked(sorted(names, key=len))
     assert marked(names) != marked([*names[:-1], names[-1] + "y"])
@@ -821,7 +820,7 @@ def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> Non
     for line in lines:
         if "remove" in line:
             del line["remove"]["size"]
-    assert leads_to(files_mark(source.snapshot(3)), [logged(*lines)], source.snapshot(4)) is None
+    assert leads_to(source.snapshot(3).mark, [logged(*lines)], source.snapshot(4)) is None
 
 
 def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
@@ -832,7 +831,7 @@ def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
     table.append(rows)
     table.delete(lambda part: pc.less(part["id"], 9))
     source = open_source("t", str(tmp_path))
-    marks = [files_mark(source.snapshot(version)) for version in range(4)]
+    marks = [source.snapshot(version).mark for version in range(4)]
     assert [mark.rows for mark in marks] == [30, 29, 59, 42]
     assert len({mark.digest for mark in marks}) == 4
     for since in range(3):
