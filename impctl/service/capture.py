@@ -67,13 +67,13 @@ from impctl.store.records import (
     RunRecord,
     StoredQuery,
     StoredSketch,
-    StoreReader,
     TablePin,
 )
 
 if TYPE_CHECKING:
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec

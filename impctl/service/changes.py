@@ -62,7 +62,8 @@ if TYPE_CHECKING:
 
     from impctl.engine.result_rows import AnswerRows
     from impctl.service.settings import FollowRequest, Settings
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.types import QueryName
 
 

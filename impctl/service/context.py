@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import RangeSet
     from impctl.sql.parameters import Clock
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]

@@ -37,7 +37,7 @@ from impctl.service.table_deltas import (
     need_of,
 )
 from impctl.sketch.sketch import MaintenanceMode
-from impctl.store.records import RunKind, StoredQuery, StoreReader
+from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
 from impctl.tables.snapshot import FilesMark, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
@@ -45,6 +45,7 @@ from impctl.workload.models import MaintainMode, Policy, QuerySpec
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
+    from impctl.store.reader import StoreReader
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 

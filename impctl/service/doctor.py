@@ -44,7 +44,8 @@ from impctl.workload.load import load_workload
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
     from impctl.workload.models import SparkSpec

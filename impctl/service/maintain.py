@@ -25,7 +25,8 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.state_cache import StateCache
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.store.store import Store
     from impctl.types import QueryName, TableName, TableVersion
 

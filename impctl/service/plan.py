@@ -23,10 +23,11 @@ from impctl.service.results import REFUSED, Failure, Outcome, PlannedChange, Pla
 from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
-from impctl.store.records import RunKind, StoredQuery, StoreReader
+from impctl.store.records import RunKind, StoredQuery
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
+    from impctl.store.reader import StoreReader
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

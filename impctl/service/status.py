@@ -42,7 +42,8 @@ from impctl.tables.log import pending_size
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import RunRecord, StoredQuery, StoreReader, TablePin
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRecord, StoredQuery, TablePin
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

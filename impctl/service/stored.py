@@ -35,12 +35,12 @@ from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workloa
 if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
     from impctl.store.records import (
         KeptVersion,
         StateChoiceBasis,
         StoredQuery,
         StoredSketch,
-        StoreReader,
         TablePin,
     )
 

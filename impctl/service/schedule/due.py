@@ -21,7 +21,7 @@ from impctl.service.schedule.forecast import ExpectedTableRows
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
-from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader, TablePin
+from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import commits_since
 from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
 from impctl.workload.scalars import Cron, written
@@ -29,6 +29,7 @@ from impctl.workload.scalars import Cron, written
 if TYPE_CHECKING:
     from impctl.service.context import Context
     from impctl.service.cost_model import MaintenanceSize
+    from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 

@@ -19,7 +19,7 @@ from impctl.service.results import NextChange
 from impctl.types import QueryName, TableName
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.workload.models import ExpectedChanges, TableSpec
 
 # Kinds of change, from tables' histories: which tables move together, how often, by how many rows.

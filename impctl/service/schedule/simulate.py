@@ -45,7 +45,8 @@ from impctl.service.schedule.due import (
 from impctl.service.schedule.forecast import Expectations, Expected
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import moment_text, size_text
-from impctl.store.records import RunCost, RunKind, RunRecord, StoreReader
+from impctl.store.reader import StoreReader
+from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.scalars import SIZE_HINT, size_from
