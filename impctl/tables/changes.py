@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -89,30 +89,24 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
 # files are compared instead.
 
 
-def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
+def _may_have_hidden_nan(after: Snapshot, entry: LogEntry, doubles: Collection[ColumnName]) -> bool:
+    """Whether a file that the commit removed may have hidden NaN in one of these columns; an
+    unreadable one may."""
+    if not doubles:
+        return False
+    opened = DataFiles(after)
+    removed = (logged_file(after.path, body["path"]) for body in entry.bodies("remove"))
+    footers = map(opened.try_footer, removed)
+    return any(footer is None or _has_lone_doubles(footer, doubles) for footer in footers)
+
+
+def _has_lone_doubles(footer: pq.FileMetaData, doubles: Collection[ColumnName]) -> bool:
     """Whether one of these columns has a single value in a row group, by its statistics."""
-    wanted = set(doubles)
     return any(
         stated.has_min_max and stated.min == stated.max
         for group in map(footer.row_group, range(footer.num_row_groups))
         for chunk in map(group.column, range(group.num_columns))
-        if chunk.path_in_schema in wanted and (stated := chunk.statistics) is not None
-    )
-
-
-def fractional_columns(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
-    """The columns that may hold NaN."""
-    return [name for name in columns if after.column(name).type.is_fractional]
-
-
-def may_have_hidden_nan(
-    after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
-) -> bool:
-    """Whether a removed file may have hidden NaN; an unreadable one may."""
-    opened = DataFiles(after)
-    footers = (opened.try_footer(logged_file(after.path, path)) for path in removed)
-    return bool(doubles) and any(
-        footer is None or has_lone_doubles(footer, doubles) for footer in footers
+        if chunk.path_in_schema in doubles and (stated := chunk.statistics) is not None
     )
 
 
@@ -190,14 +184,13 @@ def has_complete_feed(
     after: Snapshot, entries: Sequence[LogEntry], columns: Sequence[ColumnName]
 ) -> bool:
     """Return False if change data by delta-rs may lack rows, or values in these columns."""
-    doubles = fractional_columns(after, columns)
+    doubles = {name for name in columns if after.column(name).type.is_fractional}
     for entry in entries:
         paths = [body["path"] for body in entry.bodies("cdc")]
         info: Mapping[str, Any] = next(iter(entry.bodies("commitInfo")), {})
         if not paths or not str(info.get("engineInfo") or "").startswith(_WRITER):
             continue
-        removed = [body["path"] for body in entry.bodies("remove")]
-        if may_have_hidden_nan(after, removed, doubles):
+        if _may_have_hidden_nan(after, entry, doubles):
             return False
         images = _IMAGES.get(str(info.get("operation")))
         metrics = info.get("operationMetrics") or {}
@@ -447,7 +440,7 @@ def _file_diff(
     """The compared files. If all columns that count are read as before, rows that are unchanged in
     these are dropped: a row changed in another column of `net_by` is on both sides. Then the order
     is arbitrary, and weights may exceed 1."""
-    if net_by is None or not _are_read_alike(before, after, net_by):
+    if net_by is None or not _are_read_alike(before.columns, after, net_by):
         return read_file_diff(before, after, columns)
     wanted = {name.lower(): name for name in (*net_by, *columns)}
     diff = read_file_diff(before, after, list(wanted.values()))
@@ -456,10 +449,10 @@ def _file_diff(
     return replace(diff, table=table, weights=weights)
 
 
-def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
-    """Whether impctl can read these columns and they are unchanged."""
+def _are_read_alike(before: TableSchema, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether impctl can read these columns and they are those of an earlier schema."""
     try:
-        check_same_columns(before.columns, before.version, after, columns)
+        check_same_columns(before, after.version, after, columns)
         for name in columns:
             after.readable(name)
     except (SchemaChangedError, TableError):
@@ -657,15 +650,7 @@ def _is_steady(
             return False
         if tuple(action["partitionColumns"]) != after.partition_columns:
             return False
-        if not _same(read_schema(action["schemaString"], is_mapped=False), after.columns, columns):
+        schema = read_schema(action["schemaString"], is_mapped=False)
+        if not _are_read_alike(schema, after, columns):
             return False
     return True
-
-
-def _same(one: TableSchema, other: TableSchema, columns: tuple[ColumnName, ...]) -> bool:
-    return all(
-        (result := one.schema.find(name)) is not None
-        and (wanted := other.schema.find(name)) is not None
-        and (result.name, result.type) == (wanted.name, wanted.type)
-        for name in columns
-    )

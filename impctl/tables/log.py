@@ -101,49 +101,44 @@ def pin_table(source: DeltaSource) -> PinnedTable:
     return PinnedTable(source.for_next_run(), mark, _entry(source, source.version))
 
 
-def has_new_log(result: PinnedTable) -> bool:
+def has_new_log(pinned: PinnedTable) -> bool:
     """Whether the table has a newer version, or another log, than when it was pinned. Afterwards
     use the source only with functions of this module."""
-    source = result.source
-    if local_path(source.path) is None:
-        return advance(source).version != source.version
-    is_longer = _entry(source, source.version + 1) is not None
-    return is_longer or _entry(source, source.version) != result.entry
+    return newest_version(pinned) != pinned.source.version
 
 
-def newest_version(result: PinnedTable) -> TableVersion | None:
+def newest_version(pinned: PinnedTable) -> TableVersion | None:
     """The newest version after the pinned one; None if another log replaced it."""
-    source, version = result.source, result.source.version
+    source, version = pinned.source, pinned.source.version
     if local_path(source.path) is None:
         return advance(source).version
-    if _entry(source, version) != result.entry:
+    if _entry(source, version) != pinned.entry:
         return None
     while _entry(source, version + 1) is not None:
         version += 1
     return version
 
 
-def log_end(result: PinnedTable) -> object:
+def log_end(pinned: PinnedTable) -> object:
     """A value that changes when the log grows or is replaced. For versions other than the pinned
     one it covers only the folder, which changes with every new entry."""
-    source = result.source
+    source, newest = pinned.source, newest_version(pinned)
     folder = local_path(source.path)
-    newest = newest_version(result)
     if folder is None:
         return newest
-    at = source.version if newest is None else newest
-    return newest, _entry(source, at), _stat(os.path.join(folder, "_delta_log"))
+    last = source.version if newest is None else newest
+    return newest, _entry(source, last), _stat(os.path.join(folder, "_delta_log"))
 
 
-def open_newest(result: PinnedTable) -> DeltaSource:
+def open_newest(pinned: PinnedTable) -> DeltaSource:
     """The table at its newest version, by reading only new log entries if that is safe. The old
     source must not be used afterwards."""
-    source = result.source
-    if result.mark is None:
+    source = pinned.source
+    if pinned.mark is None:
         return refresh(source)
     moved = advance(source)
     # Looked at afterwards: a table put in its place before or during the reading shows.
-    is_same = commit_mark(source, source.version) == result.mark
+    is_same = commit_mark(source, source.version) == pinned.mark
     return moved if is_same and moved.version >= source.version else refresh(source)
 
 
