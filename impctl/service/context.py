@@ -527,11 +527,12 @@ class Context:
         with ExitStack() as stack:
             started = time.monotonic()
             try:
-                lock = stack.enter_context(store.lock(patience, command, sweep=sweep))
+                recovered = stack.enter_context(store.lock(patience, command, sweep=sweep))
             finally:
                 self._waited += time.monotonic() - started
-            if lock.note is not None:
-                self.reporter.step(lock.note)
+            if recovered is not None:
+                died = recovered.describe()
+                self.reporter.step(f"Recovered the lock of a run that ended early: {died}")
             yield store
 
     @property

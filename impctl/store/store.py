@@ -34,7 +34,7 @@ from impctl.store.disk import (
     translate_errors,
 )
 from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub
-from impctl.store.lock import HeldLock, WriterLock
+from impctl.store.lock import Owner, WriterLock
 from impctl.store.reader import StoreReader
 from impctl.store.records import Collected
 
@@ -124,11 +124,12 @@ class Store(StoreReader):
     @contextmanager
     def lock(
         self, timeout: float, owner: str = "impctl", *, sweep: bool = True
-    ) -> Iterator[HeldLock]:
-        """Hold the writer's lock; LockHeldError after `timeout` seconds. May be nested. Leftovers
-        of killed writers are removed first, unless the caller is about to `collect`."""
+    ) -> Iterator[Owner | None]:
+        """Hold the writer's lock; LockHeldError after `timeout` seconds. Yields the owner that died
+        holding it before, if any. May be nested. Leftovers of killed writers are removed first,
+        unless the caller is about to `collect`."""
         if self._lock.is_held:
-            yield HeldLock()
+            yield None
             return
         refusal = self._catalog.refusal
         if refusal is not None and not is_full(refusal):
@@ -141,7 +142,7 @@ class Store(StoreReader):
             if sweep:
                 self._sweep()
                 self._check_room()
-            yield HeldLock(recovered)
+            yield recovered
         finally:
             self._lock.release()
 
