@@ -23,7 +23,7 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -161,25 +161,10 @@ class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
         return len(self.rows)
 
     def __iter__(self) -> Iterator[ValueBounds]:
-        return iter(self._each)
-
-    @overload
-    def __getitem__(self, at: int) -> ValueBounds: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[ValueBounds]: ...
-    def __getitem__(self, at: int | slice) -> ValueBounds | Sequence[ValueBounds]:
-        return self._each[at]
-
-    @cached_property
-    def _each(self) -> tuple[ValueBounds, ...]:
-        ends = zip(self.minima, self.maxima, strict=True)
-        counts = zip(
-            _known(self.null_counts, self.null_counts >= 0),
-            _known(self.rows, self.rows >= 0),
-            self.may_be_nan.tolist(),
-            strict=True,
-        )
-        return tuple(ValueBounds(*pair, *rest) for pair, rest in zip(ends, counts, strict=True))
+        nulls = _known(self.null_counts, self.null_counts >= 0)
+        rows = _known(self.rows, self.rows >= 0)
+        may_be_nan = self.may_be_nan.tolist()
+        return map(ValueBounds, self.minima, self.maxima, nulls, rows, may_be_nan)
 
 
 def _known(values: Values, is_known: Flags) -> list[Any]:
