@@ -17,7 +17,6 @@ from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
-    ReadChange,
     StaleQuery,
     changes_by_table,
     needs_of,
@@ -155,7 +154,7 @@ class AdvancedState:
             return
         shared = SharedChanges(ctx.tables, ctx.reporter)
         shared.announce(needs)
-        read = [ReadChange(need, *shared.read(need)) for need in needs]
+        read = list(map(shared.read, needs))
         check_not_replaced_meanwhile(self.stored, ctx.tables)
         partners = partners_of(ctx, self._state.plan, self._state.stored.partitions)
         maintainer = Maintainer(

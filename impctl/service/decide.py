@@ -32,6 +32,7 @@ from impctl.service.stored import check_clock, check_definition, check_pins, mar
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
+    ReadChange,
     SharedChanges,
     is_large,
     need_of,
@@ -57,12 +58,6 @@ CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
-
-
-class ReadChange(Struct, frozen=True):
-    need: ChangeRequest
-    changes: Changes
-    elapsed_ms: float
 
 
 class Decision(Struct, frozen=True):
@@ -306,7 +301,7 @@ class Decider:
             return cheaper
         if decision.is_grouped:
             return decision
-        read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
+        read = tuple(map(self.shared.read, needs))
         if is_checked and task.stored.assumptions:
             for result in read:
                 ending = self.ctx.tables.snapshot(result.need.table)

@@ -21,7 +21,6 @@ from impctl.service.decide import (
     NOT_INCREMENTALLY,
     Decider,
     Decision,
-    ReadChange,
     Stale,
     StaleQuery,
     TableDelta,
@@ -61,6 +60,7 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
+    ReadChange,
     by_version,
     grouped_change,
     refill_text,

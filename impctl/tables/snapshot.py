@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
 from impctl.data.vector import Ints
@@ -147,15 +147,7 @@ class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
 
     def take(self, positions: Ints) -> ColumnBounds:
         """The bounds of the files at these positions, in that order."""
-        return ColumnBounds(
-            self.lows[positions],
-            self.has_low[positions],
-            self.highs[positions],
-            self.has_high[positions],
-            self.null_counts[positions],
-            self.rows[positions],
-            self.may_be_nan[positions],
-        )
+        return ColumnBounds(*(values[positions] for values in astuple(self)))
 
     def __len__(self) -> int:
         return len(self.rows)
