@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -136,38 +137,36 @@ class FileReader:
         """The live rows of `file`, in parts of at most `BATCH_ROWS` rows and some `most` bytes:
         memory is independent of the length of row groups."""
         start = 0
-        for data, rows, names, old in self._parts(file, most):
-            table = self._made(data, rows, names, old, file)
-            yield _live(table, file, start)
-            start += rows
-
-    def _parts(
-        self, file: DataFile, most: int | None
-    ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
-        """The decoded parts of a file, with the arguments of `_made`."""
-        try:
-            with self._files.open(file, buffer=_BUFFER) as parquet:
-                names = self._stored_names(parquet.schema_arrow.names, file)
-                stored = list(names.values())
-                old = hybrid_columns(parquet.metadata, stored)
-                if not stored:
-                    yield None, parquet.metadata.num_rows, names, old
-                    return
+        with self._opened(file, buffer=_BUFFER) as (parquet, names, old):
+            stored = list(names.values())
+            parts: Iterable[tuple[Any, int]] = [(None, parquet.metadata.num_rows)]
+            if stored:
                 part = BATCH_ROWS
                 if most is not None:
                     part = min(part, _part(file, stored, most, parquet.metadata))
-                for data in parquet.iter_batches(part, columns=stored):
-                    yield data, len(data), names, old
+                batches = parquet.iter_batches(part, columns=stored)
+                parts = ((data, len(data)) for data in batches)
+            for data, rows in parts:
+                yield _live(self._made(data, rows, names, old, file), file, start)
+                start += rows
+
+    @contextmanager
+    def _opened(
+        self, file: DataFile, *, buffer: int = 0
+    ) -> Iterator[tuple[pq.ParquetFile, dict[ColumnName, str], frozenset[str]]]:
+        """The open file, its name for each of the columns that it holds, and which of these names
+        are in the hybrid calendar. Failures inside are those of reading the file."""
+        try:
+            with self._files.open(file, buffer=buffer) as parquet:
+                names = self._stored_names(parquet.schema_arrow.names, file)
+                yield parquet, names, hybrid_columns(parquet.metadata, names.values())
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
     def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
         """The Parquet metadata of `file`, and its name for each of the columns that it holds."""
-        try:
-            with self._files.open(file) as parquet:
-                return parquet.metadata, self._stored_names(parquet.schema_arrow.names, file)
-        except READ_FAILURES as error:
-            raise read_failure(self._snapshot, file, error) from error
+        with self._opened(file) as (parquet, names, _):
+            return parquet.metadata, names
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
@@ -178,52 +177,32 @@ class FileReader:
     def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
         """The live ones of `rows` consecutive rows of `file`: slice `at`, from 0 and modulo the
         number of slices; the last slice may be short."""
-
-        def sliced(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            groups = parquet.num_row_groups
+        with self._opened(file) as (parquet, names, old):
+            stored = list(names.values())
+            metadata, groups = parquet.metadata, parquet.num_row_groups
             group = at % groups
-            before = sum(parquet.metadata.row_group(g).num_rows for g in range(group))
-            slices = max(1, parquet.metadata.row_group(group).num_rows // rows)
+            slices = max(1, metadata.row_group(group).num_rows // rows)
             skipped = at // groups % min(slices, _SLICES)
             if stored and slices <= _AS_QUICK:
                 # Reading a small group whole is faster than setting up batches.
-                whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
-                part = whole.slice(skipped * rows, rows)
-                return part, len(part), before + skipped * rows
-            result = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
-            data = next(islice(result, skipped, None), None)
-            if data is None:
-                return pa.table({name: [] for name in stored}), 0, before
-            return data, len(data), before + skipped * rows
-
-        table, start = self._loaded(file, sliced)
+                whole = parquet.read_row_group(group, columns=stored, use_threads=False)
+                data = whole.slice(skipped * rows, rows)
+            else:
+                batches = parquet.iter_batches(rows, row_groups=[group], columns=stored)
+                nothing = pa.table({name: [] for name in stored})
+                data = next(islice(batches, skipped, None), nothing)
+            table = self._made(data, len(data), names, old, file)
+            start = sum(metadata.row_group(g).num_rows for g in range(group)) + skipped * rows
         return _live(table, file, start)
 
     def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]] = range) -> pa.Table:
         """Some row groups of `file` (default: all), with deleted rows; `choose` picks from their
         number."""
-
-        def load(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            chosen = choose(parquet.num_row_groups)
+        with self._opened(file) as (parquet, names, old):
+            chosen, stored = list(choose(parquet.num_row_groups)), list(names.values())
             rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
-            data = parquet.read_row_groups(list(chosen), columns=list(stored)) if stored else None
-            return data, rows, 0
-
-        return self._loaded(file, load)[0]
-
-    def _loaded(
-        self, file: DataFile, load: Callable[[pq.ParquetFile, Sequence[str]], tuple[Any, int, int]]
-    ) -> tuple[pa.Table, int]:
-        """The result of `load` on a file: data, rows and the position of the first one."""
-        try:
-            with self._files.open(file) as parquet:
-                names = self._stored_names(parquet.schema_arrow.names, file)
-                stored = list(names.values())
-                data, rows, start = load(parquet, stored)
-                old = hybrid_columns(parquet.metadata, stored)
-        except READ_FAILURES as error:
-            raise read_failure(self._snapshot, file, error) from error
-        return self._made(data, rows, names, old, file), start
+            data = parquet.read_row_groups(chosen, columns=stored) if stored else None
+            return self._made(data, rows, names, old, file)
 
     def _made(
         self,
