@@ -39,24 +39,6 @@ class Commit(Struct, frozen=True):
         return self.inserted + self.deleted
 
 
-class ChangeSize(Struct, frozen=True):
-    """Changed rows (None if the log does not say), and the files that hold them."""
-
-    rows: int | None
-    files: int
-    bytes: int
-
-
-def size_of(commits: Sequence[Commit]) -> ChangeSize:
-    """The size of the change that these commits make together."""
-    rows = [commit.rows for commit in commits if commit.rows is not None]
-    return ChangeSize(
-        sum(rows) if len(rows) == len(commits) else None,
-        sum(commit.files for commit in commits),
-        sum(commit.bytes for commit in commits),
-    )
-
-
 class History(Struct, frozen=True):
     """The latest `KEPT` commits of a table that changed rows (its arrivals), oldest first. `until`
     is the last version read, `since` the time from which on commits are known, None if no entry has

@@ -10,7 +10,6 @@ from msgspec import Struct, field
 from impctl.compile.session import GroupedRows
 from impctl.errors import SchemaChangedError, TableError, count_text
 from impctl.expr.nodes import ColumnRef
-from impctl.forecast import ChangeSize, size_of
 from impctl.safety.facts import FactKind, broken_by
 from impctl.service.fill import counted_rows, run_pass
 from impctl.service.filters import files_by_conditions, files_of_table
@@ -19,7 +18,7 @@ from impctl.service.settings import Settings, large_change_of
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
-from impctl.tables.log import commits_of
+from impctl.tables.log import ChangeSize, commits_of, size_of
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import FilesMark
 from impctl.tables.source import other_history

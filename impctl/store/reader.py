@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,9 @@ from msgspec.structs import replace
 
 from impctl.errors import StateCorruptError
 from impctl.store import rows, states
-from impctl.store.catalog import Catalog
-from impctl.store.disk import RealDisk, StoreLayout
-from impctl.store.health import KEPT_VERSIONS, collect_sketches, find_leftovers
-from impctl.store.records import Collected, RunRef
+from impctl.store.catalog import Catalog, Transaction
+from impctl.store.disk import RUN_SUFFIX, RealDisk, StoreLayout, translate_errors
+from impctl.store.records import Collected, Leftover, OldVersions, RunRef
 
 if TYPE_CHECKING:
     from impctl.data.pages import StoredTable
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _READ_ATTEMPTS = 3
 """Attempts to read runs whose files a writer may replace meanwhile."""
+
+
+KEPT_VERSIONS = 32
+"""Sketch versions of each query that `collect` leaves."""
 
 
 class StoreReader:
@@ -124,3 +128,77 @@ class StoreReader:
             if row is None:
                 return 0, ()
             return row.generation, states.stored_runs(tx, row.id, row.runs)
+
+
+# Removal. Law: only files without a run are removed, and only under the writer's lock; the latest
+# `keep` sketch versions of a query stay.
+
+_PARTITIONS = "FROM partition WHERE id NOT IN (SELECT partition_id FROM sketched)"
+
+
+def find_leftovers(tx: Transaction, layout: StoreLayout) -> tuple[Leftover, ...]:
+    """Files in the folder of runs that no run refers to."""
+    known = states.run_files(tx)
+    with translate_errors(layout.state):
+        try:
+            entries = list(os.scandir(layout.state))
+        except FileNotFoundError:
+            return ()
+        result = [
+            Leftover(layout.run_file(entry.name), entry.stat().st_size)
+            for entry in entries
+            if entry.name.endswith(RUN_SUFFIX) and entry.name not in known
+        ]
+    return tuple(sorted(result, key=lambda leftover: leftover.path))
+
+
+def collect_sketches(tx: Transaction, keep: int) -> Collected:
+    """Remove older sketch versions and unused partitions; returns them."""
+    versions = []
+    for query_id, name in tx.execute("SELECT id, name FROM query ORDER BY name").fetchall():
+        before = _row_bytes(tx, query_id)
+        if removed := _trim(tx, query_id, max(1, keep)):
+            versions.append(OldVersions(name, removed, before - _row_bytes(tx, query_id)))
+    size = tx.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
+    partitions = tx.execute(f"DELETE {_PARTITIONS}").rowcount
+    return Collected(tuple(versions), partitions, int(size))
+
+
+def _row_bytes(tx: Transaction, query_id: int) -> int:
+    parts = (
+        (_total("versions"), "sketch_version"),
+        (_total("assumptions", "basis"), "sketch_basis"),
+        (_total("access", "bits"), "sketch"),
+        (_total("access", "table_name", "attribute", "partition_id"), "sketched"),
+    )
+    sizes = (f"SELECT {total} FROM {table} WHERE query_id = ?" for total, table in parts)
+    return sum(int(tx.execute(size, (query_id,)).fetchone()[0]) for size in sizes)
+
+
+def _total(*columns: str) -> str:
+    """Bytes of these columns over all rows, as SQL."""
+    lengths = " + ".join(f"length(CAST({column} AS BLOB))" for column in columns)
+    return f"coalesce(sum({lengths}), 0)"
+
+
+def _trim(tx: Transaction, query_id: int, keep: int) -> int:
+    oldest = tx.execute(
+        "SELECT * FROM sketch_version WHERE query_id = ? ORDER BY generation DESC LIMIT 1 OFFSET ?",
+        (query_id, keep - 1),
+    ).fetchone()
+    if oldest is None:
+        return 0
+    generation, captured = tx.opened(oldest, "sketch_version")[1:3]
+    older = "WHERE query_id = ? AND generation < ?"
+    removed = tx.execute(f"DELETE FROM sketch_version {older}", (query_id, generation)).rowcount
+    tx.execute(f"DELETE FROM sketch_basis {older}", (query_id, generation))
+    tx.execute("DELETE FROM sketched WHERE query_id = ? AND captured < ?", (query_id, captured))
+    tx.execute(f"DELETE FROM sketch {older}", (query_id, captured))
+    # A row before `generation` is valid for it if the bits have not changed since.
+    tx.execute(
+        "DELETE FROM sketch WHERE query_id = ?1 AND generation < coalesce((SELECT"
+        " max(later.generation) FROM sketch AS later WHERE later.query_id = ?1 AND"
+        " later.access = sketch.access AND later.generation <= ?2), 0)",
+        (query_id, generation),
+    )
+    return removed

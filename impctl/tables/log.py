@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import HistoryGoneError, ImpctlError, TableError
-from impctl.forecast import KEPT, ChangeSize, Commit, History, size_of
+from impctl.forecast import KEPT, Commit, History
 from impctl.tables.snapshot import FilesMark, Snapshot, Words, logged_file, sum_of_files
 from impctl.tables.source import DeltaSource, LogEntry, advance, refresh
 from impctl.tables.storage import READ_FAILURES, file_uri, local_path
@@ -177,6 +177,24 @@ _SIGNS_OF_METRIC = {
     "numTargetRowsUpdated": _UPDATED,
 }
 """Metrics of deltalake and Spark, with the rows each inserts and deletes; an update does both."""
+
+
+class ChangeSize(Struct, frozen=True):
+    """Changed rows (None if the log does not say), and the files that hold them."""
+
+    rows: int | None
+    files: int
+    bytes: int
+
+
+def size_of(commits: Sequence[Commit]) -> ChangeSize:
+    """The size of the change that these commits make together."""
+    rows = [commit.rows for commit in commits if commit.rows is not None]
+    return ChangeSize(
+        sum(rows) if len(rows) == len(commits) else None,
+        sum(commit.files for commit in commits),
+        sum(commit.bytes for commit in commits),
+    )
 
 
 def commits_since(

@@ -21,10 +21,11 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl.errors import TableError
-from impctl.forecast import KEPT, ChangeSize, Commit, History, effective_times, size_of
+from impctl.forecast import KEPT, Commit, History, effective_times
 from impctl.tables import source as module
 from impctl.tables.changes import read_changes
 from impctl.tables.log import (
+    ChangeSize,
     commit_history,
     commits_of,
     commits_since,
@@ -38,6 +39,7 @@ from impctl.tables.log import (
     pending_size,
     pin_table,
     retention_of,
+    size_of,
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import LogEntry, open_source
