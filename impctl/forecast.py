@@ -16,9 +16,10 @@ from msgspec import Struct
 KEPT = 400  # Commits kept per table: more than any forecast looks back
 
 
-class Arrival(Struct, frozen=True):
-    """A commit that changed rows. `at` is in seconds since 1970. `is_after_gap`: commits between
-    this one and the one before it are unknown."""
+class Commit(Struct, frozen=True):
+    """A commit of a table in numbers; those of files are about the files that hold the changed
+    rows. `at` is in seconds since 1970. `is_after_gap`: commits between this one and the one before
+    it are unknown. `only_moves`: its rows only moved between files."""
 
     version: int
     at: float | None
@@ -28,27 +29,29 @@ class Arrival(Struct, frozen=True):
     bytes: int
     operation: str
     is_after_gap: bool = False
+    only_moves: bool = False
 
     @property
     def rows(self) -> int | None:
+        """Changed rows."""
         if self.inserted is None or self.deleted is None:
             return None
         return self.inserted + self.deleted
 
 
 class History(Struct, frozen=True):
-    """The latest `KEPT` arrivals of a table, oldest first. `until` is the last version read,
-    `since` the time from which on commits are known, None if no entry has one. `has_missed`:
-    commits after the last arrival are unknown."""
+    """The latest `KEPT` commits of a table that changed rows (its arrivals), oldest first. `until`
+    is the last version read, `since` the time from which on commits are known, None if no entry has
+    one. `has_missed`: commits after the last arrival are unknown."""
 
     table_id: str
     until: int
     since: float | None
-    arrivals: tuple[Arrival, ...] = ()
+    arrivals: tuple[Commit, ...] = ()
     has_missed: bool = False
 
 
-def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
+def effective_times(arrivals: Sequence[Commit], now: float) -> list[float]:
     """A time for each arrival, none before the one before it and none after `now`. One without a
     time, out of order or in the future has that of the one before it: its gap counts as 0."""
     sound = [arrival.at for arrival in arrivals if arrival.at is not None and arrival.at <= now]

@@ -23,7 +23,7 @@ from benchmarks.state.held_back import commit, moving_tables, reduced_copy, shar
 from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.forecast import Arrival, History
+from impctl.forecast import Commit, History
 from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import AgainstRecapture, RestoredQuery
@@ -132,7 +132,7 @@ def _arrivals(
     times = np.cumsum(gaps).tolist()
     held = {
         table: [
-            Arrival(version, at, rows[table], 0, 1, 0, "WRITE")
+            Commit(version, at, rows[table], 0, 1, 0, "WRITE")
             for version, at in enumerate(times, start=1)
             if table in rows
         ]

@@ -32,27 +32,12 @@ from impctl.expr.nodes import (
     conjuncts,
     substitute,
 )
+from impctl.tables import snapshot
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Attribute, SortKey
     from impctl.rules.finalize import FinalSteps
     from impctl.types import AttributeId
-
-_ARROW = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.BYTE: pa.int8(),
-    Kind.SHORT: pa.int16(),
-    Kind.INTEGER: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.STRING: pa.string(),
-    Kind.BINARY: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP_NTZ: pa.timestamp("us"),
-    Kind.NULL: pa.null(),
-}
-"""What Spark's `toArrow` gives; a timestamp also has the session's time zone."""
 
 _LOOKED_UP = INTEGRAL | {Kind.STRING, Kind.DATE}
 """Types of keys that can be looked up: equal values have one code."""
@@ -144,11 +129,18 @@ def _code(value: Literal, kind: SqlType) -> int | None:
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
-    if kind.kind is Kind.DECIMAL:
-        return pa.decimal128(kind.precision, kind.scale)
-    if kind.kind is Kind.TIMESTAMP:
-        return pa.timestamp("us", tz=zone)
-    return _ARROW[kind.kind]
+    """What Spark's `toArrow` gives."""
+    match kind.kind:
+        case Kind.TIMESTAMP:
+            return pa.timestamp("us", tz=zone)
+        case Kind.STRING:
+            return pa.string()
+        case Kind.BINARY:
+            return pa.binary()
+        case Kind.NULL:
+            return pa.null()
+        case _:
+            return snapshot.arrow_type(kind)
 
 
 def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> pa.Table:

@@ -237,7 +237,7 @@ class RestoredQuery:
     def _moved(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
         until = source.version
-        need = need_of(self.state, table, until, per_version=False)
+        need = need_of(self.state, table, until)
         known = self._endings[table]
         changes = read_changes(
             source, need.since, until, need.columns, table_id=need.table_id, known=known

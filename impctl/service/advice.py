@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import BoundaryValue, RangePartition
-    from impctl.store.records import RunRef, StoredQuery, StoredSketch, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRef, StoredQuery, StoredSketch
     from impctl.types import ColumnName, QueryName, TableName
 
 # Balance of ranges, by stored counts. Law: imbalance is the rows of the largest range over the

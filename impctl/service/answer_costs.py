@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Versions
     from impctl.service.filters import Pruned
     from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.tables.snapshot import DataFile
     from impctl.types import TableName
 

@@ -67,14 +67,13 @@ from impctl.store.records import (
     RunRecord,
     StoredQuery,
     StoredSketch,
-    StoreReader,
     TablePin,
 )
-from impctl.tables.log import files_mark
 
 if TYPE_CHECKING:
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
@@ -302,7 +301,7 @@ def _meta_of(
         template=template_id(prepared.core),
         moments=dict(prepared.moments),
         marks=commit_marks(tables, versions),
-        files={table: files_mark(tables.snapshot(table)) for table in versions},
+        files={table: tables.snapshot(table).mark for table in versions},
         distant=plan.sides_by(Strategy.SPARK),
         from_files=plan.sides_by(Strategy.FILES),
         buffers=chosen_buffers(prepared.spec, plan.compiled),

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Partitions
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
 
 # Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
 # sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
-    ReadChange,
     StaleQuery,
     changes_by_table,
     needs_of,
@@ -62,24 +61,14 @@ if TYPE_CHECKING:
 
     from impctl.engine.result_rows import AnswerRows
     from impctl.service.settings import FollowRequest, Settings
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.types import QueryName
 
 
 # Law: writes nothing and starts no Spark. Stored rows are advanced in memory if `maintain` could do
 # so without help; else, and between older versions, the engine computes what is missing from files.
 # What neither can compute is an error, never a guess.
-
-
-class Changed(Struct, frozen=True):
-    """Changes between versions of the tables; `moments` are the clock's values at the end."""
-
-    changes: pa.Table
-    since: Versions
-    versions: Versions
-    moments: Mapping[str, str]
-    by: AnsweredBy
-    why: str
 
 
 # A materialized result advanced in memory, without a commit. Law: a step is the one that `maintain`
@@ -114,7 +103,7 @@ class AdvancedState:
     def stored(self) -> StoredQuery:
         return self._state.stored
 
-    def on(self, ctx: Context) -> Changed:
+    def on(self, ctx: Context) -> ChangesResult:
         """Changes up to the pinned versions; NotMaintainableError if they cannot be computed."""
         assert self._state.plan.answer is not None
         task, before = self._task, self._state.versions
@@ -135,9 +124,15 @@ class AdvancedState:
         if changes is None:
             nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._materialized.bounded)
             changes = changes_between(nothing, nothing, ctx.session_zone)
-        why = "from the materialized result, after maintaining it"
-        versions, moments = self._state.versions, stored_moments(self.stored)
-        return Changed(changes, before, versions, moments, AnsweredBy.STATE, why)
+        return ChangesResult(
+            answer=changes,
+            query=task.spec.name,
+            since=before,
+            versions=self._state.versions,
+            by=AnsweredBy.STATE,
+            by_reason="from the materialized result, after maintaining it",
+            moments=stored_moments(self.stored),
+        )
 
     def rows_before(self) -> RowsOf:
         plan = self._state.plan
@@ -159,7 +154,7 @@ class AdvancedState:
             return
         shared = SharedChanges(ctx.tables, ctx.reporter)
         shared.announce(needs)
-        read = [ReadChange(need, *shared.read(need)) for need in needs]
+        read = list(map(shared.read, needs))
         check_not_replaced_meanwhile(self.stored, ctx.tables)
         partners = partners_of(ctx, self._state.plan, self._state.stored.partitions)
         maintainer = Maintainer(
@@ -197,19 +192,25 @@ class FollowedAnswer:
         """Rows of the last answer, if there is no state."""
         self._why = ""
 
-    def whole(self, ctx: Context) -> Changed:
-        changes = whole_answer(self._materialized(ctx), ctx.session_zone)
-        moments, why = stored_moments(self._stored), "from the materialized result"
-        return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
+    def whole(self, ctx: Context) -> ChangesResult:
+        return ChangesResult(
+            answer=whole_answer(self._materialized(ctx), ctx.session_zone),
+            query=self._spec.name,
+            since={},
+            versions=self._since,
+            by=AnsweredBy.STATE,
+            by_reason="from the materialized result",
+            moments=stored_moments(self._stored),
+        )
 
-    def next(self, ctx: Context) -> Changed:
+    def next(self, ctx: Context) -> ChangesResult:
         if self._rows is None:
             before = self._ahead
             try:
                 if self._ahead is None:
                     self._ahead = self._restored(ctx)
                 result = self._ahead.on(ctx)
-                self._since = result.versions
+                self._since = dict(result.versions)
                 return result
             except NotMaintainableError as trouble:
                 self._why = trouble.message
@@ -237,20 +238,26 @@ class FollowedAnswer:
         if now is None or now.generation != self._stored.generation:
             raise moved_meanwhile(self._spec.name)
 
-    def _compared(self, ctx: Context, before: RowsOf) -> Changed:
+    def _compared(self, ctx: Context, before: RowsOf) -> ChangesResult:
         prepared = prepare(ctx, self._spec)
         limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
         with limited_to(limit):
             after = _by_engine(ctx, limit, prepared)
         _check_same_columns(self._spec, before, after)
-        changes = changes_between(before, after, ctx.session_zone)
         since, versions = self._since, ctx.tables.versions_of(prepared.tables)
         self._rows, self._since = after, versions
-        why = f"the state could not be maintained: {self._why}"
-        return Changed(changes, since, versions, prepared.moments, AnsweredBy.ENGINE, why)
+        return ChangesResult(
+            answer=changes_between(before, after, ctx.session_zone),
+            query=self._spec.name,
+            since=since,
+            versions=versions,
+            by=AnsweredBy.ENGINE,
+            by_reason=f"the state could not be maintained: {self._why}",
+            moments=prepared.moments,
+        )
 
 
-def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> Changed:
+def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> ChangesResult:
     """Changes since older versions of the tables, from two answers of the engine."""
     prepared = prepare(ctx, spec)
     wanted = versions_at(spec, prepared.tables, at, ctx.workload.names, option="--since")
@@ -274,9 +281,15 @@ def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> Changed:
         after = _by_engine(ctx, limit, prepared)
         _check_same_columns(spec, before, after)
         changes = changes_between(before, after, ctx.session_zone)
-    versions = ctx.tables.versions_of(prepared.tables)
-    why = "no result is stored for these versions, so both results were computed"
-    return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
+    return ChangesResult(
+        answer=changes,
+        query=spec.name,
+        since=wanted,
+        versions=ctx.tables.versions_of(prepared.tables),
+        by=AnsweredBy.ENGINE,
+        by_reason="no result is stored for these versions, so both results were computed",
+        moments=prepared.moments,
+    )
 
 
 def _by_engine(ctx: Context, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
@@ -341,14 +354,15 @@ def changes(
         check_goal(out, ctx.reserved)
     spec = ctx.query(query)
     watch = Stopwatch()
-    result = result_of(spec.name, _read(ctx, spec, since, whole=whole), watch.ms)
-    result = replace(result, limit=limit, written=None if out is None else str(out))
+    result = _read(ctx, spec, since, whole=whole)
+    written = None if out is None else str(out)
+    result = replace(result, elapsed_ms=watch.ms, limit=limit, written=written)
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,))
 
 
-def _read(ctx: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> Changed:
+def _read(ctx: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> ChangesResult:
     if since is not None:
         return changed_since(ctx, spec, since)
     for attempt in range(_ATTEMPTS):
@@ -359,19 +373,6 @@ def _read(ctx: Context, spec: QuerySpec, since: AtVersions | None, *, whole: boo
             if error.code != "sketch_moved" or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
-
-
-def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesResult:
-    return ChangesResult(
-        answer=result.changes,
-        query=query,
-        since=result.since,
-        versions=result.versions,
-        elapsed_ms=elapsed_ms,
-        by=result.by,
-        by_reason=result.why,
-        moments=result.moments,
-    )
 
 
 # Law: each look reports changes since the one before, so that together they lead from the store's
@@ -396,7 +397,7 @@ def follow_changes(
     files = Files.of(settings)
     with open_context(settings, reporter) as ctx:
         spec = ctx.query(query)
-        looking = _Looking(ctx, FollowedAnswer(ctx, spec), spec.name, show)
+        looking = _Looking(ctx, FollowedAnswer(ctx, spec), show)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
@@ -416,7 +417,6 @@ def follow_changes(
 class _Looking(Struct):
     ctx: Context
     answer: FollowedAnswer
-    query: QueryName
     show: ShowChanges
     watch: TableWatch = field(default_factory=TableWatch)
     shown: int = 0
@@ -434,13 +434,12 @@ class _Looking(Struct):
             ctx.close()
         self.watch.saw(ctx)
 
-    def report(self, find: Callable[[FollowedAnswer], Changed]) -> None:
+    def report(self, find: Callable[[FollowedAnswer], ChangesResult]) -> None:
         at, watch = datetime.now(UTC), Stopwatch()
         result = find(self.answer)
-        if not result.changes.num_rows:
+        if not result.row_count:
             return
         self.shown += 1
-        elapsed = watch.ms
+        result = replace(result, elapsed_ms=watch.ms)
         started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        run = FollowedRun(self.shown, started, elapsed, 0)
-        self.show(result_of(self.query, result, elapsed), run)
+        self.show(result, FollowedRun(self.shown, started, result.elapsed_ms, 0))

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import RangeSet
     from impctl.sql.parameters import Clock
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
 
 
 Versions = Mapping[TableName, TableVersion]
-Texts = Mapping[TableName, Mapping[TableVersion, str]]
 """Entries of logs that were read already."""
 
 
@@ -164,20 +163,17 @@ def known_histories(
     tables: PinnedTables,
     store: StoreReader | None,
     names: Iterable[TableName],
-    texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """Histories of these tables up to their pinned versions, as far as they can be opened."""
     tables_named = tuple(dict.fromkeys(names))
-    return extended_histories(
-        tables, {} if store is None else store.arrivals(tables_named), tables_named, texts
-    )
+    histories = {} if store is None else store.arrivals(tables_named)
+    return extended_histories(tables, histories, tables_named)
 
 
 def extended_histories(
     tables: PinnedTables,
     histories: Mapping[TableName, History],
     names: Iterable[TableName],
-    texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """Extend these histories with later commits."""
     result = dict(histories)
@@ -186,7 +182,7 @@ def extended_histories(
             source = tables.source(name)
         except ImpctlError:
             continue
-        result[name] = commit_history(source, histories.get(name), (texts or {}).get(name))
+        result[name] = commit_history(source, histories.get(name))
     return result
 
 
@@ -197,9 +193,7 @@ def extended_histories(
 CHANGE_UNEXPECTED = "change_unexpected"
 
 
-def remember_histories(
-    ctx: Context, store: Store, before: Versions, texts: Texts | None = None
-) -> list[str]:
+def remember_histories(ctx: Context, store: Store, before: Versions) -> list[str]:
     """Update the store's histories of the tables used; failures are warnings, since the run's work
     is committed. Also warns of each change to a table that the workload file declares unchanging,
     after the store's history or else the version in `before`."""
@@ -207,7 +201,7 @@ def remember_histories(
     try:
         names = list(ctx.tables.seen)
         stored = store.arrivals(names, is_whole=False)
-        result = extended_histories(ctx.tables, stored, names, texts)
+        result = extended_histories(ctx.tables, stored, names)
         new = {name: history for name, history in result.items() if history != stored.get(name)}
         if new:
             with suppress_full():
@@ -533,11 +527,12 @@ class Context:
         with ExitStack() as stack:
             started = time.monotonic()
             try:
-                lock = stack.enter_context(store.lock(patience, command, sweep=sweep))
+                recovered = stack.enter_context(store.lock(patience, command, sweep=sweep))
             finally:
                 self._waited += time.monotonic() - started
-            if lock.note is not None:
-                self.reporter.step(lock.note)
+            if recovered is not None:
+                died = recovered.describe()
+                self.reporter.step(f"Recovered the lock of a run that ended early: {died}")
             yield store
 
     @property

@@ -16,9 +16,10 @@ from msgspec import Struct
 from impctl.errors import StateCorruptError
 from impctl.service.stored import StateMeta
 from impctl.service.text import duration_text
-from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader
+from impctl.store.records import RunCost, RunKind, StoredQuery
 
 if TYPE_CHECKING:
+    from impctl.store.reader import StoreReader
     from impctl.types import TableName
 import math
 

@@ -32,20 +32,21 @@ from impctl.service.stored import check_clock, check_definition, check_pins, mar
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
+    ReadChange,
     SharedChanges,
     is_large,
     need_of,
 )
 from impctl.sketch.sketch import MaintenanceMode
-from impctl.store.records import RunKind, StoredQuery, StoreReader
+from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
-from impctl.tables.log import FilesMark
-from impctl.tables.snapshot import read_schema
+from impctl.tables.snapshot import FilesMark, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
+    from impctl.store.reader import StoreReader
     from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
@@ -57,12 +58,6 @@ CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
-
-
-class ReadChange(Struct, frozen=True):
-    need: ChangeRequest
-    changes: Changes
-    elapsed_ms: float
 
 
 class Decision(Struct, frozen=True):
@@ -159,7 +154,7 @@ def needs_of(tables: PinnedTables, task: StaleQuery) -> list[ChangeRequest]:
     for table, version in task.state.versions.items():
         until = tables.source(table).version
         if until != version:
-            needs.append(need_of(task.state, table, until, per_version=task.is_eager))
+            needs.append(need_of(task.state, table, until))
     return needs
 
 
@@ -306,7 +301,7 @@ class Decider:
             return cheaper
         if decision.is_grouped:
             return decision
-        read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
+        read = tuple(map(self.shared.read, needs))
         if is_checked and task.stored.assumptions:
             for result in read:
                 ending = self.ctx.tables.snapshot(result.need.table)
@@ -405,7 +400,7 @@ def change_up_to(
 ) -> TableDelta:
     mark, ending = mark_at(tables, table, until), tables.snapshot(table)
     # Between two batches of versions the log's entry has to suffice.
-    files = tables.files_mark(table) if ending.version == until else None
+    files = ending.mark if ending.version == until else None
     return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
 
 

@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
+from impctl.forecast import Commit
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
 from impctl.service.explain import extra_findings
@@ -36,21 +37,15 @@ from impctl.service.text import moment_text, size_text, span_text
 from impctl.spark.session import JAVA_HINT, OLDEST_JAVA, java_candidates, released_version, shown
 from impctl.store.disk import OTHERS_MAY_WRITE, translate_errors
 from impctl.store.lock import lock_owner
-from impctl.tables.log import (
-    Committed,
-    committed_at,
-    committed_since,
-    duration_of,
-    retention_of,
-    why_gone,
-)
+from impctl.tables.log import commits_since, committed_at, duration_of, retention_of, why_gone
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.apply import check_writable
 from impctl.workload.load import load_workload
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
     from impctl.workload.models import SparkSpec
@@ -180,9 +175,9 @@ _FIX = "synchronize the clocks of the machines that write the table with a time 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     """Warn of implausible times of the latest commits."""
     subject = Subject.of_table(source.name)
-    latest: Sequence[Committed] = ()
+    latest: Sequence[Commit] = ()
     with suppress(TableError):
-        latest = committed_since(source, max(-1, source.version - _LATEST), {}) or ()
+        latest = commits_since(source, max(-1, source.version - _LATEST)) or ()
     timed = [(commit.version, commit.at) for commit in latest if commit.at is not None]
     ahead = [(version, time_of) for version, time_of in timed if time_of > time.time() + _TOLERATED]
     if ahead:

@@ -110,9 +110,8 @@ def _next_expiry(ctx: Context, versions: Versions, now: str) -> str:
         live = live_rows(expiry, snapshot, instant, zone)
         edge = live.later_than.value
         assert isinstance(edge, int)
-        least = ctx.tables.least_above(
-            (table, version, live.column, edge), partial(least_above, snapshot, live.column, edge)
-        )
+        about = ("least above", version, live.column, edge)
+        least = ctx.tables.fact(table, about, partial(least_above, snapshot, live.column, edge))
         if least is not None:
             after = timedelta(microseconds=expiry.after)
             # A row that expires after the last representable year never does.

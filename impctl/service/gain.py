@@ -28,7 +28,7 @@ from impctl.service.results import (
 from impctl.store.ledger import Ledger, Uses
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.service.results import Failure, GcEntry, GcResult, Outcome
 from impctl.store.disk import RealDisk, abandoned, remove_abandoned, temporary_folder
-from impctl.store.health import KEPT_VERSIONS
+from impctl.store.reader import KEPT_VERSIONS
 from impctl.store.records import Collected, Leftover
 from impctl.tables.storage import local_path
 

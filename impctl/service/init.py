@@ -29,7 +29,7 @@ from impctl.tables.write.maintenance import create_laid_out_table
 from impctl.workload.load import DEFAULT_STORE
 
 if TYPE_CHECKING:
-    from impctl.tables.snapshot import FileBounds, Snapshot
+    from impctl.tables.snapshot import Snapshot, ValueBounds
     from impctl.types import ColumnName, TableName
 
 
@@ -341,7 +341,7 @@ def _order(promise: Promise) -> tuple[float, bool, int]:
     return (round(promise.overlap, 2), promise.values is None, -(promise.values or 0))
 
 
-def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]) -> int | None:
+def _values_at_most(snapshot: Snapshot, column: Column, filled: list[ValueBounds]) -> int | None:
     if not filled:
         return 0
     low = extreme([bounds_of_file.minimum for bounds_of_file in filled], min)
@@ -358,7 +358,7 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[FileBounds]
     return apart if snapshot.rows is None else min(apart, snapshot.rows)
 
 
-def _overlap(filled: list[FileBounds]) -> float:
+def _overlap(filled: list[ValueBounds]) -> float:
     """Average share of the files that may share values with a file; 1 if unknown."""
     some: list[Any] = [bounds for bounds in filled if None not in (bounds.minimum, bounds.maximum)]
     if len(some) < len(filled) or not some:

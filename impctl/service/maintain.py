@@ -25,7 +25,8 @@ from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.service.state_cache import StateCache
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.store.store import Store
     from impctl.types import QueryName, TableName, TableVersion
 
@@ -204,7 +205,7 @@ def _maintain_stale(
             before: dict[TableName, TableVersion] = {}
             for pin in (pin for _, stored in stale for pin in stored.pins):
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-            warnings += remember_histories(ctx, store, before, run.decider.shared.texts())
+            warnings += remember_histories(ctx, store, before)
     is_asked = bool(stale) or (not for_use and _needs_new_choice(ctx))
     if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
         from impctl.service.budget.choice import keep_to_budget

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Expr
     from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.context import Context
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.types import QueryName
 
 

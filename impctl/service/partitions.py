@@ -143,7 +143,8 @@ def partition_of(
         sample = sample_values(ctx.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
         return _proposed(ctx, table, name, sample, together)
 
-    return ctx.tables.partition(table, name, together, make)
+    version = ctx.tables.source(table).version
+    return ctx.tables.fact(table, ("partition", version, name, together), make)
 
 
 def partition_about(

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from impctl.errors import ImpctlError, UsageError
 from impctl.sql.names import CATALOG_SCHEME
-from impctl.tables.log import FilesMark, PinnedTable, files_mark, open_newest, pin_table
+from impctl.tables.log import PinnedTable, open_newest, pin_table
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 
 if TYPE_CHECKING:
-    from impctl.sketch.partition import RangePartition
     from impctl.tables.rows import ColumnCache
     from impctl.tables.sample import KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
-    from impctl.types import ColumnName, TableName, TableVersion
+    from impctl.types import TableName, TableVersion
     from impctl.workload.models import TableSpec
+
+T = TypeVar("T")
 
 
 class PinnedTables:
@@ -40,11 +41,8 @@ class PinnedTables:
         self._located: dict[TableName, str] = {}
         self._sources: dict[TableName, DeltaSource] = {}
         self._seen: dict[TableName, PinnedTable] = {}
-        self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
-        self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
-        self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
-        self._partitions: dict[tuple[TableName, int, ColumnName, int], RangePartition] = {}
-        self._least_above: dict[tuple[TableName, int, ColumnName, int], int | None] = {}
+        self._facts: dict[TableName, dict[Hashable, Any]] = {}
+        """What was computed from each table's files, by what it is about."""
         self._recalled: dict[TableName, PinnedTable] = {}
         self._once: ColumnCache | None = None
 
@@ -126,7 +124,7 @@ class PinnedTables:
     def repin(self, table: TableName) -> DeltaSource:
         """Open the table again after a change: it may have been replaced."""
         self._sources.pop(table, None)
-        self.forget_files(table)
+        self._facts.pop(table, None)
         return self.source(table)
 
     def pin_at(self, table: TableName, version: TableVersion) -> None:
@@ -144,63 +142,36 @@ class PinnedTables:
     def snapshot(self, table: TableName, version: TableVersion | None = None) -> Snapshot:
         """The table's snapshot at a version (default: the pinned one)."""
         source = self.source(table)
-        key = (table, source.version if version is None else version)
-        if key not in self._snapshots:
-            self._snapshots[key] = source.snapshot(key[1])
-        return self._snapshots[key]
+        version = source.version if version is None else version
+        return self.fact(table, ("snapshot", version), lambda: source.snapshot(version))
+
+    def fact(self, table: TableName, about: Hashable, make: Callable[[], T]) -> T:
+        """What `make` computes from a table's files, computed once; `about` names all it depends
+        on."""
+        facts = self._facts.setdefault(table, {})
+        if about not in facts:
+            facts[about] = make()
+        result: T = facts[about]
+        return result
 
     def forget_files(self, table: TableName) -> None:
         """Forget a table's file list, so that the next measurement pays for listing it."""
-        self._snapshots = {key: value for key, value in self._snapshots.items() if key[0] != table}
-        self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
-        self._key_counts = {k: value for k, value in self._key_counts.items() if k[0] != table}
-        self._partitions = {k: value for k, value in self._partitions.items() if k[0] != table}
-        self._least_above = {k: value for k, value in self._least_above.items() if k[0] != table}
-
-    def files_mark(self, table: TableName) -> FilesMark:
-        """The mark of the snapshot's files, taken once."""
-        snapshot = self.snapshot(table)
-        key = (table, snapshot.version)
-        if key not in self._files_marks:
-            self._files_marks[key] = files_mark(snapshot)
-        return self._files_marks[key]
+        self._sources[table] = self.source(table).for_next_run()
+        self._facts.pop(table, None)
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
         from impctl.tables.sample import MANY_ROWS, key_counts, sampled_counts
 
         snapshot = self.snapshot(table)
-        key = (table, snapshot.version, columns, one_in)
-        if key in self._key_counts:
-            return self._key_counts[key]
-        if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
-            # All keys of such a table are needed too, and it is read once for both.
-            result = sampled_counts(self.key_counts(table, columns, 1), one_in)
-        else:
-            result = key_counts(snapshot, columns, one_in)
-        self._key_counts[key] = result
-        return result
 
-    def partition(
-        self,
-        table: TableName,
-        column: ColumnName,
-        together: int,
-        make: Callable[[], RangePartition],
-    ) -> RangePartition:
-        """Proposed ranges of a column, made once for all queries with the same `together`."""
-        key = (table, self.snapshot(table).version, column, together)
-        if key not in self._partitions:
-            self._partitions[key] = make()
-        return self._partitions[key]
+        def counted() -> KeyCounts:
+            if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
+                # All keys of such a table are needed too, and it is read once for both.
+                return sampled_counts(self.key_counts(table, columns, 1), one_in)
+            return key_counts(snapshot, columns, one_in)
 
-    def least_above(
-        self, key: tuple[TableName, int, ColumnName, int], make: Callable[[], int | None]
-    ) -> int | None:
-        """The least value above one, in a column of a table at a version, computed once."""
-        if key not in self._least_above:
-            self._least_above[key] = make()
-        return self._least_above[key]
+        return self.fact(table, ("keys", snapshot.version, columns, one_in), counted)
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables as pinned, estimated from bytes where the log is silent."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from impctl.service.budget.choice import with_state
 from impctl.service.capture_plan import plan_capture
-from impctl.service.context import Context, Isolated, Texts, is_refused
+from impctl.service.context import Context, Isolated, is_refused
 from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
 from impctl.service.decide import Decider, Decision
 from impctl.service.maintain import has_nothing_to_do
@@ -23,10 +23,11 @@ from impctl.service.results import REFUSED, Failure, Outcome, PlannedChange, Pla
 from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
-from impctl.store.records import RunKind, StoredQuery, StoreReader
+from impctl.store.records import RunKind, StoredQuery
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
+    from impctl.store.reader import StoreReader
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
@@ -54,7 +55,6 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
                 results.append(_result(ctx, spec, stored, nothing, (), estimates))
             else:
                 stale.append((spec, stored))
-    texts: Texts = {}
     if store is not None:
         decider = Decider(ctx, store, failures)
         for task, decision in decider.decide_all(stale):
@@ -63,12 +63,11 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
                 pending = _pending(decider, stored, decision)
                 estimates = _estimates(ctx, store, stored, pending, decision.cost_kind)
                 results.append(_result(ctx, task.spec, stored, decision, pending, estimates))
-        texts = decider.shared.texts()
     if not strict:
         refused, failures = _sorted_out(ctx, specs, failures)
         results += refused
     names = [name for result in results for name in result.since]
-    coming = expectations(ctx, store, names, texts)
+    coming = expectations(ctx, store, names)
     results = [
         replace(result, next_change=coming.next_change(result.since)) if result.since else result
         for result in results

@@ -36,7 +36,8 @@ from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
-from impctl.tables.statistics import ColumnStatistics, column_statistics
+from impctl.tables.snapshot import ValueBounds
+from impctl.tables.statistics import column_statistics
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
@@ -172,7 +173,7 @@ def _is_confirmed(snapshot: Snapshot, fact: Fact) -> bool:
     return _has_sign(column_statistics(snapshot, fact.column), fact.kind)
 
 
-def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
+def _has_sign(statistics: ValueBounds, kind: FactKind) -> bool:
     """Whether statistics rule out a value that breaks the sign."""
     if kind is FactKind.NONNEGATIVE:
         return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only

@@ -39,7 +39,7 @@ from impctl.service.stored import (
 from impctl.sketch.boundaries import evened, heavy_ranges
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, Renumbering, exact_filter
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import RunRecord, StoredQuery, StoreReader
+from impctl.store.records import RunRecord, StoredQuery
 from impctl.tables.rows import read_batches
 from impctl.tables.statistics import prune
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import BoundaryValue, RangeIds, RangePartition
+    from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName
     from impctl.workload.models import QuerySpec

@@ -91,7 +91,8 @@ if TYPE_CHECKING:
     from impctl.service.prepare import PreparedQuery
     from impctl.service.spark_answer import Passthrough
     from impctl.sql.names import TableNames
-    from impctl.store.records import Assumption, StoredQuery, StoredSketch, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import Assumption, StoredQuery, StoredSketch
 
 
 # `--at VERSION`, `--at TABLE=VERSION`, or a Python value. Law: every table of the query gets a

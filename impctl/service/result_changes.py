@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Versions
     from impctl.service.decide import TableDelta
     from impctl.sketch.sketch import RangeSet
-    from impctl.store.records import StoredQuery, StoreReader
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.types import AccessId, AttributeId, QueryName, TableName
     from impctl.workload.models import QuerySpec
 

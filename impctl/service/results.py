@@ -784,7 +784,7 @@ class ChangesResult(ArrowAnswer, frozen=True, kw_only=True):
     query: str
     since: Mapping[str, int]
     versions: Mapping[str, int]
-    elapsed_ms: float
+    elapsed_ms: float = 0.0
     by: str
     by_reason: str = ""
     moments: Mapping[str, str] = field(default_factory=dict)

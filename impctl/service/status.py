@@ -38,11 +38,12 @@ from impctl.service.stored import (
     tree_record,
 )
 from impctl.store.ledger import Ledger
-from impctl.tables.log import pending_changes
+from impctl.tables.log import pending_size
 
 if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
-    from impctl.store.records import RunRecord, StoredQuery, StoreReader, TablePin
+    from impctl.store.reader import StoreReader
+    from impctl.store.records import RunRecord, StoredQuery, TablePin
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
@@ -115,10 +116,10 @@ def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
     source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
-    result = pending_changes(source, pin.version)
-    return PendingEntry(
-        pin.table, pin.version, result.versions, result.files, result.rows, result.bytes
-    )
+    versions, size = max(source.version - pin.version, 0), pending_size(source, pin.version)
+    if size is None:
+        return PendingEntry(pin.table, pin.version, versions, None, None, None)
+    return PendingEntry(pin.table, pin.version, versions, size.files, size.rows, size.bytes)
 
 
 def _run(record: RunRecord) -> RunEntry:

@@ -21,7 +21,6 @@ from impctl.service.decide import (
     NOT_INCREMENTALLY,
     Decider,
     Decision,
-    ReadChange,
     Stale,
     StaleQuery,
     TableDelta,
@@ -61,6 +60,7 @@ from impctl.service.stored import (
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
+    ReadChange,
     by_version,
     grouped_change,
     refill_text,
@@ -764,9 +764,9 @@ class StaleRun:
             return [changes_by_table(self.ctx.tables, read)]
         tables = self.ctx.tables
         return [
-            {f.need.table: change_up_to(tables, f.need.table, piece.changes, piece.version)}
+            {f.need.table: change_up_to(tables, f.need.table, changes, version)}
             for f in read
-            for piece in by_version(f.changes, f.need.until, self.batch_rows)
+            for version, changes in by_version(f.changes, f.need.until, self.batch_rows)
         ]
 
     def _warn(self, warning: str) -> None:

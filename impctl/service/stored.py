@@ -25,8 +25,8 @@ from impctl.service.results import SketchEntry, TreeRecord
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.store.records import Count, plain
-from impctl.tables.log import FilesMark, commit_mark, files_mark
-from impctl.tables.snapshot import schema_mark
+from impctl.tables.log import commit_mark
+from impctl.tables.snapshot import FilesMark, schema_mark
 from impctl.tables.source import refresh
 from impctl.types import ColumnName, QueryName, TableName, TableVersion
 from impctl.version import is_stamped_alike, stamped
@@ -35,12 +35,12 @@ from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workloa
 if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.pinned import PinnedTables
+    from impctl.store.reader import StoreReader
     from impctl.store.records import (
         KeptVersion,
         StateChoiceBasis,
         StoredQuery,
         StoredSketch,
-        StoreReader,
         TablePin,
     )
 
@@ -486,7 +486,7 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
         snapshot = tables.snapshot(pin.table)
         is_other = (has_entry and mark != now) or source.table_id != pin.table_id
         if digest is not None and not is_other:
-            is_other = files_mark(snapshot).digest != digest
+            is_other = snapshot.mark.digest != digest
         if digest is not None and not has_entry and not is_other:
             # Files alone do not show column names.
             schemas: Mapping[TableName, str] = stored.state_meta.get("schemas", {})
@@ -527,8 +527,8 @@ def check_not_replaced_meanwhile(stored: StoredQuery, tables: PinnedTables) -> N
             is_other = (
                 now.table_id != source.table_id
                 or now.version < source.version
-                or files_mark(now.snapshot(source.version)).digest
-                != files_mark(tables.snapshot(pin.table)).digest
+                or now.snapshot(source.version).mark.digest
+                != tables.snapshot(pin.table).mark.digest
             )
         if is_other:
             raise replaced_meanwhile(pin.table)
@@ -560,7 +560,7 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
     digest = _files_digest(stored, table)
     if digest is None or tables.source(table).version != version:
         return None
-    return files_mark(tables.snapshot(table)).digest == digest
+    return tables.snapshot(table).mark.digest == digest
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct, field
 
 from impctl.compile.session import GroupedRows
@@ -19,15 +18,9 @@ from impctl.service.settings import Settings, large_change_of
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
-from impctl.tables.log import (
-    ChangeSize,
-    FilesMark,
-    LogCommits,
-    change_size,
-    files_mark,
-    read_commits,
-)
+from impctl.tables.log import ChangeSize, commits_of, size_of
 from impctl.tables.rows import read_batches
+from impctl.tables.snapshot import FilesMark
 from impctl.tables.source import other_history
 from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -77,9 +70,8 @@ def is_large(
     """Whether Spark groups the change first: enough bytes changed, and the plan allows it."""
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
-    commits = shared.commits(needs[0])
-    limit = large_change_of(settings) * _MEGABYTE
-    return commits is not None and commits.changed_bytes > limit
+    size = shared.size(needs[0].span)
+    return size is not None and size.bytes > large_change_of(settings) * _MEGABYTE
 
 
 def grouped_change(
@@ -100,17 +92,17 @@ def grouped_change(
     before = ctx.tables.snapshot(need.table, need.since)
     after = ctx.tables.snapshot(need.table, need.until)
     check_same_columns(before.columns, before.version, after, need.columns)
-    if need.mark is not None and files_mark(before).digest != need.mark.digest:
+    if need.mark is not None and before.mark.digest != need.mark.digest:
         raise other_history(ctx.tables.source(need.table))
-    files = changed_files(before, after)
+    removed, added = changed_files(before, after)
     ctx.reporter.step(f"grouping the change of {need.table} with Spark")
-    sides = ((after, files.came), (before, files.went))
+    sides = ((after, added), (before, removed))
     for assumption in assumptions:
         if assumption.table == need.table:
             column = after.column(assumption.column)
             broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
             condition = render_expr(broken, {column.name: column.name}).sql(DIALECT)
-            frame = snapshot_frame(ctx.spark(), after, [assumption.column], files.came)
+            frame = snapshot_frame(ctx.spark(), after, [assumption.column], added)
             if not frame.where(condition).isEmpty():
                 raise broken_assumption(assumption)
     pass_ = chain.partials()
@@ -173,7 +165,6 @@ class ChangeRequest(Struct, frozen=True):
     since: TableVersion
     until: TableVersion
     columns: tuple[ColumnName, ...]
-    per_version: bool
     mark: FilesMark | None = None
     net_by: tuple[ColumnName, ...] | None = None
 
@@ -182,16 +173,19 @@ class ChangeRequest(Struct, frozen=True):
         return self.table, self.since, self.until
 
 
-def need_of(
-    state: QueryState, table: TableName, until: TableVersion, *, per_version: bool
-) -> ChangeRequest:
+def need_of(state: QueryState, table: TableName, until: TableVersion) -> ChangeRequest:
     """What has to be read of a table to maintain a restored query to `until`."""
     pin, mark = state.pin(table), state.meta.files.get(table)
-    columns = state.columns_of(table)
-    net_by = state.reads.get(table)
-    return ChangeRequest(
-        table, pin.table_id, pin.version, until, columns, per_version, mark, net_by
-    )
+    columns, net_by = state.columns_of(table), state.reads.get(table)
+    return ChangeRequest(table, pin.table_id, pin.version, until, columns, mark, net_by)
+
+
+class ReadChange(Struct, frozen=True):
+    """A change, and the milliseconds that reading it took; 0 if it was read before."""
+
+    need: ChangeRequest
+    changes: Changes
+    elapsed_ms: float
 
 
 class SharedChanges(Struct):
@@ -202,11 +196,9 @@ class SharedChanges(Struct):
     _columns: dict[Span, dict[ColumnName, None]] = field(default_factory=dict)
     _net_by: dict[Span, frozenset[ColumnName] | None] = field(default_factory=dict)
     """The columns that count for any query; None where one does not say."""
-    _versioned: set[Span] = field(default_factory=set)
     _apart: set[Span] = field(default_factory=set)
     """Spans of which each query reads its own columns."""
-    _read: dict[tuple[Span, FilesMark | None], tuple[Changes, float]] = field(default_factory=dict)
-    _commits: dict[Span, tuple[LogCommits | None, float]] = field(default_factory=dict)
+    _read: dict[tuple[Span, FilesMark | None], Changes] = field(default_factory=dict)
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
 
     def announce(self, needs: Iterable[ChangeRequest]) -> None:
@@ -218,63 +210,47 @@ class SharedChanges(Struct):
                 self._net_by[need.span] = None
             else:
                 self._net_by[need.span] = known | set(need.net_by)
-            if need.per_version:
-                self._versioned.add(need.span)
-
-    def commits(self, need: ChangeRequest) -> LogCommits | None:
-        """The log's entries of the change; None where one cannot be read."""
-        return self._read_log(need.span)[0]
-
-    def texts(self) -> dict[TableName, dict[TableVersion, str]]:
-        """The entries read so far, by table and version."""
-        result: dict[TableName, dict[TableVersion, str]] = {}
-        for (table, since, _), (commits, _ms) in self._commits.items():
-            texts = () if commits is None else commits.texts
-            result.setdefault(table, {}).update(enumerate(texts, start=since + 1))
-        return result
 
     def size(self, span: Span) -> ChangeSize | None:
         """The change's size by the log; None where an entry of it cannot be read."""
         if span not in self._sizes:
-            commits, _ = self._read_log(span)
-            self._sizes[span] = None if commits is None else change_size(commits)
+            table, since, until = span
+            source = self.tables.source(table)
+            entries = source.entries(since, until)
+            self._sizes[span] = None if entries is None else size_of(commits_of(source, entries))
         return self._sizes[span]
 
-    def read(self, need: ChangeRequest) -> tuple[Changes, float]:
-        """The change and the milliseconds its reading took (0 when it was read before)."""
+    def read(self, need: ChangeRequest) -> ReadChange:
+        """Read the change, unless it was read before."""
         span = need.span
         before = self._net_by.get(span)
         self.announce([need])
         if (span, need.mark) in self._read and self._net_by[span] == before:
-            return self._read[span, need.mark][0], 0.0
+            return ReadChange(need, self._read[span, need.mark], 0.0)
         self.reporter.step(f"reading changes of {need.table}")
-        commits, log_ms = self._read_log(span)
         watch = Stopwatch()
-        changes = self._read_for_all(need, commits)
+        changes = self._read_for_all(need)
         if changes is None:
-            changes = self._read_columns(need, need.columns, commits)
-        elapsed = watch.ms + log_ms
+            changes = self._read_columns(need, need.columns)
         if span not in self._apart:
-            self._read[span, need.mark] = (changes, elapsed)
-        return changes, elapsed
+            self._read[span, need.mark] = changes
+        return ReadChange(need, changes, watch.ms)
 
-    def _read_for_all(self, need: ChangeRequest, commits: LogCommits | None) -> Changes | None:
+    def _read_for_all(self, need: ChangeRequest) -> Changes | None:
         """The change in the columns of all queries; None if it fails for a column only others
         need."""
         columns = tuple(self._columns[need.span])
         if need.span in self._apart:
             return None
         try:
-            return self._read_columns(need, columns, commits)
+            return self._read_columns(need, columns)
         except (SchemaChangedError, TableError):
             if set(columns) == set(need.columns):
                 raise
             self._apart.add(need.span)
             return None
 
-    def _read_columns(
-        self, need: ChangeRequest, columns: tuple[ColumnName, ...], commits: LogCommits | None
-    ) -> Changes:
+    def _read_columns(self, need: ChangeRequest, columns: tuple[ColumnName, ...]) -> Changes:
         net_by, shared = need.net_by, self._net_by[need.span]
         if need.span not in self._apart:
             net_by = None if shared is None else tuple(sorted(shared))
@@ -284,45 +260,24 @@ class SharedChanges(Struct):
             need.until,
             columns,
             table_id=need.table_id,
-            with_versions=need.span in self._versioned,
-            commits=commits,
             held=need.mark,
             net_by=net_by,
         )
 
-    def _read_log(self, span: Span) -> tuple[LogCommits | None, float]:
-        if span not in self._commits:
-            table, since, until = span
-            watch = Stopwatch()
-            commits = read_commits(self.tables.source(table), since, until)
-            self._commits[span] = (commits, watch.ms)
-        return self._commits[span]
 
-
-class VersionedChange(Struct, frozen=True):
-    """A part of a change that ends at `version`."""
-
-    version: TableVersion
-    changes: Changes
-
-
-def by_version(changes: Changes, until: TableVersion, batch_rows: int) -> list[VersionedChange]:
+def by_version(
+    changes: Changes, until: TableVersion, batch_rows: int
+) -> list[tuple[TableVersion, Changes]]:
     """Cut the change into batches of whole versions with at least `batch_rows` rows each; the last
-    batch may be smaller, and reaches `until`."""
-    versions = changes.commit_versions
-    if versions is None or changes.rows == 0:
-        return [VersionedChange(until, changes)]
-    order = np.argsort(versions, kind="stable")
-    ordered = versions[order]
-    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
-    batches: list[VersionedChange] = []
-    start = 0
-    for end in ends.tolist():
-        is_last = end == len(ordered)
-        if end - start < batch_rows and not is_last:
-            continue
-        rows = order[start:end]
-        part = Changes(changes.table.take(rows), changes.weights[rows], changes.method)
-        batches.append(VersionedChange(until if is_last else int(ordered[end - 1]), part))
-        start = end
+    batch may be smaller. Each has the version that it reaches, the last one `until`."""
+    if changes.ends is None or changes.rows == 0:
+        return [(until, changes)]
+    batches: list[tuple[TableVersion, Changes]] = []
+    start, last = 0, len(changes.weights)
+    for version, end in changes.ends.items():
+        if start < end and (end == last or end - start >= batch_rows):
+            part = changes.table.slice(start, end - start)
+            reached = until if end == last else version
+            batches.append((reached, Changes(part, changes.weights[start:end], changes.method)))
+            start = end
     return batches

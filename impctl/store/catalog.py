@@ -104,7 +104,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
     ),
     # Checksums of state files by page, so that a run verifies only what it reads. A file of an
-    # older impctl has none and is verified in full until `store.health` adds them. An older impctl
+    # older impctl has none and is verified in full until `Store.scrub` adds them. An older impctl
     # would take such a file for damaged.
     (
         "ALTER TABLE run ADD COLUMN sums BLOB",

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from impctl.errors import (
     OPEN_FILES,
@@ -53,18 +52,6 @@ _STAGING = 1 << 20
 _BLOCK = 4096
 
 
-class OutputFile(Protocol):
-    """A new file, written sequentially."""
-
-    def write(self, data: memoryview) -> None: ...
-
-    def sync(self) -> None:
-        """Sync everything written so far."""
-        ...
-
-    def close(self) -> None: ...
-
-
 def make_lasting_folder(path: Path, disk: RealDisk) -> None:
     """Create the folder and sync the entry of every folder created. Nothing may be committed inside
     a folder whose entry a power cut could remove."""
@@ -97,7 +84,7 @@ class RealDisk:
 
     def create(self, path: Path) -> OutputFile:
         """Create a file (mode 0600); FileExistsError if there is one."""
-        return _DirectFile(path, self._staging)
+        return OutputFile(path, self._staging)
 
     def sync_folder(self, path: Path) -> None:
         sync_entries(path)
@@ -133,8 +120,9 @@ class RealDisk:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
 
-class _DirectFile:
-    """Collects whole blocks in the staging buffer and writes them without the page cache."""
+class OutputFile:
+    """A new file, written sequentially: whole blocks are collected in the staging buffer and bypass
+    the page cache."""
 
     def __init__(self, path: Path, staging: mmap.mmap) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CAREFUL
@@ -155,6 +143,7 @@ class _DirectFile:
                 self._filled = 0
 
     def sync(self) -> None:
+        """Sync everything written so far."""
         whole = self._filled - self._filled % _BLOCK
         self._put(0, whole)
         # A tail shorter than a block cannot bypass the page cache.

@@ -66,17 +66,6 @@ class Owner(Struct, frozen=True):
         )
 
 
-class HeldLock(Struct, frozen=True):
-    recovered: Owner | None = None
-
-    @property
-    def note(self) -> str | None:
-        """The recovery in words."""
-        if self.recovered is None:
-            return None
-        return f"Recovered the lock of a run that ended early: {self.recovered.describe()}"
-
-
 class WriterLock:
     def __init__(self, layout: StoreLayout, disk: RealDisk) -> None:
         self._layout = layout

@@ -1,12 +1,12 @@
-"""The values that the store writes and reads, and the interface of its reading half."""
+"""The values that the store writes and reads."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 from msgspec import Meta, Struct, field
@@ -14,9 +14,7 @@ from msgspec import Meta, Struct, field
 from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 
 if TYPE_CHECKING:
-    from impctl.data.pages import StoredTable
     from impctl.errors import ImpctlError
-    from impctl.forecast import History
     from impctl.sketch.partition import RangePartition
     from impctl.sketch.sketch import MaintenanceMode, RangeSet
 
@@ -250,35 +248,3 @@ class Collected(Struct, frozen=True):
     files: tuple[Leftover, ...] = ()
     refusal: ImpctlError | None = None
     """Why sketch versions and partitions stayed although files could be removed."""
-
-
-class StoreReader(Protocol):
-    """The reading half of `Store`: changes no file and never waits for a writer."""
-
-    def load(self, query: QueryName) -> StoredQuery | None: ...
-
-    def queries(self) -> tuple[QueryName, ...]: ...
-
-    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]: ...
-
-    def costs(self, query: QueryName) -> tuple[RunCost, ...]: ...
-
-    def arrivals(
-        self, tables: Iterable[str], *, is_whole: bool = True
-    ) -> dict[TableName, History]: ...
-
-    def chosen(self) -> StateChoiceBasis | None: ...
-
-    def kept(
-        self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
-    ) -> tuple[KeptVersion, ...]: ...
-
-    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None: ...
-
-    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]: ...
-
-    def load_runs(
-        self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, StoredTable]]]: ...
-
-    def collectable(self, keep: int = ...) -> Collected: ...

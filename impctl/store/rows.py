@@ -17,7 +17,7 @@ from msgspec.structs import astuple, replace
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError, RetryableError
 from impctl.forecast import KEPT as ARRIVALS_KEPT
-from impctl.forecast import Arrival, History
+from impctl.forecast import Commit, History
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.store import states
@@ -710,14 +710,14 @@ def _load_log(tx: Transaction, table: TableName) -> History | None:
     return History(row[1], row[2], row[3], (), bool(row[4]))
 
 
-def _load_arrivals(tx: Transaction, table: TableName) -> Iterable[Arrival]:
+def _load_arrivals(tx: Transaction, table: TableName) -> Iterable[Commit]:
     rows = tx.execute("SELECT * FROM arrival WHERE table_name = ? ORDER BY version", (table,))
     is_skipped = False
     for *values, seal in rows.fetchall():
         if seal_of(*values) != seal:
             is_skipped = True
             continue
-        yield Arrival(*(*values[1:-1], bool(values[-1]) or is_skipped))
+        yield Commit(*(*values[1:-1], bool(values[-1]) or is_skipped))
         is_skipped = False
 
 

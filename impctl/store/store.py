@@ -7,14 +7,18 @@ lock unless the caller holds it; readers never wait.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
+from impctl.data import pages
 from impctl.errors import StateCorruptError, StorageError
 from impctl.store import rows, states
 from impctl.store.catalog import (
@@ -26,6 +30,7 @@ from impctl.store.catalog import (
     open_catalog,
 )
 from impctl.store.disk import (
+    CAREFUL,
     RealDisk,
     StoreLayout,
     check_store_files,
@@ -33,46 +38,37 @@ from impctl.store.disk import (
     suppress_full,
     translate_errors,
 )
-from impctl.store.health import KEPT_VERSIONS, ScrubResult, collect_sketches, find_leftovers, scrub
-from impctl.store.lock import HeldLock, WriterLock
-from impctl.store.records import Collected, RunRef
+from impctl.store.lock import Owner, WriterLock
+from impctl.store.reader import KEPT_VERSIONS, StoreReader, collect_sketches, find_leftovers
+from impctl.store.records import Collected
+from impctl.store.states import StoredRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.data.pages import StoredTable
     from impctl.forecast import History
     from impctl.store.records import (
-        KeptVersion,
         MaintainCommit,
         NewCapture,
         Run,
-        RunCost,
         RunRecord,
         StateChoiceBasis,
-        StoredQuery,
     )
-    from impctl.store.rows import Apply, Partitions
-    from impctl.types import QueryName, TableName, TableVersion
-
-_READ_ATTEMPTS = 3
-"""Attempts to read runs whose files a writer may replace meanwhile."""
+    from impctl.store.rows import Apply
+    from impctl.types import QueryName, TableName
 
 
-class Store:
+class Store(StoreReader):
     """An open store; use as a context manager or call `close`."""
 
     def __init__(
         self, layout: StoreLayout, disk: RealDisk, catalog: Catalog, *, is_absent: bool = False
     ) -> None:
+        super().__init__(layout, disk, catalog)
         self.is_absent = is_absent
         """Whether this is a copy in memory, since there is no catalog of the present format."""
-        self._layout = layout
-        self._disk = disk
-        self._catalog = catalog
         self._lock = WriterLock(layout, disk)
         self._is_swept = False
-        self._partitions: Partitions = {}
         self._unused: list[str] = []
         """Files of runs removed in the open transaction of several commits."""
 
@@ -133,11 +129,12 @@ class Store:
     @contextmanager
     def lock(
         self, timeout: float, owner: str = "impctl", *, sweep: bool = True
-    ) -> Iterator[HeldLock]:
-        """Hold the writer's lock; LockHeldError after `timeout` seconds. May be nested. Leftovers
-        of killed writers are removed first, unless the caller is about to `collect`."""
+    ) -> Iterator[Owner | None]:
+        """Hold the writer's lock; LockHeldError after `timeout` seconds. Yields the owner that died
+        holding it before, if any. May be nested. Leftovers of killed writers are removed first,
+        unless the caller is about to `collect`."""
         if self._lock.is_held:
-            yield HeldLock()
+            yield None
             return
         refusal = self._catalog.refusal
         if refusal is not None and not is_full(refusal):
@@ -150,83 +147,9 @@ class Store:
             if sweep:
                 self._sweep()
                 self._check_room()
-            yield HeldLock(recovered)
+            yield recovered
         finally:
             self._lock.release()
-
-    # Reading
-
-    def load(self, query: QueryName) -> StoredQuery | None:
-        """The stored query; None if it was never captured."""
-        with self._catalog.reading() as tx:
-            return rows.load_query(tx, query, self._partitions)
-
-    def queries(self) -> tuple[QueryName, ...]:
-        """Names of all captured queries, sorted."""
-        with self._catalog.reading() as tx:
-            return rows.query_names(tx)
-
-    def history(self, query: QueryName, limit: int = 20) -> tuple[RunRecord, ...]:
-        with self._catalog.reading() as tx:
-            number = rows.query_id(tx, query)
-            return () if number is None else rows.load_records(tx, number, limit)
-
-    def costs(self, query: QueryName) -> tuple[RunCost, ...]:
-        with self._catalog.reading() as tx:
-            number = rows.query_id(tx, query)
-            return () if number is None else rows.load_costs(tx, number)
-
-    def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
-        """The known latest commits of these tables; see `store.rows`."""
-        with self._catalog.reading() as tx:
-            return rows.load_arrivals(tx, tables, is_whole=is_whole)
-
-    def chosen(self) -> StateChoiceBasis | None:
-        with self._catalog.reading() as tx:
-            return rows.load_chosen(tx)
-
-    def kept(
-        self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
-    ) -> tuple[KeptVersion, ...]:
-        """The commits of the query whose sketches are still stored, newest first: all, or those for
-        exactly these versions of all its tables. Commits before format 4 are skipped."""
-        with self._catalog.reading() as tx:
-            return rows.kept_versions(tx, query, versions)
-
-    def load_kept(self, query: QueryName, generation: int) -> StoredQuery | None:
-        """What `load` returned after that commit, its basis as `state_meta`; None if it is gone."""
-        with self._catalog.reading() as tx:
-            return rows.load_kept(tx, query, generation, self._partitions)
-
-    def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
-        """The runs of the query's state, without reading them."""
-        return tuple(
-            RunRef(run.arrangement, run.sequence, run.rows, run.size, run.file is not None)
-            for run in self._stored_runs(query)[1]
-        )
-
-    def load_runs(
-        self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, StoredTable]]]:
-        """The state of the query: runs by arrangement, ascending by sequence. Only arrangements
-        whose name starts with `beginning`. StateCorruptError for missing or altered data: now, or
-        when its page is used (`data.pages`)."""
-        for attempt in range(_READ_ATTEMPTS):
-            generation, stored = self._stored_runs(query)
-            runs: dict[str, list[tuple[int, StoredTable]]] = {}
-            try:
-                for run in stored:
-                    if run.arrangement.startswith(beginning):
-                        table = states.read_run(run, query, self._layout)
-                        runs.setdefault(run.arrangement, []).append((run.sequence, table))
-            except StateCorruptError:
-                # A writer may have replaced the files meanwhile, with a new generation.
-                is_same = self._stored_runs(query)[0] == generation
-                if is_same or attempt == _READ_ATTEMPTS - 1:
-                    raise
-            else:
-                return runs
-        return {}
 
     # Writing
 
@@ -299,22 +222,9 @@ class Store:
             return result
 
     def scrub(self, budget: int) -> ScrubResult:
-        """Verify `budget` bytes of the state not verified for longest; see `store.health`."""
+        """Verify `budget` bytes of the state not verified for longest."""
         with self.lock(OWN_LOCK_TIMEOUT):
-            return scrub(self._catalog, self._layout, budget, time.time())
-
-    def collectable(self, keep: int = KEPT_VERSIONS) -> Collected:
-        # A read transaction is rolled back at its end, whatever was done in it.
-        with self._catalog.reading() as tx:
-            leftovers = find_leftovers(tx, self._layout)
-            return replace(collect_sketches(tx, keep), files=leftovers)
-
-    def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
-        with self._catalog.reading() as tx:
-            row = rows.find_query(tx, query)
-            if row is None:
-                return 0, ()
-            return row.generation, states.stored_runs(tx, row.id, row.runs)
+            return _scrub(self._catalog, self._layout, budget, time.time())
 
     @contextmanager
     def _writing_unsynced(self) -> Iterator[Transaction]:
@@ -383,3 +293,156 @@ class Store:
         names = (leftover.path.name for leftover in leftovers)
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True
+
+
+# Verification of unused state files, the longest waiting first. Law: damage is reported with its
+# query and changes nothing; using such a page reports it again. A file is due a day after it was
+# written or last verified. A file of an earlier release with a single checksum is verified in full
+# and gets one per page. Cost: the verified bytes, which are not kept in memory; if nothing is due,
+# one catalog query and the times of files that were never verified.
+
+DUE = 86_400.0
+"""Seconds after which a file is verified again."""
+_CHUNK = 1 << 20
+_FILES = (
+    "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
+    " FROM run JOIN query ON query.id = run.query_id LEFT JOIN scrub USING (file)"
+    " WHERE run.file IS NOT NULL ORDER BY query.name"
+)
+_FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file IS NOT NULL)"
+
+
+class ScrubResult(Struct, frozen=True):
+    """Bytes verified, and what was damaged."""
+
+    size: int = 0
+    damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
+
+
+class _Waiting(Struct, frozen=True):
+    """A file that is due: its run, and the page up to which it is verified."""
+
+    since: float
+    query: QueryName
+    run: StoredRun
+    page: int
+
+
+def _scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> ScrubResult:
+    """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
+    must be held. `now` is in seconds since 1970."""
+    with catalog.reading() as tx:
+        due = _waiting(tx, layout, now)
+    done: list[tuple[_Waiting, int, bytes | None]] = []
+    damaged = []
+    size = 0
+    for file in due if budget else ():
+        if size >= budget and file.run.sums is not None:
+            break
+        try:
+            verified, page, sums = _verify(file, layout, budget - size)
+        except StateCorruptError as error:
+            damaged.append((file.query, error))
+        else:
+            done.append((file, page, sums))
+            size += verified
+    if done:
+        with suppress_full(), catalog.writing_unsynced() as tx:
+            for file, page, sums in done:
+                _note(tx, file, page, sums, now)
+            tx.execute(_FORGET)
+    return ScrubResult(size, tuple(damaged))
+
+
+def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]:
+    """The files that are due, longest waiting first."""
+    due: dict[QueryName, dict[str, tuple[float, int]]] = {}
+    for name, file, is_older, at, page in tx.execute(_FILES).fetchall():
+        since = _written_at(layout.run_file(file)) if at is None else at
+        if page or is_older or now - since >= DUE:
+            due.setdefault(name, {})[file] = (since, page or 0)
+    result = [
+        _Waiting(files[run.file][0], name, run, files[run.file][1])
+        for name, files in due.items()
+        for run in _runs_of(tx, name)
+        if run.file in files
+    ]
+    return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
+
+
+def _written_at(file: Path) -> float:
+    """When the file was written; 0 if a writer removed it meanwhile."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
+    """The query's runs; none if its rows are damaged, which is reported on use."""
+    try:
+        query = rows.find_query(tx, name)
+        return () if query is None else states.stored_runs(tx, query.id, query.runs)
+    except StateCorruptError:
+        return ()
+
+
+def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int, bytes | None]:
+    """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
+    number of bytes, the last page, 0 for all, and new checksums if it had none."""
+    run, path = file.run, layout.run_file(file.run.file or "")
+    try:
+        if run.sums is None:
+            return run.size, 0, _sums_of_whole(run, file.query, path)
+        last = -(-run.size // pages.PAGE)
+        end = min(last, file.page + max(1, budget // pages.PAGE))
+        _check_pages(run, file.query, path, file.page, end)
+        return (end - file.page) * pages.PAGE, end if end < last else 0, None
+    except OSError as error:
+        raise states.corrupt_run(run, file.query, path, "cannot be read") from error
+
+
+def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: float) -> None:
+    """Record how far the file was verified, and its new checksums."""
+    at = file.since if page else now
+    tx.insert("scrub", (file.run.file, at, page), "INSERT OR REPLACE")
+    if sums is not None:
+        query = rows.find_query(tx, file.query)
+        assert query is not None, "the lock is held"
+        run = replace(file.run, checksum=zlib.crc32(sums), sums=sums)
+        runs, _ = states.move_runs(tx, query.id, query.runs, (), [run])
+        rows.save_progress(tx, replace(query, runs=runs))
+
+
+def _sums_of_whole(run: StoredRun, query: QueryName, path: Path) -> bytes:
+    checksum, sums = 0, pages.PageSums()
+    for part in _parts(path, 0, run.size):
+        checksum = zlib.crc32(part, checksum)
+        sums.add(memoryview(part))
+    if checksum != run.checksum:
+        raise states.corrupt_run(run, query, path, "does not match its checksum")
+    return sums.table()
+
+
+def _check_pages(run: StoredRun, query: QueryName, path: Path, first: int, last: int) -> None:
+    expected = run.sums or b""
+    sums = pages.PageSums()
+    for part in _parts(path, first * pages.PAGE, min(last * pages.PAGE, run.size)):
+        sums.add(memoryview(part))
+    if zlib.crc32(expected) != run.checksum or sums.table() != expected[4 * first : 4 * last]:
+        raise states.corrupt_run(run, query, path, "does not match its checksums")
+
+
+def _parts(path: Path, first: int, last: int) -> Iterator[bytes]:
+    """The bytes of a file in parts."""
+    descriptor = os.open(path, os.O_RDONLY | CAREFUL)
+    try:
+        os.lseek(descriptor, first, os.SEEK_SET)
+        while first < last:
+            part = os.read(descriptor, min(_CHUNK, last - first))
+            if not part:
+                return
+            first += len(part)
+            yield part
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +23,12 @@ from impctl.errors import (
     TableRecreatedError,
 )
 from impctl.tables.files import DataFiles
-from impctl.tables.log import (
-    Action,
-    FilesMark,
-    LogCommits,
-    files_mark,
-    has_faithful_copies,
-    is_of_rows,
-    is_of_spark,
-    leads_to,
-    read_commits,
-)
+from impctl.tables.log import has_faithful_copies, leads_to
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import (
     CHANGE_FEED,
     DataFile,
+    FilesMark,
     Positions,
     Snapshot,
     TableSchema,
@@ -45,7 +36,14 @@ from impctl.tables.snapshot import (
     logged_file,
     read_schema,
 )
-from impctl.tables.source import DeltaSource, other_history, recreated
+from impctl.tables.source import (
+    Action,
+    DeltaSource,
+    LogEntry,
+    is_of_rows,
+    other_history,
+    recreated,
+)
 from impctl.tables.storage import file_uri
 
 if TYPE_CHECKING:
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
 # history is gone, by name.
 
 Weights = npt.NDArray[np.int64]
-_Versions = npt.NDArray[np.int64]
 
 _WEIGHT = "weight"
 
@@ -92,30 +89,24 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
 # files are compared instead.
 
 
-def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:
+def _may_have_hidden_nan(after: Snapshot, entry: LogEntry, doubles: Collection[ColumnName]) -> bool:
+    """Whether a file that the commit removed may have hidden NaN in one of these columns; an
+    unreadable one may."""
+    if not doubles:
+        return False
+    opened = DataFiles(after)
+    removed = (logged_file(after.path, body["path"]) for body in entry.bodies("remove"))
+    footers = map(opened.try_footer, removed)
+    return any(footer is None or _has_lone_doubles(footer, doubles) for footer in footers)
+
+
+def _has_lone_doubles(footer: pq.FileMetaData, doubles: Collection[ColumnName]) -> bool:
     """Whether one of these columns has a single value in a row group, by its statistics."""
-    wanted = set(doubles)
     return any(
         stated.has_min_max and stated.min == stated.max
         for group in map(footer.row_group, range(footer.num_row_groups))
         for chunk in map(group.column, range(group.num_columns))
-        if chunk.path_in_schema in wanted and (stated := chunk.statistics) is not None
-    )
-
-
-def fractional_columns(after: Snapshot, columns: Iterable[ColumnName]) -> list[ColumnName]:
-    """The columns that may hold NaN."""
-    return [name for name in columns if after.column(name).type.is_fractional]
-
-
-def may_have_hidden_nan(
-    after: Snapshot, removed: Sequence[str], doubles: Sequence[ColumnName]
-) -> bool:
-    """Whether a removed file may have hidden NaN; an unreadable one may."""
-    opened = DataFiles(after)
-    footers = (opened.try_footer(logged_file(after.path, path)) for path in removed)
-    return bool(doubles) and any(
-        footer is None or has_lone_doubles(footer, doubles) for footer in footers
+        if chunk.path_in_schema in doubles and (stated := chunk.statistics) is not None
     )
 
 
@@ -128,30 +119,28 @@ def may_have_hidden_nan(
 _OF_DELTALAKE = "delta-rs:"
 
 
-def has_distinct_files(commits: LogCommits, start: Callable[[], Snapshot]) -> bool:
+def has_distinct_files(entries: Sequence[LogEntry], start: Callable[[], Snapshot]) -> bool:
     """Whether a feed counts no file of these commits twice; `start` is the snapshot before them."""
-    if all(map(_is_sure, commits.by_commit())):
+    if all(map(_is_sure, entries)):
         return True
     before = start()
-    live = {file.uri for file in before.files}
-    for actions in commits.by_commit():
-        added = _uris(before.path, actions, "add")
-        removed = _uris(before.path, actions, "remove")
-        if not _is_sure(actions) and not _is_plain(before.path, actions, live):
+    live = set(before.uris)
+    for entry in entries:
+        added = _uris(before.path, entry.actions, "add")
+        removed = _uris(before.path, entry.actions, "remove")
+        if not _is_sure(entry) and not _is_plain(before.path, entry.actions, live):
             return False
         live = (live - set(removed)) | set(added)
     return True
 
 
-def _is_sure(actions: Sequence[Action]) -> bool:
+def _is_sure(entry: LogEntry) -> bool:
     """Whether a commit has change data, moves no file, or names such an operation as its writer."""
-    if any(name == "cdc" for name, _ in actions) or not any(map(is_of_rows, actions)):
+    if entry.bodies("cdc") or not any(map(is_of_rows, entry.actions)):
         return True
-    return is_of_spark(actions) or any(
-        name == "commitInfo"
-        and str(body.get("engineInfo")).startswith(_OF_DELTALAKE)
-        and body.get("operationMetrics")
-        for name, body in actions
+    return entry.is_of_spark or any(
+        str(body.get("engineInfo")).startswith(_OF_DELTALAKE) and body.get("operationMetrics")
+        for body in entry.bodies("commitInfo")
     )
 
 
@@ -191,16 +180,17 @@ _IMAGES: Mapping[str, Mapping[str, int]] = {
 """Rows of change data for each row that a commit counts."""
 
 
-def has_complete_feed(after: Snapshot, commits: LogCommits, columns: Sequence[ColumnName]) -> bool:
+def has_complete_feed(
+    after: Snapshot, entries: Sequence[LogEntry], columns: Sequence[ColumnName]
+) -> bool:
     """Return False if change data by delta-rs may lack rows, or values in these columns."""
-    doubles = fractional_columns(after, columns)
-    for actions in commits.by_commit():
-        paths = [body["path"] for name, body in actions if name == "cdc"]
-        info: Mapping[str, Any] = next((body for name, body in actions if name == "commitInfo"), {})
+    doubles = {name for name in columns if after.column(name).type.is_fractional}
+    for entry in entries:
+        paths = [body["path"] for body in entry.bodies("cdc")]
+        info: Mapping[str, Any] = next(iter(entry.bodies("commitInfo")), {})
         if not paths or not str(info.get("engineInfo") or "").startswith(_WRITER):
             continue
-        removed = [body["path"] for name, body in actions if name == "remove"]
-        if may_have_hidden_nan(after, removed, doubles):
+        if _may_have_hidden_nan(after, entry, doubles):
             return False
         images = _IMAGES.get(str(info.get("operation")))
         metrics = info.get("operationMetrics") or {}
@@ -235,14 +225,7 @@ def _rows(after: Snapshot, paths: Sequence[str]) -> int:
 _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 
-class DiffRows(Struct, frozen=True):
-    """The requested columns and a weight per row."""
-
-    table: pa.Table
-    weights: Weights
-
-
-def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> DiffRows:
+def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
     """The inserted and deleted rows between two snapshots. HistoryGoneError if a file is gone."""
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
@@ -270,18 +253,15 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
         if len(restored := np.setdiff1d(gone_before, gone_after)):
             add(reader_after.read_at(file, restored), 1)
     total = np.concatenate(weights)
-    return DiffRows(pa.concat_tables(tables) if names else bare_rows(len(total)), total)
+    table = pa.concat_tables(tables) if names else bare_rows(len(total))
+    return Changes(table, total, "file_diff", ending=after)
 
 
-class ChangedFiles(Struct, frozen=True):
-    """Files with removed live rows and with added live rows; both may hold the same rows."""
-
-    went: tuple[DataFile, ...]
-    came: tuple[DataFile, ...]
-
-
-def changed_files(before: Snapshot, after: Snapshot) -> ChangedFiles:
-    """The files in which two snapshots differ; one with other deletions is on both sides."""
+def changed_files(
+    before: Snapshot, after: Snapshot
+) -> tuple[tuple[DataFile, ...], tuple[DataFile, ...]]:
+    """The files of each snapshot in which the two differ. A file with other deletions is on both
+    sides, and files of both may hold the same rows."""
     old = {file.uri: file for file in before.files}
     new = {file.uri: file for file in after.files}
 
@@ -292,7 +272,7 @@ def changed_files(before: Snapshot, after: Snapshot) -> ChangedFiles:
             if uri not in others or not np.array_equal(_deleted(file), _deleted(others[uri]))
         )
 
-    return ChangedFiles(alone(old, new), alone(new, old))
+    return alone(old, new), alone(new, old)
 
 
 def _deleted(file: DataFile) -> Positions:
@@ -309,52 +289,37 @@ CHANGE_TYPE = "_change_type"
 _WEIGHTS = {"insert": 1, "update_postimage": 1, "delete": -1, "update_preimage": -1}
 
 
-class FeedRows(Struct, frozen=True):
-    """The requested columns, and per row a weight and the version of its commit."""
-
-    table: pa.Table
-    weights: Weights
-    versions: _Versions
-
-
-class _FeedPart(Struct, frozen=True):
-    """A file with changed rows; `weight` is None if its rows have their own."""
-
-    file: DataFile
-    weight: int | None
-    version: TableVersion
-
-
 def read_feed_files(
-    commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[ColumnName]
-) -> FeedRows | None:
-    """The rows inserted and deleted after `since`; None if a file is gone, or if the log or a file
-    does not say what a file's rows are."""
+    entries: Sequence[LogEntry], after: Snapshot, columns: Sequence[ColumnName]
+) -> Changes | None:
+    """The rows that these commits inserted and deleted; None if a file is gone, or if the log or a
+    file does not say what a file's rows are."""
     wanted = [after.readable(name) for name in columns]
-    parts = _parts(commits, since, after, wanted)
+    parts = _parts(entries, after, wanted)
     if parts is None:
         return None
-    files = [part.file for part in parts]
+    files = [file for _, file, _ in parts]
     rows = FileReader(after, wanted, files)
     typed = FileReader(after, [*wanted, Column(CHANGE_TYPE, STRING)], files)
     tables = [rows.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
+    ends: dict[TableVersion, int] = {}
+    end = 0
     try:
-        for part in parts:
-            reader = typed if part.weight is None else rows
-            table = reader.read_live(part.file)
-            weight = part.weight
+        for version, file, weight in parts:
+            table = (typed if weight is None else rows).read_live(file)
             changes = _row_weights(table) if weight is None else np.full(len(table), weight)
             if changes is None:
                 return None
             tables.append(table.select(columns))
             weights.append(changes)
+            end += len(changes)
+            ends[version] = end
     except HistoryGoneError:
         return None
-    versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
     total = np.concatenate(weights)
     table = pa.concat_tables(tables) if columns else bare_rows(len(total))
-    return FeedRows(table, total, versions.astype(np.int64))
+    return Changes(table, total, "change_feed", ends)
 
 
 def _row_weights(table: pa.Table) -> Weights | None:
@@ -368,12 +333,13 @@ def _row_weights(table: pa.Table) -> Weights | None:
 
 
 def _parts(
-    commits: LogCommits, since: TableVersion, after: Snapshot, columns: Sequence[Column]
-) -> list[_FeedPart] | None:
+    entries: Sequence[LogEntry], after: Snapshot, columns: Sequence[Column]
+) -> list[tuple[TableVersion, DataFile, int | None]] | None:
+    """The files with changed rows, and the weight of their rows; None if these have their own."""
     partitions = [column.name for column in columns if column.name in after.partition_columns]
-    parts: list[_FeedPart] = []
-    for version, actions in enumerate(commits.fed(), start=since + 1):
-        for name, body in actions:
+    parts: list[tuple[TableVersion, DataFile, int | None]] = []
+    for entry in entries:
+        for name, body in entry.fed:
             # An entry that removes a file need not have its partition.
             values = body.get("partitionValues") or {}
             if body.get("deletionVector") is not None or any(p not in values for p in partitions):
@@ -382,7 +348,7 @@ def _parts(
             file = logged_file(after.path, body["path"], body.get("size"))
             # The protocol reads an empty text as NULL.
             texts = {partition: values[partition] or None for partition in partitions}
-            parts.append(_FeedPart(replace(file, partition_values=texts), weight, version))
+            parts.append((entry.version, replace(file, partition_values=texts), weight))
     return parts
 
 
@@ -401,8 +367,9 @@ class Changes(Struct, frozen=True, dict=True):
     method: str
     """`change_feed`, `file_diff`, or `none` if nothing changed, or rows only moved between
     files."""
-    commit_versions: _Versions | None = None
-    """Version of each row's commit, if requested and known (change feed only)."""
+    ends: Mapping[TableVersion, int] | None = None
+    """The number of rows up to the end of each commit, oldest first, if known (change feed
+    only)."""
     ending: Snapshot | None = None
     """The columns at the end of the range; its files may still be those of the start."""
 
@@ -424,23 +391,21 @@ def read_changes(
     columns: Sequence[ColumnName],
     *,
     table_id: str | None = None,
-    with_versions: bool = False,
     known: Snapshot | None = None,
-    commits: LogCommits | None = None,
     held: FilesMark | None = None,
     net_by: Sequence[ColumnName] | None = None,
 ) -> Changes:
     """The change from version `since` to version `until`, exactly `columns` in this order. `known`
     is the snapshot of `since`, if available: without metadata changes no snapshot is read then.
-    `commits` are those of the range (`read_commits`), if available. `table_id` is the identity of
-    the table when `since` was read, `held` the mark of its files. `net_by` are all columns whose
-    change counts: when files are compared, rows unchanged in these are dropped."""
+    `table_id` is the identity of the table when `since` was read, `held` the mark of its files.
+    `net_by` are all columns whose change counts: when files are compared, rows unchanged in these
+    are dropped."""
     _check_identity(source, since, until, table_id)
-    if commits is None and since != until:
-        commits = read_commits(source, since, until)
+    entries = source.entries(since, until)
+    may_change_metadata = entries is None or any(entry.may_change_metadata for entry in entries)
     if known is not None and not (known.version == since and known.table_id == source.table_id):
         known = None
-    after = _ending(source, until, known, commits, columns)
+    after = _ending(source, until, None if may_change_metadata else known, columns)
     wanted = tuple(after.readable(name).name for name in columns)
     if since == until:
         return no_changes(after, wanted)
@@ -450,17 +415,17 @@ def read_changes(
         # The files of `known` may be those of an older version.
         return source.snapshot(since) if before is None or known is not None else before
 
-    if commits is None or commits.may_change_metadata:
+    if may_change_metadata:
         before = source.snapshot(since) if known is None else known
         if before.table_id != after.table_id:
             raise recreated(source)
         check_same_columns(before.columns, since, after, wanted)
-    is_proven = held is None or _is_proven(source, held, commits, after, start)
-    if commits is not None and is_proven and _may_tell(commits, after, start):
-        if commits.only_move_rows:
+    is_proven = held is None or _is_proven(source, held, entries, after, start)
+    if entries is not None and is_proven and _may_tell(entries, after, start):
+        if all(entry.only_moves for entry in entries):
             changes: Changes | None = no_changes(after, wanted)
         else:
-            changes = _from_change_feed(since, after, before, commits, wanted, with_versions)
+            changes = _from_change_feed(after, before, entries, wanted)
         if changes is not None:
             return _checked(replace(changes, ending=after), held)
     return _file_diff(start(), source.snapshot(until), wanted, net_by)
@@ -475,20 +440,19 @@ def _file_diff(
     """The compared files. If all columns that count are read as before, rows that are unchanged in
     these are dropped: a row changed in another column of `net_by` is on both sides. Then the order
     is arbitrary, and weights may exceed 1."""
-    if net_by is None or not _are_read_alike(before, after, net_by):
-        diff = read_file_diff(before, after, columns)
-        return Changes(diff.table, diff.weights, "file_diff", ending=after)
+    if net_by is None or not _are_read_alike(before.columns, after, net_by):
+        return read_file_diff(before, after, columns)
     wanted = {name.lower(): name for name in (*net_by, *columns)}
     diff = read_file_diff(before, after, list(wanted.values()))
     table, weights = netted(diff.table, diff.weights)
     table = table.select([after.readable(name).name for name in columns])
-    return Changes(table, weights, "file_diff", ending=after)
+    return replace(diff, table=table, weights=weights)
 
 
-def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
-    """Whether impctl can read these columns and they are unchanged."""
+def _are_read_alike(before: TableSchema, after: Snapshot, columns: Sequence[ColumnName]) -> bool:
+    """Whether impctl can read these columns and they are those of an earlier schema."""
     try:
-        check_same_columns(before.columns, before.version, after, columns)
+        check_same_columns(before, after.version, after, columns)
         for name in columns:
             after.readable(name)
     except (SchemaChangedError, TableError):
@@ -499,25 +463,25 @@ def _are_read_alike(before: Snapshot, after: Snapshot, columns: Sequence[ColumnN
 def _is_proven(
     source: DeltaSource,
     held: FilesMark,
-    commits: LogCommits | None,
+    entries: Sequence[LogEntry] | None,
     after: Snapshot,
     start: Callable[[], Snapshot],
 ) -> bool:
     """Whether the log's entries lead from the files `held` to those of `after`. False if the files
     must be compared, such as when an entry was copied or lost a line. TableRecreatedError if the
     log leads to them from other files."""
-    leads_there = None if commits is None else leads_to(held, commits, after)
+    leads_there = None if entries is None else leads_to(held, entries, after)
     if leads_there:
         return True
     try:
-        is_same = files_mark(start()).digest == held.digest
+        is_same = start().mark.digest == held.digest
     except HistoryGoneError:
         if leads_there is None:
             raise
         is_same = False
     if not is_same:
         raise other_history(source)
-    return commits is not None and leads_there is None
+    return entries is not None and leads_there is None
 
 
 def _checked(changes: Changes, held: FilesMark | None) -> Changes:
@@ -536,15 +500,15 @@ def _checked(changes: Changes, held: FilesMark | None) -> Changes:
     return changes
 
 
-def _may_tell(commits: LogCommits, after: Snapshot, start: Callable[[], Snapshot]) -> bool:
+def _may_tell(entries: Sequence[LogEntry], after: Snapshot, start: Callable[[], Snapshot]) -> bool:
     """Whether the log or the feed may give the change; entries are inspected only where one could.
     `start` is the snapshot before them."""
-    if commits.only_move_rows:
-        return has_faithful_copies(commits, after)
+    if all(entry.only_moves for entry in entries):
+        return has_faithful_copies(entries, after)
     return (
         after.has_change_feed
-        and has_faithful_copies(commits, after)
-        and has_distinct_files(commits, start)
+        and has_faithful_copies(entries, after)
+        and has_distinct_files(entries, start)
     )
 
 
@@ -552,11 +516,10 @@ def _ending(
     source: DeltaSource,
     until: TableVersion,
     known: Snapshot | None,
-    commits: LogCommits | None,
     columns: Sequence[ColumnName],
 ) -> Snapshot:
-    """The columns at the end: those of `known` if no commit can have changed them."""
-    if known is None or commits is None or commits.may_change_metadata:
+    """The columns at the end: those of `known`, which no commit can have changed."""
+    if known is None:
         return source.snapshot(until)
     # A file alone can make a column unreadable, by the format of times in the log.
     read = [known.column(name) for name in columns]
@@ -651,38 +614,35 @@ def no_changes(after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
 
 
 def _from_change_feed(
-    since: TableVersion,
     after: Snapshot,
     before: Snapshot | None,
-    commits: LogCommits,
+    entries: Sequence[LogEntry],
     columns: tuple[ColumnName, ...],
-    with_versions: bool,
 ) -> Changes | None:
     """The rows of the change feed, or None if it cannot be used."""
     if not after.has_change_feed or after.column_mapping is not None:
         return None
-    if before is not None and not _is_steady(before, after, commits, columns):
+    if before is not None and not _is_steady(before, after, entries, columns):
         return None
     if any(name.lower() in OWN_COLUMNS for name in after.schema.names):
         return None
-    if not has_complete_feed(after, commits, columns):
+    if not has_complete_feed(after, entries, columns):
         return None
-    feed = read_feed_files(commits, since, after, columns)
-    if feed is None:
-        return None
-    versions = feed.versions if with_versions else None
-    return Changes(feed.table, feed.weights, "change_feed", versions)
+    return read_feed_files(entries, after, columns)
 
 
 def _is_steady(
-    before: Snapshot, after: Snapshot, commits: LogCommits, columns: tuple[ColumnName, ...]
+    before: Snapshot,
+    after: Snapshot,
+    entries: Sequence[LogEntry],
+    columns: tuple[ColumnName, ...],
 ) -> bool:
     """Whether the feed was on and the columns were unchanged at every commit of the range."""
     if not before.has_change_feed or before.column_mapping is not None:
         return False
     if before.partition_columns != after.partition_columns:
         return False
-    for action in commits.metadata():
+    for action in (body for entry in entries for body in entry.bodies("metaData")):
         configuration = action.get("configuration") or {}
         if configuration.get(CHANGE_FEED, "false").lower() != "true":
             return False
@@ -690,15 +650,7 @@ def _is_steady(
             return False
         if tuple(action["partitionColumns"]) != after.partition_columns:
             return False
-        if not _same(read_schema(action["schemaString"], is_mapped=False), after.columns, columns):
+        schema = read_schema(action["schemaString"], is_mapped=False)
+        if not _are_read_alike(schema, after, columns):
             return False
     return True
-
-
-def _same(one: TableSchema, other: TableSchema, columns: tuple[ColumnName, ...]) -> bool:
-    return all(
-        (result := one.schema.find(name)) is not None
-        and (wanted := other.schema.find(name)) is not None
-        and (result.name, result.type) == (wanted.name, wanted.type)
-        for name in columns
-    )

@@ -30,7 +30,6 @@ from impctl.tables.storage import (
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
 

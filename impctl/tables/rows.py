@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from impctl.tables.snapshot import (
     Flags,
     Positions,
     Snapshot,
+    ValueBounds,
     arrow_type,
     places_in,
     to_arrow_type,
@@ -36,9 +38,7 @@ from impctl.tables.storage import READ_FAILURES
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from impctl.data.vector import Ints
     from impctl.sketch.partition import RangePartition
-    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
 
@@ -131,49 +131,42 @@ class FileReader:
 
     def read_live(self, file: DataFile) -> pa.Table:
         """The rows of `file` without deleted ones."""
-        table = self.read_some(file)
-        if file.deleted is None or not len(file.deleted):
-            return table
-        kept = np.ones(len(table), dtype=np.bool_)
-        kept[file.deleted] = False
-        return table.filter(pa.array(kept))
+        return _live(self.read_some(file), file, 0)
 
     def read_groups(self, file: DataFile, most: int | None = None) -> Iterator[pa.Table]:
         """The live rows of `file`, in parts of at most `BATCH_ROWS` rows and some `most` bytes:
         memory is independent of the length of row groups."""
         start = 0
-        for data, rows, names, old in self._parts(file, most):
-            table = self._made(data, rows, names, old, file)
-            yield _live(table, file, start)
-            start += rows
-
-    def _parts(
-        self, file: DataFile, most: int | None
-    ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
-        """The decoded parts of a file, with the arguments of `_made`."""
-        try:
-            with self._files.open(file, buffer=_BUFFER) as parquet:
-                names = self._stored_names(parquet.schema_arrow.names, file)
-                stored = list(names.values())
-                old = hybrid_columns(parquet.metadata, stored)
-                if not stored:
-                    yield None, parquet.metadata.num_rows, names, old
-                    return
+        with self._opened(file, buffer=_BUFFER) as (parquet, names, old):
+            stored = list(names.values())
+            parts: Iterable[tuple[Any, int]] = [(None, parquet.metadata.num_rows)]
+            if stored:
                 part = BATCH_ROWS
                 if most is not None:
                     part = min(part, _part(file, stored, most, parquet.metadata))
-                for data in parquet.iter_batches(part, columns=stored):
-                    yield data, len(data), names, old
+                batches = parquet.iter_batches(part, columns=stored)
+                parts = ((data, len(data)) for data in batches)
+            for data, rows in parts:
+                yield _live(self._made(data, rows, names, old, file), file, start)
+                start += rows
+
+    @contextmanager
+    def _opened(
+        self, file: DataFile, *, buffer: int = 0
+    ) -> Iterator[tuple[pq.ParquetFile, dict[ColumnName, str], frozenset[str]]]:
+        """The open file, its name for each of the columns that it holds, and which of these names
+        are in the hybrid calendar. Failures inside are those of reading the file."""
+        try:
+            with self._files.open(file, buffer=buffer) as parquet:
+                names = self._stored_names(parquet.schema_arrow.names, file)
+                yield parquet, names, hybrid_columns(parquet.metadata, names.values())
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
     def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
         """The Parquet metadata of `file`, and its name for each of the columns that it holds."""
-        try:
-            with self._files.open(file) as parquet:
-                return parquet.metadata, self._stored_names(parquet.schema_arrow.names, file)
-        except READ_FAILURES as error:
-            raise read_failure(self._snapshot, file, error) from error
+        with self._opened(file) as (parquet, names, _):
+            return parquet.metadata, names
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
@@ -184,52 +177,32 @@ class FileReader:
     def read_slice(self, file: DataFile, rows: int, at: int) -> pa.Table:
         """The live ones of `rows` consecutive rows of `file`: slice `at`, from 0 and modulo the
         number of slices; the last slice may be short."""
-
-        def sliced(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            groups = parquet.num_row_groups
+        with self._opened(file) as (parquet, names, old):
+            stored = list(names.values())
+            metadata, groups = parquet.metadata, parquet.num_row_groups
             group = at % groups
-            before = sum(parquet.metadata.row_group(g).num_rows for g in range(group))
-            slices = max(1, parquet.metadata.row_group(group).num_rows // rows)
+            slices = max(1, metadata.row_group(group).num_rows // rows)
             skipped = at // groups % min(slices, _SLICES)
             if stored and slices <= _AS_QUICK:
                 # Reading a small group whole is faster than setting up batches.
-                whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
-                part = whole.slice(skipped * rows, rows)
-                return part, len(part), before + skipped * rows
-            result = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
-            data = next(islice(result, skipped, None), None)
-            if data is None:
-                return pa.table({name: [] for name in stored}), 0, before
-            return data, len(data), before + skipped * rows
-
-        table, start = self._loaded(file, sliced)
+                whole = parquet.read_row_group(group, columns=stored, use_threads=False)
+                data = whole.slice(skipped * rows, rows)
+            else:
+                batches = parquet.iter_batches(rows, row_groups=[group], columns=stored)
+                nothing = pa.table({name: [] for name in stored})
+                data = next(islice(batches, skipped, None), nothing)
+            table = self._made(data, len(data), names, old, file)
+            start = sum(metadata.row_group(g).num_rows for g in range(group)) + skipped * rows
         return _live(table, file, start)
 
     def read_some(self, file: DataFile, choose: Callable[[int], Sequence[int]] = range) -> pa.Table:
         """Some row groups of `file` (default: all), with deleted rows; `choose` picks from their
         number."""
-
-        def load(parquet: pq.ParquetFile, stored: Sequence[str]) -> tuple[Any, int, int]:
-            chosen = choose(parquet.num_row_groups)
+        with self._opened(file) as (parquet, names, old):
+            chosen, stored = list(choose(parquet.num_row_groups)), list(names.values())
             rows = sum(parquet.metadata.row_group(group).num_rows for group in chosen)
-            data = parquet.read_row_groups(list(chosen), columns=list(stored)) if stored else None
-            return data, rows, 0
-
-        return self._loaded(file, load)[0]
-
-    def _loaded(
-        self, file: DataFile, load: Callable[[pq.ParquetFile, Sequence[str]], tuple[Any, int, int]]
-    ) -> tuple[pa.Table, int]:
-        """The result of `load` on a file: data, rows and the position of the first one."""
-        try:
-            with self._files.open(file) as parquet:
-                names = self._stored_names(parquet.schema_arrow.names, file)
-                stored = list(names.values())
-                data, rows, start = load(parquet, stored)
-                old = hybrid_columns(parquet.metadata, stored)
-        except READ_FAILURES as error:
-            raise read_failure(self._snapshot, file, error) from error
-        return self._made(data, rows, names, old, file), start
+            data = parquet.read_row_groups(chosen, columns=stored) if stored else None
+            return self._made(data, rows, names, old, file)
 
     def _made(
         self,
@@ -310,12 +283,18 @@ def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMe
 
 def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
     """Rows of `file` from a position on, without deleted ones."""
-    if file.deleted is None:
+    if file.deleted is None or not len(file.deleted):
         return table
-    low, high = np.searchsorted(file.deleted, [start, start + len(table)])
-    kept = np.ones(len(table), dtype=np.bool_)
-    kept[file.deleted[low:high] - start] = False
-    return table.filter(pa.array(kept))
+    return table.filter(pa.array(_live_mask(file, start, len(table))))
+
+
+def _live_mask(file: DataFile, start: int, rows: int) -> Bools:
+    """Which of these consecutive rows of `file` are not deleted; shape (rows,)."""
+    kept = np.ones(rows, dtype=np.bool_)
+    if file.deleted is not None:
+        low, high = np.searchsorted(file.deleted, [start, start + rows])
+        kept[file.deleted[low:high] - start] = False
+    return kept
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
@@ -479,12 +458,12 @@ class WantedValues(Struct, frozen=True):
         known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
-    def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
-        """Whether one lies between two integers or dates, or is NULL where there are NULLs."""
-        if self.has_null and has_null:
+    def may_lie(self, bounds: ValueBounds) -> bool:
+        """Whether one lies within bounds of integers or dates, or is NULL where there are NULLs."""
+        if self.has_null and bounds.may_hold_null:
             return True
         mine = self.distinct.to_numpy(zero_copy_only=False)
-        return bool(((mine >= low) & (mine <= high)).any())
+        return bool(((mine >= bounds.minimum) & (mine <= bounds.maximum)).any())
 
     def held_by(self, column: Vector) -> Bools:
         """Which rows have one of the values; shape (n,). The column has the values' type."""
@@ -513,19 +492,11 @@ def _comparable(column: Vector) -> Any:
 _EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
-class Bounds(Struct, frozen=True):
-    """The least and the greatest value of a column, dates in days since 1970."""
-
-    low: int
-    high: int
-    has_null: bool
-
-
 class RowGroup(Struct, frozen=True):
     """Rows of a group, including deleted ones, and known bounds of columns."""
 
     rows: int
-    bounds: Mapping[ColumnName, Bounds]
+    bounds: Mapping[ColumnName, ValueBounds]
 
 
 def row_groups(
@@ -539,18 +510,21 @@ def row_groups(
         bounds = {}
         for column in columns:
             place = places.get(stored.get(column.name, ""))
-            known = None if place is None else _bounds(group.column(place).statistics, column)
+            known = None if place is None else _bounds(group.column(place), column)
             if known is not None:
                 bounds[column.name] = known
         result.append(RowGroup(group.num_rows, bounds))
     return tuple(result)
 
 
-def _bounds(stated: Any, column: Column) -> Bounds | None:
+def _bounds(chunk: pq.ColumnChunkMetaData, column: Column) -> ValueBounds | None:
+    stated = chunk.statistics
     if stated is None or not stated.has_min_max or not stated.has_null_count:
         return None
     low, high = _whole(stated.min, column), _whole(stated.max, column)
-    return None if low is None or high is None else Bounds(low, high, stated.null_count > 0)
+    if low is None or high is None:
+        return None
+    return ValueBounds(low, high, stated.null_count, chunk.num_values)
 
 
 def _whole(value: object, column: Column) -> int | None:
@@ -678,14 +652,11 @@ def _groups(
         if not _may_hold(group, wanted):
             continue
         table = once.columns(snapshot, names, file, number, group.rows)
-        kept = np.ones(group.rows, dtype=np.bool_)
+        kept = _live_mask(file, first, group.rows)
         for name, lists in wanted.items():
             column = from_arrow(table.column(name), snapshot.readable(name).type)
             for values in lists:
                 kept &= values.held_by(column)
-        if file.deleted is not None:
-            low, high = np.searchsorted(file.deleted, [first, start])
-            kept[file.deleted[low:high] - first] = False
         if bool(kept.any()):
             yield number, group.rows, kept
 
@@ -693,7 +664,5 @@ def _groups(
 def _may_hold(group: RowGroup, wanted: Mapping[ColumnName, Sequence[WantedValues]]) -> bool:
     """Whether a row may have a value of every list, by the bounds of the group's columns."""
     return all(
-        values.may_lie(bounds.low, bounds.high, has_null=bounds.has_null)
-        for name, bounds in group.bounds.items()
-        for values in wanted[name]
+        values.may_lie(bounds) for name, bounds in group.bounds.items() for values in wanted[name]
     )

@@ -29,7 +29,6 @@ from impctl.tables.storage import local_path
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
     from impctl.sketch.partition import BoundaryValue, RangePartition
-    from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName
 
 
@@ -149,10 +148,6 @@ def _spread(groups: int, random: np.random.Generator) -> list[int]:
         return list(range(groups))
     return sorted(random.choice(groups, _GROUPS_PER_FILE, replace=False).tolist())
 
-
-# The distribution of a column's values, from statistics of all files and a sample. Law: every file
-# counts with its rows, read or not. Its rows are spread over the sampled values between its bounds,
-# or evenly between the bounds if these are too few. Cost: one pass over the log's statistics.
 
 # Windows of consecutive rows, and the number of rows that each row represents. Law: the same
 # snapshot, files and column give the same windows. The weight of a row is the density of all rows
@@ -347,6 +342,10 @@ def _ordered(along: ColumnBounds) -> Ints:
 def _rows_of(files: Sequence[DataFile]) -> list[int]:
     return [max(file.rows or 1, 1) for file in files]
 
+
+# The distribution of a column's values, from statistics of all files and a sample. Law: every file
+# counts with its rows, read or not. Its rows are spread over the sampled values between its bounds,
+# or evenly between the bounds if these are too few. Cost: one pass over the log's statistics.
 
 _ENOUGH = 8
 """Sampled values between a file's bounds that suffice to know its distribution."""

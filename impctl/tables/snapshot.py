@@ -5,7 +5,7 @@ names of directories. An empty partition value is NULL, as the Delta protocol sa
 
 Law: every value of a file that is neither NULL nor NaN lies between its `lows` and `highs` where
 `has_low` and `has_high` are set; other slots hold arbitrary values that must not be read. The
-`FileBounds` of one file costs an object: code over all files uses the arrays.
+`ValueBounds` of one file cost an object: code over all files uses the arrays.
 
 Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
 deltalake makes a mask as long as the greatest position, and ends the process if memory does not
@@ -23,16 +23,17 @@ import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
+from impctl.data.vector import Ints
 from impctl.errors import (
     ImpctlError,
     SchemaChangedError,
@@ -48,6 +49,7 @@ from impctl.tables.storage import (
     failure_text,
     feature_named_in,
     file_uri,
+    first_outside,
     is_unsure,
     list_names,
     local_path,
@@ -61,7 +63,6 @@ from impctl.types import Secrets
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from impctl.data.vector import Ints
     from impctl.sketch.partition import BoundaryValue
     from impctl.types import ColumnName, TableName, TableVersion
 
@@ -75,13 +76,14 @@ UNKNOWN = -1
 _EXACT: dict[type, type[np.generic]] = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
-class FileBounds(Struct, frozen=True):
-    """What one file may hold in one column."""
+class ValueBounds(Struct, frozen=True):
+    """What a file, or a part or several of them, may hold in one column. The values are bounds, not
+    necessarily reached."""
 
     minimum: BoundaryValue | None
     maximum: BoundaryValue | None
     null_count: int | None
-    """NULLs, including rows deleted by a vector; None if unknown."""
+    """Never less than the true number, because rows deleted by a vector count; None if unknown."""
     rows: int | None
     may_be_nan: bool = False
 
@@ -145,39 +147,16 @@ class ColumnBounds(Struct, frozen=True, eq=False, dict=True):
 
     def take(self, positions: Ints) -> ColumnBounds:
         """The bounds of the files at these positions, in that order."""
-        return ColumnBounds(
-            self.lows[positions],
-            self.has_low[positions],
-            self.highs[positions],
-            self.has_high[positions],
-            self.null_counts[positions],
-            self.rows[positions],
-            self.may_be_nan[positions],
-        )
+        return ColumnBounds(*(values[positions] for values in astuple(self)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[FileBounds]:
-        return iter(self._each)
-
-    @overload
-    def __getitem__(self, at: int) -> FileBounds: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[FileBounds]: ...
-    def __getitem__(self, at: int | slice) -> FileBounds | Sequence[FileBounds]:
-        return self._each[at]
-
-    @cached_property
-    def _each(self) -> tuple[FileBounds, ...]:
-        ends = zip(self.minima, self.maxima, strict=True)
-        counts = zip(
-            _known(self.null_counts, self.null_counts >= 0),
-            _known(self.rows, self.rows >= 0),
-            self.may_be_nan.tolist(),
-            strict=True,
-        )
-        return tuple(FileBounds(*pair, *rest) for pair, rest in zip(ends, counts, strict=True))
+    def __iter__(self) -> Iterator[ValueBounds]:
+        nulls = _known(self.null_counts, self.null_counts >= 0)
+        rows = _known(self.rows, self.rows >= 0)
+        may_be_nan = self.may_be_nan.tolist()
+        return map(ValueBounds, self.minima, self.maxima, nulls, rows, may_be_nan)
 
 
 def _known(values: Values, is_known: Flags) -> list[Any]:
@@ -303,10 +282,12 @@ def _of_checkpoint(
         yield from _of_entry(text)
         side_files = [action["sidecar"]["path"] for action in _actions(text, "sidecar")]
     else:
-        adds, side_files = _read_checkpoint(path, options, name)
-        for add in adds:
+        columns = ("add.path", "add.deletionVector", "sidecar.path")
+        actions = read_checkpoint(path, options, name, columns)
+        side_files = [action["path"] for action in actions["sidecar"] if action.get("path")]
+        for add in actions["add"]:
             vector = add.get("deletionVector")
-            if vector is not None and vector.get("storageType"):
+            if add.get("path") and vector is not None and vector.get("storageType"):
                 yield add["path"], vector
     for side_file in side_files:
         if "/" in side_file:
@@ -319,26 +300,23 @@ def _of_checkpoint(
         yield from _of_checkpoint(path, options, f"{_SIDE_FILES}/{side_file}")
 
 
-def _read_checkpoint(
-    path: str, options: Mapping[str, str] | None, name: str
-) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """The added files and the names of side files in a Parquet checkpoint."""
+def read_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str, columns: Sequence[str]
+) -> dict[str, list[dict[str, Any]]]:
+    """The actions in a Parquet checkpoint by their kinds, with some columns, such as `add.path`."""
     import pyarrow.parquet as pq
 
     folder = local_path(path)
     store = object_store(path, options) if folder is None else None
     place = name if folder is None else os.path.join(folder, name)
-    wanted = ("add.path", "add.deletionVector", "sidecar.path")
+    wanted = {column: column.partition(".")[0] for column in columns}
     with pq.ParquetFile(place, filesystem=store) as file:
-        kinds = set(file.schema_arrow.names)
-        table = file.read(columns=[name for name in wanted if name.partition(".")[0] in kinds])
-    result = {
-        kind: [row for row in table.column(kind).to_pylist() if row is not None]
-        for kind in ("add", "sidecar")
-        if kind in kinds
+        present = set(file.schema_arrow.names)
+        table = file.read(columns=[name for name, kind in wanted.items() if kind in present])
+    return {
+        kind: table.column(kind).drop_null().to_pylist() if kind in present else []
+        for kind in wanted.values()
     }
-    side_files = [row["path"] for row in result.get("sidecar", []) if row.get("path")]
-    return [row for row in result.get("add", []) if row.get("path")], side_files
 
 
 def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
@@ -496,6 +474,16 @@ class Snapshot(Struct, frozen=True, eq=False, dict=True):
         return total - sum(len(positions) for positions in self.deletions.values())
 
     @cached_property
+    def mark(self) -> FilesMark:
+        """The mark of its files, which must have been read completely."""
+        deleted = np.zeros(len(self.uris), np.int64)
+        if self.deletions:
+            deleted[:] = [len(self.deletions.get(uri, ())) for uri in self.uris]
+        sizes = self.actions.column("size_bytes").to_numpy()
+        total = sum_of_files(self.path, self.uris, sizes, deleted)
+        return FilesMark(total.tobytes().hex(), self.rows)
+
+    @cached_property
     def likely_rows(self) -> int:
         """Rows, or an estimate by bytes if the log does not say: then never 0."""
         if self.rows is not None:
@@ -533,6 +521,61 @@ class Snapshot(Struct, frozen=True, eq=False, dict=True):
         return result
 
 
+# A mark of a table's files, by which its history is recognized after its log was cleaned up. Law:
+# equal marks mean the same files (path, size, number of deleted rows) in any order. The mark of a
+# version plus the files that commits add minus those they remove is the mark of the later version.
+# Like a checksum, it detects accidents, not forgery. Cost: one columnar pass over the add actions.
+
+Words = npt.NDArray[np.uint64]
+
+_LANES = 2
+"""Sums of 64 bits each: 20,000 files in a million tables do not collide by chance."""
+_PIECE = 4096
+"""Files hashed at once, which bounds the memory for long names."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+class FilesMark(Struct, frozen=True, forbid_unknown_fields=True):
+    """A digest of a table's files at one version; `rows` by statistics, None if one is missing."""
+
+    digest: str
+    rows: int | None
+
+
+def sum_of_files(path: str, uris: Sequence[str], sizes: Ints, deleted: Ints) -> Words:
+    """The sum of these files of the table at `path`, as it is in a mark."""
+    # Names relative to the root where possible: these survive moving the table.
+    root = path.rstrip("/") + "/"
+    names = [uri.removeprefix(root).encode() for uri in uris]
+    total = np.zeros(_LANES, np.uint64)
+    for start in range(0, len(names), _PIECE):
+        piece = slice(start, start + _PIECE)
+        words = _words(names[piece], sizes[piece], deleted[piece])
+        # An odd factor per word and lane, independent of the number of words.
+        lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
+        factors = _mixed(lanes) | np.uint64(1)
+        # A sum over files distinguishes sets only if the summands are not linear.
+        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
+    return total
+
+
+def _words(names: list[bytes], sizes: Ints, deleted: Ints) -> Words:
+    """A row of words per file: size, deleted rows, the bytes of its name."""
+    # NumPy fills up with zeros, which no name ends with.
+    wide = -(-max(map(len, names)) // 8)
+    content = np.array(names, f"S{wide * 8}").view(np.uint64).reshape(len(names), wide)
+    numbers = np.stack([sizes, deleted], axis=1).astype(np.uint64)
+    return np.concatenate([numbers, content], axis=1)
+
+
+def _mixed(words: Words) -> Words:
+    """Mix the bits of each word (the finalizer of splitmix64)."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
     """Rows of some of a snapshot's files, or None if the log does not say."""
     if len(files) == len(snapshot.files):
@@ -565,9 +608,8 @@ def take_snapshot(
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
         uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
-        for uri in uris:
-            if all(below_root(root, uri) is None for root in (path, *clone_of)):
-                raise outside_table(table, uri)
+        if (outside := first_outside((path, *clone_of), uris)) is not None:
+            raise outside_table(table, outside)
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         if has_vectors:

@@ -1,20 +1,23 @@
-"""A Delta table as a source of snapshots, opened once per run.
+"""A Delta table as a source of snapshots and log entries, opened once per run.
 
 Law: the newest version is read once, when the table is opened, and every later answer of the
-source is about that version or an older one.
+source is about that version or an older one. A run takes the snapshot of the pinned version once,
+and reads and parses an entry once.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.errors import (
@@ -32,6 +35,7 @@ from impctl.tables.storage import (
     is_of_system,
     list_names,
     local_path,
+    read_text,
     unknown_feature,
     without_values,
 )
@@ -44,7 +48,95 @@ _VERSION = re.compile(r"\bversion: (\d+)")
 _LOG_FILE = re.compile(r"(\d{20})\.(json|checkpoint\b.*parquet|checkpoint\b.*json)")
 
 
-class DeltaSource(Struct, frozen=True, eq=False):
+Action = tuple[str, Any]
+"""Name and body of an action in the log."""
+
+_OF_SPARK = ("Apache-Spark/", "Databricks-Runtime/")
+
+
+class LogEntry(Struct, frozen=True, dict=True):
+    """The entry of one commit in a table's log; TableError if it is damaged."""
+
+    table: TableName
+    version: TableVersion
+    text: str
+
+    @cached_property
+    def actions(self) -> list[Action]:
+        """Its actions, in order."""
+        # Not `splitlines`: JSON need not escape U+2028 and the like, which texts may hold.
+        lines = [line for line in self.text.split("\n") if line.strip()]
+        return [action for line in lines for action in self._parsed(line) if action[1]]
+
+    def _parsed(self, line: str) -> Iterable[Action]:
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise _damaged(self.table, self.version, error) from error
+        if not isinstance(entry, dict):
+            raise _damaged(self.table, self.version, f"`{line[:40]}` is not a log entry")
+        return entry.items()
+
+    def bodies(self, *names: str) -> list[dict[str, Any]]:
+        """The bodies of the actions with these names."""
+        return [body for name, body in self.actions if name in names]
+
+    @property
+    def may_change_metadata(self) -> bool:
+        """False only if it has neither new metadata nor a new protocol."""
+        return '"metaData"' in self.text or '"protocol"' in self.text
+
+    @property
+    def only_moves(self) -> bool:
+        """True only if files were changed by OPTIMIZE and its like alone. That the new files hold
+        the same rows is its writer's claim (`tables.log`)."""
+        return not (self.may_change_metadata or self.fed)
+
+    @cached_property
+    def fed(self) -> list[Action]:
+        """The actions whose files a change feed reads: the change data alone if there is some; none
+        of a commit that only moves rows."""
+        change_data: list[Action] = [("cdc", body) for body in self.bodies("cdc")]
+        return change_data or list(filter(is_of_rows, self.actions))
+
+    @property
+    def is_of_spark(self) -> bool:
+        """Whether Spark wrote the commit, by its own statement."""
+        writers = [body.get("engineInfo") or "" for body in self.bodies("commitInfo")]
+        return bool(writers) and all(writer.startswith(_OF_SPARK) for writer in writers)
+
+
+def is_of_rows(action: Action) -> bool:
+    """Whether the action adds or removes a file with its rows."""
+    name, body = action
+    return name in ("add", "remove") and body.get("dataChange") is not False
+
+
+def read_entry(source: DeltaSource, version: TableVersion) -> str:
+    """The text of one commit; OSError if it cannot be read, TableError if it is no text."""
+    name = f"_delta_log/{version:020}.json"
+    try:
+        text = read_text(source.path, source.storage_options, name)
+    except UnicodeDecodeError as error:
+        raise _damaged(source.name, version, error) from error
+    if not text.strip():
+        # No writer makes one: a crash, or a store that returned nothing.
+        raise _damaged(source.name, version, "it is empty")
+    return text
+
+
+def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:
+    """The error for a commit that cannot be read, maybe not even opened by deltalake."""
+    return TableError(
+        f"The log entry of version {version} of table `{table}` is damaged: {what}",
+        hint=(
+            "restore the entry, or write a checkpoint for a later version and run `impctl capture`"
+        ),
+        code="table_unreadable",
+    )
+
+
+class DeltaSource(Struct, frozen=True, eq=False, dict=True):
     """An open table; `version` is the newest one when opened, or a requested one."""
 
     name: TableName
@@ -56,13 +148,43 @@ class DeltaSource(Struct, frozen=True, eq=False):
     """deltalake's table at `version`; it must not be moved to another version."""
     clone_of: tuple[str, ...] = ()
     """Folders of other tables whose files the log may name."""
+    _entries: dict[TableVersion, LogEntry] = field(default_factory=dict)
+    """The entries that `entries` has read."""
+
+    def entry(self, version: TableVersion) -> LogEntry:
+        """The entry of one version, not kept; errors as of `read_entry`."""
+        known = self._entries.get(version)
+        return LogEntry(self.name, version, read_entry(self, version)) if known is None else known
+
+    def entries(self, since: TableVersion, until: TableVersion) -> tuple[LogEntry, ...] | None:
+        """The entries after `since` up to `until`, oldest first; None if one is missing, or if
+        `until` is before `since`. TableError for one that is no text."""
+        if until < since:
+            return None
+        versions = range(since + 1, until + 1)
+        try:
+            self._entries.update({version: self.entry(version) for version in versions})
+        except OSError:
+            return None
+        return tuple(self._entries[version] for version in versions)
 
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
         """The table at `version` (default: the pinned one). TableRecreatedError for a version it
         never reached or that was another table's, HistoryGoneError for one no longer in the log."""
-        is_pinned = version is None or version == self.version
-        delta = self.delta if version is None or is_pinned else self._at(version)
+        if version is None or version == self.version:
+            return self._pinned
+        return self._taken(self._at(version))
+
+    @cached_property
+    def _pinned(self) -> Snapshot:
+        return self._taken(self.delta)
+
+    def _taken(self, delta: DeltaTable) -> Snapshot:
         return take_snapshot(delta, self.name, self.storage_options, self.clone_of)
+
+    def for_next_run(self) -> DeltaSource:
+        """The same source without its snapshot and the entries that it has read."""
+        return replace(self, _entries={})
 
     def at(self, version: TableVersion) -> DeltaSource:
         """The same table, pinned at `version`; errors as for `snapshot`."""

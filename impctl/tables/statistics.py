@@ -35,6 +35,7 @@ from impctl.tables.snapshot import (
     DataFile,
     Flags,
     Snapshot,
+    ValueBounds,
     Values,
     as_objects,
     partition_array,
@@ -75,25 +76,16 @@ _ROOM = 1 << 62
 """Integers up to which 64 bits suffice for what is added here."""
 
 
-class ColumnStatistics(Struct, frozen=True):
-    """Bounds of a snapshot's column, not necessarily reached."""
-
-    minimum: BoundaryValue | None
-    maximum: BoundaryValue | None
-    null_count: int | None
-    """Never less than the true number; None if unknown."""
-    may_be_nan: bool
-
-
-def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistics:
+def column_statistics(snapshot: Snapshot, column: ColumnName) -> ValueBounds:
     """Bounds of a column over the whole snapshot; a file without statistics makes them unknown."""
     bounds = file_bounds(snapshot, column)
     filled = bounds.filled
     is_counted = not bool((bounds.null_counts == UNKNOWN).any())
-    return ColumnStatistics(
-        _furthest(filled.lows, filled.has_low, min),
-        _furthest(filled.highs, filled.has_high, max),
+    return ValueBounds(
+        extreme(filled.minima, min),
+        extreme(filled.maxima, max),
         int(bounds.null_counts.sum()) if is_counted else None,
+        snapshot.rows,
         bool(bounds.may_be_nan.any()),
     )
 
@@ -129,13 +121,6 @@ def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
         rows,
         is_filled if column.type.is_fractional else np.zeros(len(rows), dtype=np.bool_),
     )
-
-
-def _furthest(
-    values: Values, is_known: Flags, pick: Callable[[list[Any]], BoundaryValue]
-) -> BoundaryValue | None:
-    """The `min` or `max` of the known sides; None without values or if one is unknown."""
-    return pick(values.tolist()) if len(values) and bool(is_known.all()) else None
 
 
 def extreme(

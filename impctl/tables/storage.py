@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -193,6 +193,15 @@ def below_root(path: str, uri: str) -> str | None:
     if not uri.startswith(root) or ("/.." in uri and ".." in uri[len(root) - 1 :].split("/")):
         return None
     return uri[len(root) :]
+
+
+def first_outside(roots: Sequence[str], uris: Iterable[str]) -> str | None:
+    """The first of these files that is below none of the roots."""
+    starts = tuple(map(_root, roots))
+    suspects = (uri for uri in uris if "/.." in uri or not uri.startswith(starts))
+    return next(
+        (uri for uri in suspects if all(below_root(root, uri) is None for root in roots)), None
+    )
 
 
 def _root(path: str) -> str:

@@ -56,7 +56,7 @@ def main() -> int:
     capture._WORTH_TELLING_MS = 0.0
     for name in _STORE:
         setattr(RealDisk, name, killer.before(getattr(RealDisk, name)))
-    disk._DirectFile.write = killer.before(disk._DirectFile.write)  # type: ignore[method-assign]
+    disk.OutputFile.write = killer.before(disk.OutputFile.write)  # type: ignore[method-assign]
     for name in _SYSTEM:
         setattr(os, name, killer.before(getattr(os, name)))
     import pyarrow.parquet as pq

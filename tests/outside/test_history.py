@@ -16,7 +16,6 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableRecreatedError
 from impctl.service import capture, stored
-from impctl.service import table_deltas as shared_changes
 from impctl.service.context import Context, open_context
 from impctl.service.maintain import maintain
 from impctl.service.pinned import PinnedTables
@@ -25,7 +24,7 @@ from impctl.service.settings import Settings
 from impctl.service.stored import StateMeta
 from impctl.store.catalog import FORMAT_VERSION
 from impctl.store.store import Store
-from impctl.tables.source import open_source
+from impctl.tables.source import DeltaSource, open_source
 from impctl.workload.models import Policy
 from tests.outside.conftest import FEED
 from tests.outside.place import ROWS, Place, expect_carried, expect_recapture, make_place, more
@@ -516,7 +515,7 @@ def test_while_its_changes_are_read(
         monkeypatch.setattr(stored, "commit_mark", lambda *_: None)
     with monkeypatch.context() as patch:
         act = {moment: aside}
-        patch.setattr(shared_changes, "read_commits", around(shared_changes.read_commits, **act))
+        patch.setattr(DeltaSource, "entries", around(DeltaSource.entries, **act))
         ran = place.cli("maintain", "--policy", "incremental")
         outcomes = {6: ("table_replaced_meanwhile",), 7: ("table_recreated", "history_gone")}
         assert ran.error["code"] in outcomes[ran.code], ran.document

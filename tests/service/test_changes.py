@@ -126,9 +126,9 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
         for name, result in looked.items():
             held = dict(stored(folder, name).versions)
             assert (result.since, result.by) == (held, "state")
-            after = applied(answer_at(folder, name, held), result.changes)
+            after = applied(answer_at(folder, name, held), result.answer)
             assert after == answer_at(folder, name, dict(result.versions)), (step, name)
-            told[name] += result.changes.num_rows
+            told[name] += result.row_count
         assert digest(folder) == before
         if step % 3 == 1:
             kept.good("maintain")
@@ -145,7 +145,7 @@ class Looking:
         for name, answer in self.answers.items():
             whole = answer.whole(ctx)
             assert not whole.since
-            self.rows[name] = applied(Counter(), whole.changes)
+            self.rows[name] = applied(Counter(), whole.answer)
 
     def look(self, folder: Path) -> set[str]:
         """How the changes are reported."""
@@ -153,7 +153,7 @@ class Looking:
         for name, answer in self.answers.items():
             result = answer.next(now)
             by.add(str(result.by))
-            self.rows[name] = applied(self.rows[name], result.changes)
+            self.rows[name] = applied(self.rows[name], result.answer)
             assert self.rows[name] == answer_at(folder, name, dict(result.versions)), name
         now.close()
         return by

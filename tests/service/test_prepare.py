@@ -37,9 +37,8 @@ from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import read_changes
-from impctl.tables.log import FilesMark
 from impctl.tables.sample import file_sample
-from impctl.tables.snapshot import FileBounds, Snapshot
+from impctl.tables.snapshot import FilesMark, Snapshot, ValueBounds
 from impctl.tables.source import open_source
 from impctl.tables.statistics import FileSpans, file_bounds, file_spans
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
@@ -331,7 +330,7 @@ FILES, RANGES = 50, 200
 @pytest.fixture
 def spans() -> FileSpans:
     """Four ranges a file, values 0 to 9 of a file in each."""
-    files = [FileBounds(40 * at, 40 * at + 39, 0, 100) for at in range(FILES)]
+    files = [ValueBounds(40 * at, 40 * at + 39, 0, 100) for at in range(FILES)]
     partition = RangePartition("t", "c", LONG, tuple(range(10, 2000, 10)))
     return file_spans(partition, column_bounds(files, LONG))
 

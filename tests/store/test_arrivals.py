@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from impctl.forecast import KEPT, Arrival, History
+from impctl.forecast import KEPT, Commit, History
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
 from tests.support.kept_workload import as_format
 
 
-def arrival(version: int, at: float | None = None) -> Arrival:
+def arrival(version: int, at: float | None = None) -> Commit:
     when = version * 60.0 if at is None else at
-    return Arrival(version, when, version, None, 1, 10 * version, "WRITE")
+    return Commit(version, when, version, None, 1, 10 * version, "WRITE")
 
 
 def history(first: int, last: int, table_id: str = "a") -> History:

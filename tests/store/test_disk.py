@@ -224,8 +224,8 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
         versions.append(_in_step(root))
     assert versions == sorted(versions)
     assert versions[-1] >= 5
-    with Store.open(root) as store, store.lock(0) as held:
-        assert held.recovered is not None
+    with Store.open(root) as store, store.lock(0) as recovered:
+        assert recovered is not None
         assert len(run_names(root)) == referenced(store)
 
 

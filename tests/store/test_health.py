@@ -12,9 +12,9 @@ import pytest
 
 from impctl.data.pages import PAGE, PagedTable
 from impctl.errors import StateCorruptError
-from impctl.store import health, states
+from impctl.store import states
 from impctl.store.catalog import digest_of, sealed
-from impctl.store.store import Store
+from impctl.store.store import DUE, Store
 from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
 from tests.support.kept_workload import as_format
 
@@ -46,14 +46,14 @@ def alter(file: Path, place: int) -> None:
 
 def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
     assert store.scrub(1 << 30).size == 0
-    written_before(root, health.DUE + 1)
+    written_before(root, DUE + 1)
     assert store.scrub(0).size == 0
     assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
     assert store.scrub(1 << 30).size == 0
 
 
 def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
-    written_before(root, health.DUE + 1)
+    written_before(root, DUE + 1)
     whole = sum(-(-file.stat().st_size // PAGE) for file in files(root))
     looked_at = []
     with Store.open(root) as store:
@@ -65,7 +65,7 @@ def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
 
 
 def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(root: Path) -> None:
-    written_before(root, health.DUE + 1)
+    written_before(root, DUE + 1)
     bad, good = files(root)
     alter(bad, 5 * PAGE + 3)
     with Store.open(root) as store:
@@ -146,7 +146,7 @@ def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.Monke
 def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
-    written_before(root, health.DUE + 1)
+    written_before(root, DUE + 1)
     in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
     with Store.open(root) as store:
         result = store.scrub(1 << 30)
@@ -163,6 +163,6 @@ def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
     monkeypatch.setattr(states, "stored_runs", refused)
     with Store.open(root) as store:
         assert store.scrub(1 << 30).size == 0
-        written_before(root, health.DUE + 1)
+        written_before(root, DUE + 1)
         with pytest.raises(AssertionError, match="nothing is due"):
             store.scrub(1 << 30)

@@ -77,9 +77,8 @@ def test_waiting_ends_when_the_owner_goes(root: Path) -> None:
     with holder(root) as other, Store.open(root) as store:
         other.stdin.write("\n")
         other.stdin.flush()
-        with store.lock(10) as held:
-            assert held.recovered is None
-            assert held.note is None
+        with store.lock(10) as recovered:
+            assert recovered is None
     assert lock_owner(root) is None
 
 
@@ -88,11 +87,11 @@ def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
         other.kill()
         other.wait()
         assert lock_owner(root).is_dead
-        with store.lock(5) as held:
-            assert held.recovered.pid == other.pid
-            assert f"process {other.pid}" in (held.note or "")
-        with store.lock(0) as held:
-            assert held.recovered is None
+        with store.lock(5) as recovered:
+            assert recovered.pid == other.pid
+            assert f"process {other.pid}" in recovered.describe()
+        with store.lock(0) as recovered:
+            assert recovered is None
 
 
 def test_a_child_does_not_keep_a_dead_owners_lock(root: Path) -> None:
@@ -102,9 +101,9 @@ def test_a_child_does_not_keep_a_dead_owners_lock(root: Path) -> None:
         os.kill(other.pid, signal.SIGKILL)
         other.wait()
         start = time.monotonic()
-        with store.lock(0.1) as held:
+        with store.lock(0.1) as recovered:
             assert time.monotonic() - start < 20  # the child lives for a minute
-            assert held.recovered is None or held.recovered.pid == other.pid
+            assert recovered is None or recovered.pid == other.pid
             store.commit_capture(capture(), {}, record())
             with Store.open(root) as third, pytest.raises(LockHeldError), third.lock(0):
                 pass
@@ -125,8 +124,8 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\x00\x01"])
 def test_an_unreadable_note_does_not_hurt(root: Path, text: str) -> None:
     StoreLayout(root).lock.write_text(text)
-    with Store.open(root) as store, store.lock(0) as held:
-        assert held.recovered is None
+    with Store.open(root) as store, store.lock(0) as recovered:
+        assert recovered is None
 
 
 def test_two_stores_of_one_process_exclude_each_other(root: Path) -> None:

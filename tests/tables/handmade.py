@@ -26,7 +26,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeFilter
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import UNKNOWN, ColumnBounds, FileBounds, Snapshot, as_array
+from impctl.tables.snapshot import UNKNOWN, ColumnBounds, Snapshot, ValueBounds, as_array
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.storage import is_unsure
 
@@ -472,7 +472,7 @@ def _within(value: int) -> int:
     return max(-(2**63), min(value, 2**63 - 1))
 
 
-def may_match(wanted: RangeFilter, bounds: FileBounds) -> bool:
+def may_match(wanted: RangeFilter, bounds: ValueBounds) -> bool:
     """Whether a file with these bounds may hold a row that the filter wants."""
     if wanted.includes_null and bounds.may_hold_null:
         return True
@@ -488,12 +488,12 @@ def may_match(wanted: RangeFilter, bounds: FileBounds) -> bool:
     )
 
 
-def may_hold_some(values: Sequence[Any], bounds: FileBounds) -> bool:
+def may_hold_some(values: Sequence[Any], bounds: ValueBounds) -> bool:
     """Whether a file with these bounds may hold one of the values; None is NULL."""
     return any(_may_hold_one(value, bounds) for value in values)
 
 
-def _may_hold_one(value: Any, bounds: FileBounds) -> bool:
+def _may_hold_one(value: Any, bounds: ValueBounds) -> bool:
     if value is None:
         return bounds.may_hold_null
     if value != value:
@@ -503,7 +503,7 @@ def _may_hold_one(value: Any, bounds: FileBounds) -> bool:
     return is_between and not bounds.is_all_null
 
 
-def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: FileBounds) -> bool:
+def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: ValueBounds) -> bool:
     """Whether a file with these bounds may hold a value in one of the spans."""
     low, high = _ends(bounds)
     touches = any(
@@ -512,7 +512,7 @@ def meets(spans: Sequence[tuple[Any, Any]], may_be_nan: bool, bounds: FileBounds
     return (may_be_nan and bounds.may_be_nan) or (touches and not bounds.is_all_null)
 
 
-def may_compare(op: CompareOp, bounds: FileBounds, value: Any) -> bool:
+def may_compare(op: CompareOp, bounds: ValueBounds, value: Any) -> bool:
     """Whether some value between the bounds, or NaN where it may be there, compares so."""
     low, high = _ends(bounds)
     answers = {
@@ -526,11 +526,11 @@ def may_compare(op: CompareOp, bounds: FileBounds, value: Any) -> bool:
     return bool(answers[op])
 
 
-def _ends(bounds: FileBounds) -> tuple[Any, Any]:
+def _ends(bounds: ValueBounds) -> tuple[Any, Any]:
     return bounds.minimum, bounds.maximum
 
 
-def span_of(partition: RangePartition, bounds: FileBounds) -> tuple[int, int]:
+def span_of(partition: RangePartition, bounds: ValueBounds) -> tuple[int, int]:
     """The first and the last fragment that the file may hold, NULL's left aside."""
     first = 0 if bounds.minimum is None else bisect_right(partition.boundaries, bounds.minimum)
     if bounds.is_all_null:
@@ -545,7 +545,7 @@ def covered(values: Sequence[Any], low: Any, high: Any) -> int:
     return bisect_right(values, high) - bisect_left(values, low)
 
 
-def column_bounds(files: Sequence[FileBounds], kind: SqlType) -> ColumnBounds:
+def column_bounds(files: Sequence[ValueBounds], kind: SqlType) -> ColumnBounds:
     """These files' bounds as a column."""
     nothing: Any = "" if kind is STRING else 0.0 if kind is DOUBLE else 0
 

@@ -30,11 +30,10 @@ from impctl.errors import (
 )
 from impctl.tables import changes
 from impctl.tables import changes as changes_module
-from impctl.tables.changes import FeedRows, changed_files, netted, read_changes, read_feed_files
-from impctl.tables.log import LogCommits, files_mark, read_commits
+from impctl.tables.changes import Changes, changed_files, netted, read_changes, read_feed_files
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
-from impctl.tables.source import DeltaSource, open_source
+from impctl.tables.source import DeltaSource, LogEntry, open_source
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.random_cases import FEW
 from tests.tables import handmade
@@ -82,12 +81,12 @@ def test_optimize_alone_changes_nothing(path: str) -> None:
     assert read_changes(open_source("t", path), 1, 2, ["id"]).rows == 0
 
 
-def test_commit_versions_where_asked_for(path: str) -> None:
+def test_rows_of_the_feed_are_in_the_order_of_commits(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
-    changes = read_changes(open_source("t", path), 0, 2, ["id"], with_versions=True)
-    signed = Counter(zip(changes.commit_versions.tolist(), changes.weights.tolist(), strict=True))
-    assert signed == {(1, 1): 3, (2, -1): 2}
+    changes = read_changes(open_source("t", path), 0, 2, ["id"])
+    assert changes.ends == {1: 3, 2: 5}
+    assert changes.weights.tolist() == [1, 1, 1, -1, -1]
 
 
 def test_no_columns_still_count_rows(path: str) -> None:
@@ -230,7 +229,7 @@ def test_changed_column_is_named(path: str, change: pa.Table, problem: str) -> N
 def test_files_that_count_other_rows_than_the_log_tells(path: str, off: int) -> None:
     DeltaTable(path).delete("id = 2")
     source = open_source("t", path)
-    held = files_mark(source.snapshot(0))
+    held = source.snapshot(0).mark
     assert read_changes(source, 0, 1, ["id"], held=held).rows == 1
     assert held.rows is not None
     other = replace(held, rows=held.rows + off)
@@ -387,9 +386,8 @@ def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
     table.delete(lambda rows: pc.less(rows["x"], 2))
     source = open_source("t", str(table.path))
     for since in range(2):
-        result = changed_files(source.snapshot(since), source.snapshot(since + 1))
-        assert [file.uri for file in result.went] == [file.uri for file in result.came]
-        assert len(result.went) == 1
+        (removed,), (added,) = changed_files(source.snapshot(since), source.snapshot(since + 1))
+        assert removed.uri == added.uri
 
 
 def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
@@ -702,10 +700,10 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> DeltaSource:
     return history(tmp_path_factory.mktemp("fed") / "t")
 
 
-def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> FeedRows | None:
-    commits = read_commits(source, since, until)
-    assert commits is not None
-    return read_feed_files(commits, since, source.snapshot(until), columns)
+def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> Changes | None:
+    entries = source.entries(since, until)
+    assert entries is not None
+    return read_feed_files(entries, source.snapshot(until), columns)
 
 
 @pytest.mark.slow
@@ -721,9 +719,12 @@ def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
             weights = came.to_numpy().astype(np.int64) * 2 - 1
             expected = weighted_bag(feed.select(["id", "price"]), weights)
             assert weighted_bag(result.table, result.weights) == expected
-            assert result.versions is not None
-            mine, theirs = result.versions, feed.column("_commit_version").to_numpy()
-            assert sorted(mine.tolist()) == sorted(theirs.tolist())
+            theirs = Counter(feed.column("_commit_version").to_pylist())
+            ends = [0, *result.ends.values()]
+            mine = {
+                v: end - start for v, (start, end) in zip(result.ends, pairwise(ends), strict=True)
+            }
+            assert {version: count for version, count in mine.items() if count} == theirs
 
 
 def test_rows_without_columns_are_counted(source: DeltaSource) -> None:
@@ -753,7 +754,7 @@ def test_deletion_vectors_without_change_data_are_left_to_others(
 ) -> None:
     path = next(Path(source.path).glob("*.parquet")).name
     text = f'{{"{name}": {{"path": "{path}", "dataChange": true, "deletionVector": {{}}}}}}'
-    assert read_feed_files(LogCommits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files([LogEntry("t", 1, text)], source.snapshot(), ["id"]) is None
 
 
 def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
@@ -763,7 +764,7 @@ def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_pa
         tmp_path / "t" / "change.parquet",
     )
     text = '{"cdc": {"path": "change.parquet", "dataChange": false}}'
-    assert read_feed_files(LogCommits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
+    assert read_feed_files([LogEntry("t", 1, text)], source.snapshot(), ["id"]) is None
 
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import random
 import shutil
@@ -20,33 +21,28 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl.errors import TableError
-from impctl.forecast import KEPT, Arrival, History, effective_times
-from impctl.tables import log as module
+from impctl.forecast import KEPT, Commit, History, effective_times
+from impctl.tables import source as module
 from impctl.tables.changes import read_changes
 from impctl.tables.log import (
     ChangeSize,
-    Committed,
-    LogCommits,
-    PendingCommits,
-    change_size,
     commit_history,
+    commits_of,
+    commits_since,
     committed_at,
-    committed_since,
     duration_of,
-    files_mark,
     has_faithful_copies,
     has_new_log,
-    is_of_spark,
     leads_to,
     newest_version,
     open_newest,
-    pending_changes,
+    pending_size,
     pin_table,
-    read_commits,
     retention_of,
+    size_of,
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
-from impctl.tables.source import open_source
+from impctl.tables.source import LogEntry, open_source
 from impctl.tables.write.maintenance import create_table
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable, actions_of, entry
@@ -136,8 +132,8 @@ def table(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "t")
 
 
-def told(path: Path, since: int, known: dict[int, Committed] | None = None) -> list[Committed]:
-    result = committed_since(open_source("t", str(path), None), since, known or {})
+def told(path: Path, since: int) -> list[Commit]:
+    result = commits_since(open_source("t", str(path), None), since)
     assert result is not None
     return list(result)
 
@@ -184,18 +180,17 @@ def test_a_commit_that_says_no_time_has_that_of_its_entry(
 
 @pytest.mark.parametrize("said", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
 def test_what_can_be_no_time_counts_as_not_said(table: Path, said: object) -> None:
-    """By all three that read times: for triggers, for forecasts, and for `doctor`."""
+    """For triggers, for forecasts, and for `doctor`."""
     # Opened before, since deltalake opens no table whose log says NaN.
     source = open_source("t", str(table), None)
     changed(table, 4, {"timestamp": said, "operation": "DELETE"})
     os.utime(entry(table, 4), (1_000.0, 2_000.5))
-    assert [one.at for one in committed_since(source, 3, {}) or ()] == [2_000.5]
     assert committed_at(source, 4) == 2_000.5
     latest = commit_history(source, None).arrivals[-1]
     assert (latest.version, latest.at, latest.operation) == (4, 2_000.5, "DELETE")
     changed(table, 4, {"inCommitTimestamp": said, "timestamp": 7_000})
-    assert [one.at for one in committed_since(source, 3, {}) or ()] == [7.0]
     assert committed_at(source, 4) == 7.0
+    assert [commit.at for commit in commits_since(source, 3) or ()] == [7.0]
 
 
 def test_what_is_known_is_not_read_again(table: Path) -> None:
@@ -204,19 +199,30 @@ def test_what_is_known_is_not_read_again(table: Path) -> None:
     source = open_source("t", str(table), None)
     for version in (1, 2, 3):
         entry(table, version).write_text("no entry at all")
-    assert committed_since(source, 0, known) == tuple(result)
-    assert committed_since(source, 1, known) == tuple(result[1:])
+    assert commits_since(source, 0, known) == tuple(result)
+    assert commits_since(source, 1, known) == tuple(result[1:])
     with pytest.raises(TableError):
-        committed_since(source, 0, {})
+        commits_since(source, 0)
 
 
 def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
     source = open_source("t", str(table), None)
     entry(table, 2).unlink()
-    assert committed_since(source, 0, {}) is None
-    result = committed_since(source, 2, {})
+    assert commits_since(source, 0) is None
+    result = commits_since(source, 2)
     assert result is not None
     assert [one.version for one in result] == [3, 4]
+
+
+def test_a_run_reads_and_parses_an_entry_once(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source("t", str(table))
+    first = source.entries(0, 3)
+    monkeypatch.setattr(module, "read_entry", lambda *_: pytest.fail("read again"))
+    assert all(map(operator.is_, source.entries(1, 3), first[1:]))
+    assert source.at(4).entry(2) is first[1]
+    assert source.entries(3, 2) is None
+    with pytest.raises(pytest.fail.Exception):
+        pin_table(source).source.entries(0, 1)
 
 
 def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
@@ -233,8 +239,8 @@ def numbered_rows(count: int) -> pa.Table:
     return pa.table({"a": list(range(count))})
 
 
-def of(path: Path, held: History | None = None, **more: Any) -> History:
-    return commit_history(open_source("t", str(path)), held, **more)
+def of(path: Path, held: History | None = None) -> History:
+    return commit_history(open_source("t", str(path)), held)
 
 
 def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> None:
@@ -304,9 +310,10 @@ def test_in_pieces_as_at_once_and_each_entry_is_read_once(
     assert sorted(read) == list(range(31))
     assert held == of(growing_path)
     assert of(growing_path, held) is held
-    texts = {v: entry(growing_path, v).read_text() for v in range(20, 31)}
+    source = open_source("t", str(growing_path))
+    source.entries(19, 30)
     read.clear()
-    assert of(growing_path, None, texts=texts) == held
+    assert commit_history(source, None) == held
     assert sorted(read) == list(range(20))
 
 
@@ -409,8 +416,8 @@ def test_what_a_writer_counts_wrongly_stays_in_bounds(growing_path: Path, metric
         assert 0 <= (each.deleted or 0) < 2**63
 
 
-def arrivals(*times: float | None) -> list[Arrival]:
-    return [Arrival(v, at, 1, 0, 1, 1, "") for v, at in enumerate(times, start=1)]
+def arrivals(*times: float | None) -> list[Commit]:
+    return [Commit(v, at, 1, 0, 1, 1, "") for v, at in enumerate(times, start=1)]
 
 
 @pytest.mark.parametrize(
@@ -467,9 +474,7 @@ def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = Fa
 
 def is_believed(table: Path) -> bool:
     source = open_source("t", str(table))
-    commits = read_commits(source, 1, 2)
-    assert commits is not None
-    return has_faithful_copies(commits, source.snapshot())
+    return has_faithful_copies(source.entries(1, 2), source.snapshot())
 
 
 @pytest.mark.parametrize("case", MISREAD)
@@ -528,9 +533,7 @@ def test_one_commit_of_several_is_enough(tmp_path: Path) -> None:
     rewrite(tmp_path, OF_OTHERS, moves=True)
     handmade.commit(tmp_path, 3, OF_SPARK, handmade.add("a.parquet", 1))
     source = open_source("t", str(tmp_path))
-    commits = read_commits(source, 1, 3)
-    assert commits is not None
-    assert not has_faithful_copies(commits, source.snapshot())
+    assert not has_faithful_copies(source.entries(1, 3), source.snapshot())
 
 
 def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
@@ -563,17 +566,16 @@ def fed_path(tmp_path: Path) -> str:
     return str(tmp_path / "t")
 
 
-def pending(path: str, since: int) -> PendingCommits:
+def pending(path: str, since: int) -> ChangeSize:
     """Checked to be no less than what changed."""
     source = open_source("t", path)
-    result = pending_changes(source, since)
-    assert result.versions == source.version - since
+    result = pending_size(source, since)
     assert result.rows >= read_changes(source, since, source.version, ["id"]).rows
     return result
 
 
 def test_nothing(fed_path: str) -> None:
-    assert pending_changes(open_source("t", fed_path), 0) == PendingCommits(0, 0, 0, 0)
+    assert pending_size(open_source("t", fed_path), 0) == ChangeSize(0, 0, 0)
 
 
 def test_appends_are_exact(fed_path: str) -> None:
@@ -613,17 +615,17 @@ def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
     vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
     again = {"add": {**file["add"], "deletionVector": vector}}
     handmade.commit(tmp_path, 1, handmade.remove("a.parquet"), again)
-    assert pending_changes(replace(source, version=1), 0).rows == 4
+    assert pending_size(replace(source, version=1), 0).rows == 4
 
 
 def test_a_log_without_statistics_or_entries_says_nothing(fed_path: str) -> None:
     name = handmade.write_file(Path(fed_path), "b.parquet", FED_ROWS)
     handmade.commit(Path(fed_path), 1, handmade.add(name, 100, stats=None))
-    result = pending_changes(open_source("t", fed_path), 0)
+    result = pending_size(open_source("t", fed_path), 0)
     assert (result.rows, result.files) == (None, 1)
     DeltaTable(fed_path).create_checkpoint()
     handmade.entry(fed_path, 1).unlink()
-    assert pending_changes(open_source("t", fed_path), 0) == PendingCommits(1, None, None, None)
+    assert pending_size(open_source("t", fed_path), 0) is None
 
 
 @pytest.mark.parametrize(
@@ -670,21 +672,19 @@ def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     DeltaTable(path).optimize.compact()
     for since, until in combinations(range(open_source("t", path).version + 1), 2):
         at = open_source("t", path)
-        commits = read_commits(at, since, until)
-        size = change_size(commits)
+        size = size_of(commits_of(at, at.entries(since, until)))
         assert size.files == 0 or size.bytes > 0
         if until == since + 1:
             columns = ("a", "b")
-            options = {"table_id": at.table_id, "commits": commits, "net_by": columns}
-            read = read_changes(at, since, until, columns, with_versions=False, **options)
+            read = read_changes(at, since, until, columns, table_id=at.table_id, net_by=columns)
             known = size.rows is not None
             assert size.rows == (read.rows if known else None), (since, until)
             # deltalake does not say how many rows a file had that it replaced.
             assert known or feed == "false"
 
 
-def commit(*actions: dict[str, object]) -> LogCommits:
-    return LogCommits(("\n".join(json.dumps(action) for action in actions),), "t", 0)
+def logged(*actions: dict[str, object]) -> LogEntry:
+    return LogEntry("t", 1, "\n".join(json.dumps(action) for action in actions))
 
 
 def file(path: str, rows: int | None, deleted: int = 0, **more: object) -> dict[str, object]:
@@ -710,15 +710,15 @@ UPDATED = {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}}
         ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 1, 0)),
     ],
 )
-def test_what_the_log_tells(actions: list[dict[str, object]], size: ChangeSize) -> None:
-    assert change_size(commit(*actions)) == size
+def test_what_the_log_tells(path: str, actions: list[dict[str, object]], size: ChangeSize) -> None:
+    assert size_of(commits_of(open_source("t", path), [logged(*actions)])) == size
 
 
 MOVED = {"add": file("a", 7, dataChange=False)}
 
 
 @pytest.mark.parametrize(
-    ("actions", "only_move_rows"),
+    ("actions", "only_moves"),
     [
         ([MOVED, {"remove": file("b", 7, dataChange=False)}], True),
         ([{"add": file("a", 7)}], False),
@@ -727,21 +727,19 @@ MOVED = {"add": file("a", 7, dataChange=False)}
         ([{"metaData": {}}, MOVED], False),
     ],
 )
-def test_only_what_says_so_moves_rows(
-    actions: list[dict[str, object]], only_move_rows: bool
-) -> None:
-    assert commit(*actions).only_move_rows is only_move_rows
+def test_only_what_says_so_moves_rows(actions: list[dict[str, object]], only_moves: bool) -> None:
+    assert logged(*actions).only_moves is only_moves
 
 
 def test_a_protocol_alone_may_change_how_a_table_is_read() -> None:
     actions = ({"protocol": {"minReaderVersion": 3}}, {"metaData": {}}, {"add": file("a", 7)})
-    assert [commit(one).may_change_metadata for one in actions] == [True, True, False]
+    assert [logged(action).may_change_metadata for action in actions] == [True, True, False]
 
 
 def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
-    spark, other = (("commitInfo", {"engineInfo": name}) for name in ("Apache-Spark/4", "delta-rs"))
-    commits = ([spark, ("add", {})], [spark, other], [("add", {})])
-    assert [is_of_spark(one) for one in commits] == [True, False, False]
+    other = {"commitInfo": {"engineInfo": "delta-rs"}}
+    entries = (logged(OF_SPARK, MOVED), logged(OF_SPARK, other), logged(MOVED))
+    assert [entry.is_of_spark for entry in entries] == [True, False, False]
 
 
 ESCAPED_ROWS = pa.table(
@@ -766,24 +764,18 @@ def escaped_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def _commits(path: str, since: int, until: int) -> LogCommits:
-    result = read_commits(open_source("t", path), since, until)
-    assert result is not None
-    return result
-
-
 @pytest.mark.slow
 def test_commits_lead_from_every_version_to_every_later_one(escaped_path: str) -> None:
     source = open_source("t", escaped_path)
     snapshots = [source.snapshot(version) for version in range(source.version + 1)]
-    marks = [files_mark(snapshot) for snapshot in snapshots]
+    marks = [snapshot.mark for snapshot in snapshots]
     assert marks[3] == marks[-1]
     assert len({mark.digest for mark in marks}) == len(marks) - 1
     for since, until in combinations(range(len(marks)), 2):
         mark, before = marks[since], marks[since - 1]
-        commits = _commits(escaped_path, since, until)
-        assert leads_to(mark, commits, snapshots[until]) is True
-        assert leads_to(before, commits, snapshots[until]) is (before.digest == mark.digest)
+        entries = source.entries(since, until)
+        assert leads_to(mark, entries, snapshots[until]) is True
+        assert leads_to(before, entries, snapshots[until]) is (before.digest == mark.digest)
 
 
 def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_path: str) -> None:
@@ -792,7 +784,7 @@ def test_the_same_files_in_another_order_and_place_have_the_same_mark(escaped_pa
     random.Random(1).shuffle(order)
     uris = tuple(snapshot.uris[at].replace(snapshot.path, "/elsewhere/t") for at in order)
     moved = replace(snapshot, path="/elsewhere/t", uris=uris, actions=snapshot.actions.take(order))
-    assert files_mark(moved) == files_mark(snapshot)
+    assert moved.mark == snapshot.mark
 
 
 def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) -> None:
@@ -806,7 +798,7 @@ def test_a_size_a_name_and_a_deleted_row_make_another_mark(escaped_path: str) ->
         replace(snapshot, uris=snapshot.uris[1:], actions=snapshot.actions.slice(1)),
         replace(snapshot, deletions={snapshot.uris[0]: np.array([0])}),
     ]
-    assert len({files_mark(other).digest for other in [snapshot, *others]}) == 5
+    assert len({other.mark.digest for other in [snapshot, *others]}) == 5
 
 
 def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path: str) -> None:
@@ -818,7 +810,7 @@ def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path
 
     def marked(chosen: list[str]) -> str:
         uris = tuple(f"{snapshot.path}/{name}" for name in chosen)
-        return files_mark(replace(snapshot, uris=uris, actions=actions)).digest
+        return replace(snapshot, uris=uris, actions=actions).mark.digest
 
     assert marked(names) == marked(sorted(names)) == marked(sorted(names, key=len))
     assert marked(names) != marked([*names[:-1], names[-1] + "y"])
@@ -826,13 +818,11 @@ def test_names_of_any_length_and_number_do_not_depend_on_each_other(escaped_path
 
 def test_a_removed_file_without_its_size_tells_nothing(escaped_path: str) -> None:
     source = open_source("t", escaped_path)
-    commits = _commits(escaped_path, 3, 4)
-    lines = [json.loads(line) for line in commits.texts[0].splitlines()]
+    lines = actions_of(escaped_path, 4)
     for line in lines:
         if "remove" in line:
             del line["remove"]["size"]
-    cut = LogCommits(("\n".join(map(json.dumps, lines)),), "t", 3)
-    assert leads_to(files_mark(source.snapshot(3)), cut, source.snapshot(4)) is None
+    assert leads_to(source.snapshot(3).mark, [logged(*lines)], source.snapshot(4)) is None
 
 
 def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
@@ -843,8 +833,8 @@ def test_deletion_vectors_that_commits_set(tmp_path: Path) -> None:
     table.append(rows)
     table.delete(lambda part: pc.less(part["id"], 9))
     source = open_source("t", str(tmp_path))
-    marks = [files_mark(source.snapshot(version)) for version in range(4)]
+    marks = [source.snapshot(version).mark for version in range(4)]
     assert [mark.rows for mark in marks] == [30, 29, 59, 42]
     assert len({mark.digest for mark in marks}) == 4
     for since in range(3):
-        assert leads_to(marks[since], _commits(str(tmp_path), since, 3), source.snapshot(3))
+        assert leads_to(marks[since], source.entries(since, 3), source.snapshot(3))

@@ -44,7 +44,7 @@ from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import RangeFilter, RangeSet, exact_filter, range_filter
 from impctl.tables import statistics
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import FileBounds, Snapshot, as_array, places_in
+from impctl.tables.snapshot import Snapshot, ValueBounds, as_array, places_in
 from impctl.tables.source import open_source
 from impctl.tables.statistics import (
     Line,
@@ -307,7 +307,7 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
         may_be_nan = nulls is None or rows is None or nulls < rows
         limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
-        assert result == FileBounds(*limits, nulls, rows, may_be_nan)
+        assert result == ValueBounds(*limits, nulls, rows, may_be_nan)
     assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
     assert not replace(snapshot, version=1).bounds, "another snapshot has nothing of this one's"
 
@@ -334,7 +334,7 @@ def test_a_partition_is_one_value(tmp_path: Path) -> None:
             assert result.null_count == (rows or 1)
         else:
             known = None if value == "NaN" else 1.5
-            assert result == FileBounds(known, known, 0, rows, value == "NaN")
+            assert result == ValueBounds(known, known, 0, rows, value == "NaN")
 
 
 VALUES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
@@ -349,10 +349,10 @@ NUMBERS = [Fraction(1, 2), 2**63, -(2**70)]
 """Constants that a column of whole numbers may be compared with."""
 
 
-def every_file(values: list[Any]) -> list[FileBounds]:
+def every_file(values: list[Any]) -> list[ValueBounds]:
     """All that a log may tell of a file whose least and greatest value are among these."""
     return [
-        FileBounds(low, high, nulls, rows, may_be_nan)
+        ValueBounds(low, high, nulls, rows, may_be_nan)
         for low, high in itertools.product([None, *values], repeat=2)
         for nulls, rows in [(None, None), (None, 3), (1, None), (0, 3), (1, 3), (3, 3), (0, 0)]
         for may_be_nan in (False, True)
@@ -362,7 +362,7 @@ def every_file(values: list[Any]) -> list[FileBounds]:
     ]
 
 
-def some_files(values: list[Any]) -> list[list[FileBounds]]:
+def some_files(values: list[Any]) -> list[list[ValueBounds]]:
     """A few of these files, many times."""
     rng, files = random.Random(7), every_file(values)
     known = [one for one in files if None not in (one.minimum, one.maximum)]

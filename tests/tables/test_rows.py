@@ -233,25 +233,25 @@ def test_parts_are_the_rows_that_are_left(
     assert left.column("a").to_pylist() == kept.tolist()
 
 
-def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> None:
+def test_facts_of_a_tables_files_are_computed_once(tmp_path: Path) -> None:
     table_of(tmp_path / "t", 3)
     tables = PinnedTables({"t": TableSpec("t", str(tmp_path / "t"), {}, Location("w", 1, 1))})
-    made: list[int] = []
+    first, source = tables.snapshot("t"), tables.source("t")
+    assert tables.snapshot("t") is tables.snapshot("t", 0) is source.snapshot() is first
+    made: list[str] = []
 
-    def make(*boundaries: int) -> RangePartition:
-        made.append(len(boundaries))
-        return RangePartition("t", "a", LONG, boundaries)
+    def fact(about: object, name: str) -> str:
+        return tables.fact("t", about, lambda: made.append(name) or name)
 
-    first = tables.partition("t", "a", 1, lambda: make(1))
-    assert tables.partition("t", "a", 1, lambda: make(1, 2)) is first
-    assert tables.partition("t", "a", 2, lambda: make(1, 2)) is not first
-    assert tables.partition("t", "b", 1, lambda: make(1, 2)) is not first
+    asked = [fact(("a", 1), "x"), fact(("a", 1), "y"), fact(("a", 2), "z"), fact(("b", 1), "w")]
+    assert asked == ["x", "x", "z", "w"]
     table_of(tmp_path / "t", 3)
     tables.advance("t")
-    assert tables.partition("t", "a", 1, lambda: make(5)).boundaries == (5,)
+    assert tables.snapshot("t", 0) is first is not tables.snapshot("t")
     tables.forget_files("t")
-    assert tables.partition("t", "a", 1, lambda: make(6)).boundaries == (6,)
-    assert made == [1, 2, 2, 1, 1]
+    assert fact(("a", 1), "v") == "v"
+    assert tables.snapshot("t", 0) is not first
+    assert made == ["x", "z", "w", "v"]
 
 
 ROWS = 10

@@ -36,7 +36,7 @@ from impctl.tables.sample import (
     sample_values,
     with_overlaps,
 )
-from impctl.tables.snapshot import ColumnBounds, FileBounds, Snapshot
+from impctl.tables.snapshot import ColumnBounds, Snapshot, ValueBounds
 from impctl.tables.source import open_source
 from impctl.tables.statistics import (
     column_statistics,
@@ -394,7 +394,7 @@ def test_what_files_hold_of_a_value(
     rows, files = sampled_files.held("any", bounds["any"]) or ([], [])
     assert rows == pytest.approx(FILES * EACH / 500, rel=0.05)
     assert min(files) > 0.5 * FILES
-    unknown = column_bounds([FileBounds(None, None, None, None)] * FILES, LONG)
+    unknown = column_bounds([ValueBounds(None, None, None, None)] * FILES, LONG)
     assert sampled_files.held("up", unknown) is None
 
 
@@ -429,7 +429,7 @@ def test_a_file_of_nulls_is_left_by_the_fragment_of_null(
 
 def test_fragments_that_are_alike_are_not_multiplied() -> None:
     """Two files of ten fragments each: in one way all have a hit, in the other one none has."""
-    bounds = column_bounds([FileBounds(0, 9, 0, 10), FileBounds(10, 19, 0, 10)], LONG)
+    bounds = column_bounds([ValueBounds(0, 9, 0, 10), ValueBounds(10, 19, 0, 10)], LONG)
     spans = file_spans(RangePartition("t", "up", LONG, tuple(range(1, 20))), bounds)
     sizes = (1, 21)
     ways = np.concatenate([np.full(sizes, 0.9), np.full(sizes, 0.0)])

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from impctl.service.budget.costs import OpenedQuery
     from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import ColumnName
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.schedule.forecast import Expected
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.types import QueryName, TableName
     from impctl.workload.models import QuerySpec
 

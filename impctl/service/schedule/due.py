@@ -15,19 +15,21 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
+from impctl.forecast import Commit
 from impctl.service.results import DueResult, FreshEntry
 from impctl.service.schedule.forecast import Expectations, expectations
 from impctl.service.stored import catch_up, expires, is_captured_alike, is_current, moved_moments
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
-from impctl.store.records import RunCost, RunKind, StoredQuery, StoreReader, TablePin
-from impctl.tables.log import Committed, committed_since
+from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
+from impctl.tables.log import commits_since
 from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
 from impctl.workload.scalars import Cron, written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
     from impctl.service.cost_model import MaintenanceSize
+    from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
 
@@ -175,11 +177,11 @@ class PendingChanges(Struct, frozen=True):
 class CommitLog(Struct):
     """Cached commits: a long-running process reads each once."""
 
-    _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
+    _known: dict[tuple[TableName, str], dict[TableVersion, Commit]] = field(default_factory=dict)
 
-    def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
+    def since(self, source: DeltaSource, version: TableVersion) -> tuple[Commit, ...] | None:
         known = self._known.setdefault((source.name, source.table_id), {})
-        result = committed_since(source, version, known)
+        result = commits_since(source, version, known)
         known.update({commit.version: commit for commit in result or ()})
         return result
 

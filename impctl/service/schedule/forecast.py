@@ -15,12 +15,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.forecast import Forecast, History, effective_times, forecast, rate
-from impctl.service.context import Context, Texts, known_histories
+from impctl.service.context import Context, known_histories
 from impctl.service.results import NextChange
 from impctl.types import TableName
 
 if TYPE_CHECKING:
-    from impctl.store.records import StoreReader
+    from impctl.store.reader import StoreReader
     from impctl.workload.models import ExpectedChanges, TableSpec
 
 # Kinds of change, from tables' histories: which tables move together, how often, by how many rows.
@@ -405,12 +405,11 @@ def expectations(
     ctx: Context,
     store: StoreReader | None,
     tables: Iterable[TableName],
-    texts: Texts | None = None,
     now: float | None = None,
 ) -> Expectations:
-    """Expected changes for queries over these tables, by all that is known now. `texts` are log
-    entries that were read already; `now` is in seconds since 1970, None for the machine's clock."""
-    histories = known_histories(ctx.tables, store, tables, texts)
+    """Expected changes for queries over these tables, by all that is known now. `now` is in seconds
+    since 1970, None for the machine's clock."""
+    histories = known_histories(ctx.tables, store, tables)
     return Expectations(ctx.workload.tables, histories, time.time() if now is None else now)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.errors import UsageError, count_text
-from impctl.forecast import Arrival, History, effective_times
+from impctl.forecast import Commit, History, effective_times
 from impctl.placement.graph import Graph, Piece, PieceMode, Work
 from impctl.placement.search import Modes, evaluate
 from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
@@ -44,7 +44,8 @@ from impctl.service.schedule.due import (
 from impctl.service.schedule.forecast import Expectations, Expected
 from impctl.service.settings import SimulateRequest, disk_of
 from impctl.service.text import moment_text, size_text
-from impctl.store.records import RunCost, RunKind, RunRecord, StoreReader
+from impctl.store.reader import StoreReader
+from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.scalars import SIZE_HINT, size_from
@@ -191,14 +192,14 @@ class Replay(Struct, frozen=True):
         )
 
 
-def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Sequence[PendingChange]:
+def commits_of(arrivals: Sequence[Commit], since: float, until: float) -> Sequence[PendingChange]:
     """The commits of a table from `since` to `until`."""
     known = [arrival for arrival in arrivals if arrival.at is None or arrival.at <= until]
     times = effective_times(known, until)
     sizes = [(commit.rows, commit.bytes) for commit in known if commit.rows is not None]
     all_rows, all_bytes = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
 
-    def rows_of(commit: Arrival) -> int:
+    def rows_of(commit: Commit) -> int:
         if commit.rows is not None:
             return commit.rows
         # By the rows per byte of commits that tell both.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from msgspec import Struct, field
@@ -33,9 +31,17 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.files import miscopied_columns
-from impctl.tables.log import Action, LogCommits, read_commits, read_entry
-from impctl.tables.source import DeltaSource, advance, open_failure, recreated, refresh
-from impctl.tables.storage import READ_FAILURES, failure_text, local_path, object_store, read_text
+from impctl.tables.snapshot import read_checkpoint
+from impctl.tables.source import (
+    DeltaSource,
+    LogEntry,
+    advance,
+    open_failure,
+    read_entry,
+    recreated,
+    refresh,
+)
+from impctl.tables.storage import READ_FAILURES, failure_text, read_text
 from impctl.tables.write.rows import (
     MatchedRows,
     check_regular,
@@ -395,13 +401,9 @@ class Stamp(Struct, frozen=True):
     def properties(self) -> CommitProperties:
         return CommitProperties(app_transactions=[Transaction(self.identity, self.meant, self.at)])
 
-    def is_on(self, commits: LogCommits) -> bool:
+    def is_on(self, entry: LogEntry) -> bool:
         stamp = {"appId": self.identity, "version": self.meant, "lastUpdated": self.at}
-        return any(
-            name == "txn" and stamp.items() <= body.items()
-            for actions in commits.by_commit()
-            for name, body in actions
-        )
+        return any(stamp.items() <= body.items() for body in entry.bodies("txn"))
 
 
 def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
@@ -414,39 +416,37 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
         raise open_failure(source.name, source.path, error) from error
     if meant is None:
         return None
-    return committed_version(source, identity, int(meant), {})
+    return committed_version(source, identity, int(meant))
 
 
 def committed_version(
-    source: DeltaSource, identity: str, meant: TableVersion, held: Mapping[TableVersion, str]
+    source: DeltaSource, identity: str, meant: TableVersion
 ) -> TableVersion | None:
-    """Like `version_with`; `meant` is the version of the newest transaction, `held` are texts of
-    commits by version."""
-    commits = read_commits(source, meant - 1, source.version, held)
-    if commits is None:
+    """Like `version_with`; `meant` is the version of the newest transaction."""
+    entries = source.entries(meant - 1, source.version)
+    if entries is None:
         return meant
     result: TableVersion | None = None
-    for version, actions in enumerate(commits.by_commit(), start=meant):
-        if any(name == "txn" and body.get("appId") == identity for name, body in actions):
-            result = version
-        elif result is not None and _is_restored_before(source, actions, version, result):
+    for entry in entries:
+        if any(body.get("appId") == identity for body in entry.bodies("txn")):
+            result = entry.version
+        elif result is not None and _is_restored_before(entry, result):
             result = None
     return result
 
 
-def _is_restored_before(
-    source: DeltaSource, actions: Sequence[Action], version: TableVersion, batch: TableVersion
-) -> bool:
+def _is_restored_before(entry: LogEntry, batch: TableVersion) -> bool:
     """Whether the commit restores a version before that of the batch."""
-    infos = [body for name, body in actions if name == "commitInfo"]
+    infos = entry.bodies("commitInfo")
     if not any(info.get("operation") == "RESTORE" for info in infos):
         return False
     parameters: Mapping[str, Any] = infos[0].get("operationParameters") or {}
     restored = parameters.get("version")
     if restored is None or not str(restored).isdecimal():
         raise ImpctlError(
-            f"The batch was applied to table `{source.name}` at version {batch}, but version "
-            f"{version} restored an unnamed older version, so the batch may or may not be in it",
+            f"The batch was applied to table `{entry.table}` at version {batch}, but version "
+            f"{entry.version} restored an unnamed older version, so the batch may or may not be in "
+            "it",
             hint="check the table; `apply --again` applies the batch again",
             code="batch_maybe_applied",
         )
@@ -466,7 +466,6 @@ class AppliedBatches:
     """The batches in one history of a table, up to a version."""
 
     def __init__(self) -> None:
-        self._texts: dict[TableVersion, str] = {}
         self._meant: dict[str, TableVersion] = {}
         """By identity, the version that the newest commit should have had."""
         self._until: TableVersion | None = None
@@ -478,7 +477,7 @@ class AppliedBatches:
         meant = self._meant.get(identity)
         if meant is None:
             return None
-        return committed_version(source, identity, meant, self._texts)
+        return committed_version(source, identity, meant)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
         """Record a commit of this run."""
@@ -493,13 +492,11 @@ class AppliedBatches:
         if self._until is None and not self._take_checkpoint(source):
             return False
         assert self._until is not None
-        commits = read_commits(source, self._until, source.version, self._texts)
-        if commits is None:
+        entries = source.entries(self._until, source.version)
+        if entries is None:
             return False
-        for version, text in enumerate(commits.texts, start=self._until + 1):
-            self._texts[version] = text
-        for actions in commits.by_commit():
-            self._take(body for name, body in actions if name == "txn")
+        for entry in entries:
+            self._take(entry.bodies("txn"))
         self._until = source.version
         return True
 
@@ -511,7 +508,8 @@ class AppliedBatches:
             if not isinstance(version, int) or version > source.version:
                 return False
             for name in _checkpoint_names(version, parts):
-                self._take(_transactions(source, name))
+                actions = read_checkpoint(source.path, source.storage_options, name, ["txn"])
+                self._take(body for body in actions["txn"] if body["appId"])
         except FileNotFoundError:
             version = -1  # the hint or its file is missing: the entries are complete
         except READ_FAILURES:
@@ -533,16 +531,6 @@ def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
     count = int(str(parts))
     digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
     return [f"_delta_log/{version:020}.checkpoint.{part}.parquet" for part in digits]
-
-
-def _transactions(source: DeltaSource, name: str) -> list[Any]:
-    folder = local_path(source.path)
-    if folder is None:
-        store = object_store(source.path, source.storage_options)
-        result = pq.read_table(name, columns=["txn"], filesystem=store)
-    else:
-        result = pq.read_table(os.path.join(folder, name), columns=["txn"])
-    return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]
 
 
 # A table that a run writes batch after batch: opened once, then followed. Law: what it says of the
@@ -625,7 +613,7 @@ class TargetTable:
         if text is None:
             return None
         if self._stamp is not None:
-            return self._stamp.is_on(LogCommits((text,), self.source.name, self.source.version - 1))
+            return self._stamp.is_on(LogEntry(self.source.name, self.source.version, text))
         return None if self._entry_digest is None else _digest(text) == self._entry_digest
 
     def _entry(self, version: TableVersion) -> str | None:

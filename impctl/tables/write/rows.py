@@ -93,7 +93,7 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
     given: dict[ColumnName, list[object]] = {}
     for at, row in enumerate(rows):
         place = f"row {at + 1}"
-        columns = [known(snapshot, name, place) for name in row]
+        columns = [known(snapshot, name, f", which is in {place}") for name in row]
         for column, value in zip(columns, row.values(), strict=True):
             if columns.count(column) > 1:
                 raise UsageError(
@@ -117,7 +117,8 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
 def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
     """The rows of a Parquet or CSV file (by its ending) as a table in the snapshot's columns."""
     data, hybrid = _read_file(snapshot, path)
-    names = [known(snapshot, name, f"file {path}").name for name in data.column_names]
+    place = f", which is in file {path}"
+    names = [known(snapshot, name, place).name for name in data.column_names]
     given = dict(zip(names, data.columns, strict=True))
     if len(given) != len(names):
         raise UsageError(
@@ -134,12 +135,12 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
     return _completed(snapshot, given, data.num_rows, converted)
 
 
-def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
-    """The column of that name; UsageError with the place if the table has none."""
+def known(snapshot: Snapshot, name: ColumnName, use: str) -> Column:
+    """The column of that name; if the table has none, UsageError with its `use` in the batch."""
     result = snapshot.schema.find(name)
     if result is None:
         raise UsageError(
-            f"Table `{snapshot.table}` has no column `{name}`, which is in {place}",
+            f"Table `{snapshot.table}` has no column `{name}`{use}",
             hint=f"its columns are {', '.join(f'`{known}`' for known in snapshot.schema.names)}",
         )
     return result
@@ -624,13 +625,7 @@ def _read_assignments(
     changes: dict[ColumnName, _Change] = {}
     for name, written in assignments.items():
         try:
-            column = snapshot.schema.find(name)
-            if column is None:
-                known = ", ".join(f"`{known}`" for known in snapshot.schema.names)
-                raise UsageError(
-                    f"Table `{snapshot.table}` has no column `{name}` to set",
-                    hint=f"its columns are {known}",
-                )
+            column = known(snapshot, name, " to set")
             if column.name in changes:
                 raise UsageError(
                     f"Column `{snapshot.table}.{column.name}` is set twice",

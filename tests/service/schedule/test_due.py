@@ -44,6 +44,7 @@ from impctl.service.schedule.forecast import expectations
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
+from impctl.tables.source import DeltaSource
 from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
 from impctl.workload.scalars import read_cron
 from tests.support.kept_workload import log_entry, set_time
@@ -334,7 +335,7 @@ def test_commits_are_read_once_and_forgotten_later(many: Cli, monkeypatch: Monke
         specs = ctx.queries(["bound", "five"])
         first = due.waiting_queries(ctx, specs, 5.0, log)
         with monkeypatch.context() as patch:
-            patch.setattr("impctl.tables.log.read_commits", lambda *_: pytest.fail("read again"))
+            patch.setattr(DeltaSource, "entries", lambda *_: pytest.fail("read again"))
             again = due.waiting_queries(ctx, specs, 5.0, log)
         assert [one.pending for one in again] == [one.pending for one in first]
         assert [one.pending.rows for one in first] == [4, 1]

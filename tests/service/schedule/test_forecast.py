@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl.errors import Location, StorageError
-from impctl.forecast import Arrival, History
+from impctl.forecast import Commit, History
 from impctl.service.schedule.forecast import (
     DAY,
     TAKES_OVER,
@@ -29,7 +29,7 @@ from impctl.service.schedule.forecast import (
     kinds_of,
 )
 from impctl.store.store import Store
-from impctl.tables import log
+from impctl.tables import source as module
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
@@ -45,7 +45,7 @@ def history(
     """Commits so many seconds before now."""
     inserted = None if rows is None else rows - (deleted or 0)
     arrivals = tuple(
-        Arrival(v, None if back is None else NOW - back, inserted, deleted, 1, 1, "WRITE")
+        Commit(v, None if back is None else NOW - back, inserted, deleted, 1, 1, "WRITE")
         for v, back in enumerate(times, start=1)
     )
     return History("x", len(arrivals), NOW - days * DAY, arrivals)
@@ -156,7 +156,7 @@ def test_rows_that_no_log_tells_are_not_guessed() -> None:
 def test_a_time_that_is_not_known_counts_for_no_days() -> None:
     held = history(every(DAY, 20), days=20)
     gone = held.arrivals[10]
-    behind = Arrival(*[getattr(gone, name) for name in Arrival.__struct_fields__[:7]], True)
+    behind = Commit(*[getattr(gone, name) for name in Commit.__struct_fields__[:7]], True)
     behind = replace(held.arrivals[10], is_after_gap=True)
     broken = History("x", 20, held.since, (*held.arrivals[:10], behind, *held.arrivals[11:]))
     days = (alone(held)[0].days, alone(broken)[0].days)
@@ -379,7 +379,7 @@ def test_whatever_came_is_forecast_soundly() -> None:
                 at += pick([0.0, -HOUR, HOUR, generator.expovariate(1e-4), 1e7])
                 time_, inserted = pick([None, at, at, at]), pick([None, 0, 7, 2**62])
                 gone, is_after_gap = pick([0, 0, 3, None]), generator.random() < 0.1
-                arrivals.append(Arrival(version, time_, inserted, gone, 1, 1, "", is_after_gap))
+                arrivals.append(Commit(version, time_, inserted, gone, 1, 1, "", is_after_gap))
             since = pick([None, NOW - 1e8])
             histories[name] = History(name, 40, since, tuple(arrivals))
         known = expectations(histories)
@@ -416,7 +416,7 @@ def append(table: str, back: float, rows: int = 10) -> int:
     return version
 
 
-def history_of(cli: Cli) -> tuple[Arrival, ...]:
+def history_of(cli: Cli) -> tuple[Commit, ...]:
     with Store.open(cli.folder / ".impctl") as store:
         held = store.arrivals(["t"]).get("t")
     return () if held is None else held.arrivals
@@ -491,7 +491,7 @@ def test_a_run_reads_each_log_entry_once(still: Cli, hourly: str, monkeypatch: M
     still.good("capture")
     for rows in (2, 5, 3):
         append(hourly, 0.0, rows)
-    reads = spied(monkeypatch, log, "read_entry")
+    reads = spied(monkeypatch, module, "read_entry")
     still.good("maintain")
     assert set(Counter(version for _, version in reads).values()) <= {1}
     result = [(each.version, each.inserted) for each in history_of(still)[-3:]]

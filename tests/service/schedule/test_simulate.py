@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from impctl import stopwatch
 from impctl.errors import UsageError
-from impctl.forecast import Arrival, History
+from impctl.forecast import Commit, History
 from impctl.placement.graph import PRIORS, Graph, PieceMode
 from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.bounds import Bound
@@ -363,9 +363,9 @@ def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
         assert pieces(graph, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
 
 
-def appended(at: float | None, rows: int | None, size: int = 0) -> Arrival:
+def appended(at: float | None, rows: int | None, size: int = 0) -> Commit:
     gone = None if rows is None else 0
-    return Arrival(0, at, rows, gone, 1, size, "WRITE")
+    return Commit(0, at, rows, gone, 1, size, "WRITE")
 
 
 def test_rows_that_a_log_does_not_tell_go_by_bytes() -> None:

@@ -33,10 +33,10 @@ from impctl.workload.scalars import read_cron
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import MonkeyPatch, spied
 
-Commit = tuple[float, str, int]
+TimedRows = tuple[float, str, int]
 """When it comes, to which table, and how many rows."""
 
-StepTime = Callable[[Sequence[Commit], float], float]
+StepTime = Callable[[Sequence[TimedRows], float], float]
 """Seconds of a step over these commits, and so many rows more."""
 
 
@@ -82,7 +82,7 @@ class Process(Struct, dict=True):
     """A scheduler over a clock that is set forward from look to look."""
 
     queries: Mapping[QueryName, Query]
-    commits: Sequence[Commit]
+    commits: Sequence[TimedRows]
     look: float
     noise: Callable[[], float] = lambda: 1.0
     now: float = 0.0
@@ -96,7 +96,7 @@ class Process(Struct, dict=True):
         triggers = {name: query.trigger for name, query in self.queries.items()}
         clock = lambda: self.now  # noqa: E731
         self.scheduler = Scheduler(triggers, self.look, clock, self, self.works)
-        self.of: dict[frozenset[str], list[Commit]] = {}
+        self.of: dict[frozenset[str], list[TimedRows]] = {}
 
     def run(self, until: float) -> list[PlayedRun]:
         while self.now < until:
@@ -152,7 +152,7 @@ class Process(Struct, dict=True):
         costs = Costs(cost, more, is_known=query.is_known)
         return Waiting(name, query.trigger, pending, costs, query.last)
 
-    def pending(self, query: Query) -> list[Commit]:
+    def pending(self, query: Query) -> list[TimedRows]:
         """Commits by bisection, as there may be days of them."""
         mine = self.of.get(query.tables)
         if mine is None:
@@ -164,7 +164,7 @@ class Process(Struct, dict=True):
 DAY = 86_400.0
 
 
-def minutely(rng: random.Random, days: float) -> list[Commit]:
+def minutely(rng: random.Random, days: float) -> list[TimedRows]:
     """A commit about every minute, with a few rows."""
     result, at = [], 0.0
     while at < days * DAY:
@@ -173,7 +173,7 @@ def minutely(rng: random.Random, days: float) -> list[Commit]:
     return result
 
 
-def loads(rng: random.Random, days: float) -> list[Commit]:
+def loads(rng: random.Random, days: float) -> list[TimedRows]:
     """One load a day, some small corrections after it."""
     result = []
     for day in range(int(days)):
@@ -183,9 +183,9 @@ def loads(rng: random.Random, days: float) -> list[Commit]:
     return sorted(result)
 
 
-def bursts(rng: random.Random, days: float) -> list[Commit]:
+def bursts(rng: random.Random, days: float) -> list[TimedRows]:
     """Hours of nothing, then many commits at once to several tables."""
-    arrivals: list[Commit] = []
+    arrivals: list[TimedRows] = []
     at = 0.0
     while at < days * DAY:
         at += rng.expovariate(1 / 7_200)
@@ -445,7 +445,7 @@ Shape = Callable[[random.Random], list[float]]
 SHAPES: tuple[Shape, ...] = (evenly, in_gusts, rising, a_load)
 
 
-def night(rng: random.Random, shape: Shape) -> list[Commit]:
+def night(rng: random.Random, shape: Shape) -> list[TimedRows]:
     """All rows of a night, in commits of different sizes; in the last minutes they go on coming."""
     last = [MOMENT - rng.uniform(0, 600.0) for _ in range(rng.randrange(20, 80))]
     times = sorted(at for at in [*shape(rng), *last] if at < MOMENT)
@@ -542,9 +542,9 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
     return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
 
 
-def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
+def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[TimedRows]:
     """Steady, in bursts, or hardly any."""
-    result: list[Commit] = []
+    result: list[TimedRows] = []
     at = 0.0
     pause = pause or rng.choice([4.0, 30.0, 200.0])
     while at < until:
@@ -561,7 +561,7 @@ class Replay(Struct, frozen=True):
     """Queries, and the commits after which they are run."""
 
     queries: list[VirtualQuery]
-    commits: list[Commit]
+    commits: list[TimedRows]
     look: float
     until: float
     rows_per_s: float = 0.02
@@ -595,7 +595,7 @@ class Replay(Struct, frozen=True):
 
 
 def _priced(cost: simulate.StepCosts) -> StepTime:
-    def seconds(commits: Sequence[Commit], more: float) -> float:
+    def seconds(commits: Sequence[TimedRows], more: float) -> float:
         moved = frozenset(table for _, table, _ in commits)
         return cost.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
 
@@ -659,7 +659,7 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
 def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
-        commits: list[Commit] = sorted(
+        commits: list[TimedRows] = sorted(
             (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
@@ -673,7 +673,7 @@ def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
 
 
 def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
-    commits: list[Commit] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
+    commits: list[TimedRows] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
     fast = Replay(only(ON_COMMIT, costs(1_000.0, 0.0)), commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
     assert (fast.runs, fast.ages) == (3, pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0]))
@@ -712,7 +712,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
     for seed in cases:
         rng = random.Random(seed)
         moments = [70.0 * rng.randrange(1_130, 1_300) for _ in range(7)]
-        commits: list[Commit] = sorted(
+        commits: list[TimedRows] = sorted(
             (rng.choice([rng.uniform(since, until), moment]), rng.choice("ab"), 9)
             for moment in moments[: rng.randrange(1, 7)]
         )
@@ -734,7 +734,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
 def test_decades_take_as_long_as_their_runs(trigger: Trigger, monkeypatch: MonkeyPatch) -> None:
     asked = spied(monkeypatch, Scheduler, "due")
     years = 30 * 365.0 * 86_400
-    commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
+    commits: list[TimedRows] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
     fast = Replay(only(trigger, costs(20.0, 0.0)), commits, 5.0, years, 0.0).fast()
     assert (fast.runs, len(fast.ages)) == (4, 4)
     assert max(fast.ages) < 620.0

@@ -707,7 +707,7 @@ def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> N
 
 
 def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.tables import log as commits
+    from impctl.tables import source as commits
 
     read: list[int] = []
     entry = commits.read_entry
