@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from impctl.costs import STATE
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import PRIORS, Graph, KindOfChange, PieceMode, graph_of, restricted
-from impctl.placement.search import StateChoice, conversion_ms, per_day_together, priced
+from impctl.placement.graph import Graph, KindOfChange, PieceMode, graph_of, restricted
+from impctl.placement.search import StateChoice, conversion_ms, per_day_together
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -200,7 +201,7 @@ def _pays(weighed: WeighedState) -> bool:
             for piece, by_mode in costs.items()
             if now[piece] != then[piece]
         ]
-        takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
+        takes += STATE.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
 
@@ -344,7 +345,7 @@ class _Weigher:
     ) -> tuple[Graph, Modes, Mapping[str, Mapping[PieceMode, float]]]:
         """The graph priced by recorded runs, with pieces pinned that have no choice; the present
         modes; and the milliseconds to convert each piece to a mode."""
-        from impctl.service.budget.costs import learned_of, numbers_of, rows_of_change
+        from impctl.service.budget.costs import numbers_of, priced, rows_of_change
 
         name, tables = query.stored.query, query.stored.versions
         numbers = numbers_of(query, self._ctx.tables, self._expected)
@@ -353,8 +354,7 @@ class _Weigher:
         now = _modes_now(query, by_priors)
         rows = [rows_of_change(kind, tables) for kind in self._expected]
         layout = query.reopened.meta.layout
-        learned = learned_of(by_priors, tables, now, self._store.costs(name), rows, layout)
-        graph = priced(by_priors, learned)
+        graph = priced(by_priors, tables, now, self._store.costs(name), rows, layout)
         choices = [piece for piece in graph.pieces if len(piece.modes) > 1]
         allowed = {piece.name: _allowed(query, piece) for piece in choices}
         fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
