@@ -297,7 +297,7 @@ class BestFixpoint(Recursion):
             return empty_batch(0)
         touched = TouchedGroups(self.rows)
         stage = self._stage
-        slots = touched.count(stacked_batches(derivations), self._stamp)
+        slots = touched.counted(stacked_batches(derivations), self._stamp)
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
         if any(self._accesses):
@@ -334,7 +334,7 @@ class BestFixpoint(Recursion):
 
     def _settle(self, touched: TouchedGroups) -> None:
         rounds = 0
-        slots = touched.every_row()
+        slots = np.arange(touched.count, dtype=np.int64)
         while len(slots):
             out, come = touched.unsettled(slots)
             if not len(out) and not len(come):
@@ -353,7 +353,7 @@ class BestFixpoint(Recursion):
         result = self._stepped(rows)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        return touched.count(self._of_step(result), self._stamp)
+        return touched.counted(self._of_step(result), self._stamp)
 
     def report(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags, the base's

@@ -32,7 +32,7 @@ from impctl.engine.batch import (
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
+from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows, with_room
 from impctl.engine.operator import Operator
 from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_ranges
 from impctl.engine.trace import RowIndex
@@ -62,19 +62,17 @@ class DeletedDerivations:
 
     def __init__(self) -> None:
         self.count = 0
-        self._held: Ints = np.zeros((4, 0), dtype=np.int64)
-        self.heads, self.weights, self.source, self.place = self._held
+        self._columns: Ints = np.zeros((4, 0), dtype=np.int64)
+        self.heads, self.weights, self.source, self.place = self._columns
 
     def add(self, result: Derived, order: Ints | None) -> None:
         """Append derivations in this order; None for those in place."""
         start, self.count = self.count, self.count + len(result.heads)
-        if self.count > self._held.shape[1]:
-            grown = np.empty((4, 2 * self.count), dtype=np.int64)
-            grown[:, :start] = self._held[:, :start]
-            self._held = grown
-            self.heads, self.weights, self.source, self.place = grown
+        if self.count > self._columns.shape[1]:
+            self._columns = with_room(self._columns, 2 * self.count)
+            self.heads, self.weights, self.source, self.place = self._columns
         added = (result.heads, result.weights, result.source, result.place)
-        for target, column in zip(self._held, added, strict=True):
+        for target, column in zip(self._columns, added, strict=True):
             target[start : self.count] = column if order is None else column[order]
 
 
@@ -210,7 +208,7 @@ class CircuitMoves:
 
 def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
     """Count derivations; the slots of the derived rows, one for each derivation."""
-    columns = [derivations.columns[name] for name, _ in touched.held.columns]
+    columns = [derivations.columns[name] for name in touched.stored.names]
     slots = slots_for(touched, columns, len(derivations))
     # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
     is_low = derivations.columns[rank].values < touched.ranks[slots]
@@ -276,7 +274,7 @@ class ChosenDerivations:
         parts = (self._normal(batch) for batch in derivations if len(batch))
         noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
-        keys = [column.take(slots) for column in touched.columns]
+        keys = touched.keys(slots)
         codes = key_codes([normalise(key) for key in keys], len(slots))
         result = self.index.find(codes, keys)
         self.index.add(noted, codes[owners])

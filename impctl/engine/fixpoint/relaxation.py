@@ -28,7 +28,6 @@ from impctl.engine.fixpoint.best_values import (
     PLACE,
     RANKED,
     SOURCE,
-    WAS,
     WEIGHT,
     Links,
     NotIntegerStepError,
@@ -36,7 +35,7 @@ from impctl.engine.fixpoint.best_values import (
     numbers,
 )
 from impctl.engine.fixpoint.frontier import NO_BODY
-from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
+from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, WAS, IndexView, view_of
 from impctl.engine.tags import Tags, no_ranges, stacked
 
 if TYPE_CHECKING:
@@ -650,7 +649,7 @@ class ValuedChanges:
             name: np.where(is_in, values[index, slots], 0)[order]
             for name, index in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
         }
-        self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
+        self._held.arrangement.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
         values, step = self._rows.values, self._step

@@ -100,7 +100,7 @@ class JoinedMoves:
 
     @property
     def _held_rows(self) -> int:
-        return self._touched.held.arrangement.rows
+        return self._touched.stored.arrangement.rows
 
     def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
         """As `changed`, row by row; None where that does not apply."""
@@ -141,7 +141,7 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            stored = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
+            stored = self._seen.held.of_rows(touched.stored.arrangement, NAMES, self._spent)
             if stored is not None:
                 self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
         return self._thin
@@ -220,7 +220,7 @@ class JoinedMoves:
             places, _ = slice_positions(first, last)
             self._tell(-partners.weights[places], partners.source[places], partners.place[places])
         columns = {
-            name: moved.columns[self._rank if position < 0 else touched.held.columns[position][0]]
+            name: moved.columns[self._rank if position < 0 else touched.stored.names[position]]
             for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)

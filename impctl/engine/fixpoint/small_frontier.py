@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from impctl.data.keys import ascending, code_of, when_many
+from impctl.data.keys import code_of, when_many
 from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
@@ -18,7 +18,6 @@ from impctl.engine.batch import never_held
 from impctl.engine.fixpoint.frontier import Admit, DeletedDerivations, Derived, Dismiss
 from impctl.engine.fixpoint.rows import (
     ALL,
-    CODE,
     FIRST,
     LAST,
     LOW,
@@ -204,17 +203,15 @@ class RowByRow:
         self._columns: list[Numbers] = [view_of(column.numbers) for column in touched.columns]
         self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
         self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
-        self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
+        self._first, self._last, self._code = rows[FIRST], rows[LAST], view_of(touched.codes)
 
     def _end(self, hit: list[int] | None) -> Derived:
         """Publish the results; these slots were counted. None: the heads of the derivations
         were."""
         touched = self._touched
         if self._fresh:
-            slots = np.array(self._fresh, dtype=np.int64)
-            if len(slots) > 1:
-                slots = slots[ascending(touched.values[CODE, slots])]
-            touched.add_part(touched.values[CODE, slots], slots)
+            slots = touched.ordered(np.array(self._fresh, dtype=np.int64))
+            touched.add_part(touched.codes[slots], slots)
         heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
         counted = heads if hit is None else np.array(hit, dtype=np.int64)
         if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
