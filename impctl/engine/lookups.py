@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, start_of, starts_in
+from impctl.data.keys import distinct_values, group_rows, normalise, start_of, starts_in
 from impctl.data.pages import StoredTable, table_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
@@ -82,7 +82,7 @@ class DistantRows:
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
     def codes_of(self, batch: Batch) -> Ints:
-        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+        return batch.codes_of(self.keys)
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling

@@ -18,8 +18,6 @@ from impctl.data.keys import (
     ends_of,
     have_injective_codes,
     is_determined_by_code,
-    key_codes,
-    normalise,
     perhaps_in,
     same_keys,
     when_many,
@@ -608,9 +606,9 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
 # Rows by key, in which an operator looks up partners. Law: the index means the sum of all rows ever
 # added, with weights and tags; a row and its negative cancel when their runs merge, and until then
 # both are returned. A run may contain equal rows more than once. Added rows wait for the first
-# lookup, a million at most: a side that only fills is sorted once. Adding costs the rows added,
-# plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows are equal when
-# all columns and all tags are.
+# lookup, a million or 64 batches at most: a side that only fills is sorted rarely. Adding costs the
+# rows added, plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows
+# are equal when all columns and all tags are.
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
 MOST_PAIRS = 100_000_000  # Rows that one lookup may find: some gigabytes
@@ -618,6 +616,7 @@ _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used in place, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: with more, rows that cancel or repeat would take memory."""
+_MOST_BATCHES = 64  # Batches that wait: they may not be read for long, and each takes memory
 _FEW_RUNS = 2  # Runs up to which each is looked up separately
 _MANY_ROWS = 1 << 16  # Rows from which merging skips the search for equal rows, where few repeat
 _HARDLY, _LOOKED_AT = 0.1, 4_096
@@ -657,6 +656,14 @@ class IndexRun(Struct, frozen=True):
         first = search(self.pages, self.codes, codes)
         last = ends_of(self.codes, first, codes, "right")
         return first, checked_places(self.pages, self.codes, codes, last, "right")
+
+    def slices_of_known(self, codes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which of these codes have rows, by position; start and end of the rows of each."""
+        first = search(self.pages, self.codes, codes)
+        known = (self.codes.take(first, mode="clip") == codes).nonzero()[0]
+        if not len(known):
+            return known, known, known
+        return known, first[known], search(self.pages, self.codes, codes[known], "right")
 
     def at(self, positions: Ints) -> Batch:
         """The batch, after verifying these of its rows."""
@@ -760,7 +767,7 @@ class RowIndex(LoggedState[IndexRun]):
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, for `add` and `find`."""
-        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+        return batch.codes_of(self.keys)
 
     def add(self, batch: Batch, codes: Ints) -> None:
         if len(batch) == 0:
@@ -771,7 +778,8 @@ class RowIndex(LoggedState[IndexRun]):
         stored = Batch(columns, batch.weights[order], tags)
         self._waiting.append(IndexRun(self._log.next_sequence, codes[order], stored))
         self._waiting_rows += len(batch)
-        if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
+        count = len(self._waiting)
+        if count > _MOST_BATCHES or (count > 1 and self._waiting_rows > _MOST_WAITING):
             self.runs()
 
     def clear(self) -> None:

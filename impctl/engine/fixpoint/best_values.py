@@ -18,7 +18,6 @@ from impctl.data.keys import (
     starts_in,
     when_many,
 )
-from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import (
@@ -364,7 +363,6 @@ KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
 """The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
 end of its rows in the table's largest run, -1 if unknown."""
 MOST_AT_HAND = 1 << 20  # Keys up to which all keys are kept between steps: some 120 MB
-_MOST_WAITING = 64  # Steps whose changes wait at most
 _MANY_ROWS = 1 << 16  # Rows of a run from which the positions of a key's rows are remembered
 _ROOM = 16
 _DENSE = 4  # Numbers per key up to which keys count as dense
@@ -390,7 +388,6 @@ class ValuedRows:
         self._least = 0
         self._derived, self.table_views = Views(), Views()
         self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
-        self._waiting = 0  # Steps whose changes may wait to be sorted in
 
     # Between steps.
 
@@ -404,12 +401,6 @@ class ValuedRows:
             self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
             self._direct = self._placed()
             self._places = None if self._direct is None else view_of(self._direct)
-        self._waiting += 1
-        if self._waiting > _MOST_WAITING:
-            # They may not be read for long, and each waiting batch takes memory.
-            for index in (self.held.derived, self.step.table, self.step.own):
-                index.runs()
-            self._waiting = 0
         return self.count <= MOST_AT_HAND
 
     def _placed(self) -> npt.NDArray[np.int32] | None:
@@ -510,14 +501,14 @@ class ValuedRows:
         """Which of these keys, by position, have rows in a run; start and end of each."""
         stored = 0 if self._run is None else len(self._run)
         if len(run) < _MANY_ROWS or (self._run is not run and len(run) < stored):
-            return _spans(run, codes)
+            return run.slices_of_known(codes)
         if self._run is not run:
             self._run, self.values[_START] = run, -1
         start, end = self.values[_START : _END + 1]
         new = (start[slots] < 0).nonzero()[0]
         if len(new):
             start[slots[new]] = end[slots[new]] = 0
-            asking, first, last = _spans(run, codes[new])
+            asking, first, last = run.slices_of_known(codes[new])
             asking = slots[new[asking]]
             start[asking], end[asking] = first, last
         first, last = start[slots], end[slots]
@@ -582,14 +573,6 @@ def numbers(column: Vector) -> Ints:
 def _check_values(values: Ints) -> None:
     if len(values) and (values.max() >= MOST or values.min() <= -MOST):
         raise NotIntegerStepError
-
-
-def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
-    first = search(run.pages, run.codes, codes)
-    asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
-    if not len(asking):
-        return asking, asking, asking
-    return asking, first[asking], search(run.pages, run.codes, codes[asking], "right")
 
 
 def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:

@@ -39,6 +39,7 @@ from impctl.engine.fixpoint.rows import (
     RankedRows,
     TouchedNumbers,
     TouchedRows,
+    only_columns,
 )
 from impctl.engine.fixpoint.single_join import CachedViews, JoinedMoves
 from impctl.engine.fixpoint.small_frontier import THIN, plain_step
@@ -96,6 +97,9 @@ class FixpointOperator(Recursion):
     `limits`.
     """
 
+    limits: Limits
+    rows: RankedRows
+
     def __init__(
         self,
         name: str,
@@ -108,8 +112,7 @@ class FixpointOperator(Recursion):
         chooses: bool = False,
         numbering: NumberColumns | None = None,
     ) -> None:
-        super().__init__(name, rank, step, accesses)
-        self.limits = limits
+        super().__init__(name, rank, step, accesses, limits)
         self.thin = THIN  # Rows of a front up to which a plain step is followed row by row
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
@@ -119,7 +122,6 @@ class FixpointOperator(Recursion):
         self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._report = DerivationTags(accesses)
         # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
@@ -128,9 +130,6 @@ class FixpointOperator(Recursion):
         self._seen = CachedViews()
         self.recomputations = 0
         """Steps so far that deleted so much that all rows were deleted and ranks began again."""
-
-    def end_by(self, limits: Limits) -> None:
-        self.limits = limits
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
@@ -208,11 +207,6 @@ class FixpointOperator(Recursion):
         while len(derived):
             derived = moves.come(derived, admit)
 
-    def report(self) -> Batch:
-        """What the last step changed in the derivations whose bodies are all in T, or in the chosen
-        ones: their tags, the base's first; with a numbering heads and bodies."""
-        return self._report.batch()
-
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
@@ -231,9 +225,6 @@ class FixpointOperator(Recursion):
         if self._numbered is not None:
             self._numbered.last = counters[self._numbered.counter]
         super().take_up(counters)
-
-    def output(self) -> Batch:
-        return self.rows.rows()
 
 
 # BestFixpoint: a fixpoint that keeps the rows with the least (or greatest) value per group.
@@ -254,6 +245,9 @@ class BestFixpoint(Recursion):
     """Rows of `columns`, the best by `grouped`; its inputs are the base, and those of `step` after
     the first. Otherwise as `Fixpoint`."""
 
+    limits: Limits
+    rows: BestFixpointRows
+
     def __init__(
         self,
         name: str,
@@ -264,21 +258,16 @@ class BestFixpoint(Recursion):
         accesses: tuple[int, int] = (0, 0),
         limits: Limits = LIMITS,
     ) -> None:
-        super().__init__(name, rank, step, accesses)
-        self.limits = limits
+        super().__init__(name, rank, step, accesses, limits)
         self.form = (tuple(columns), grouped, rank, accesses, step.wires)
         self.rows = BestFixpointRows(name, columns, grouped, sum(accesses))
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._report = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
         self.few = FEW  # Keys up to which such a step is followed key by key
         self._at_hand: ValuedRows | None = None  # The lookups of the last such step, for reuse
-
-    def end_by(self, limits: Limits) -> None:
-        self.limits = limits
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
@@ -292,7 +281,7 @@ class BestFixpoint(Recursion):
             if moved is not None:
                 return moved
         derivations = self._derivations(base, tables, waiting)
-        self._report = empty_batch(sum(self._accesses))
+        self._report = DerivationTags(self._accesses)
         if not derivations:
             return empty_batch(0)
         touched = TouchedGroups(self.rows)
@@ -300,8 +289,7 @@ class BestFixpoint(Recursion):
         slots = touched.counted(stacked_batches(derivations), self._stamp)
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
-        if any(self._accesses):
-            self._report = touched.report()
+        self._report.complete(touched.report())
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
@@ -317,7 +305,8 @@ class BestFixpoint(Recursion):
             return None
         self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
-        self._report = changes.report
+        self._report = DerivationTags(self._accesses)
+        self._report.complete(changes.report)
         self._at_hand = rows if changes.end() else None
         return moved
 
@@ -355,11 +344,6 @@ class BestFixpoint(Recursion):
             return np.zeros(0, dtype=np.int64)
         return touched.counted(self._of_step(result), self._stamp)
 
-    def report(self) -> Batch:
-        """What the last step changed in the derivations of the rows of T: their tags, the base's
-        first."""
-        return self._report
-
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
@@ -372,9 +356,6 @@ class BestFixpoint(Recursion):
         self._stage = counters[self._stage_counter]
         self._at_hand = None
         super().take_up(counters)
-
-    def output(self) -> Batch:
-        return self.rows.rows()
 
 
 # Levels: the rows of a base, those that a step makes of these, and so on, with their copies.
@@ -398,6 +379,9 @@ class UnionAllFixpoint(Recursion):
     beyond `limits`; no step may follow one that raised.
     """
 
+    limits: LevelLimits
+    rows: LevelledRows
+
     def __init__(
         self,
         name: str,
@@ -407,17 +391,15 @@ class UnionAllFixpoint(Recursion):
         accesses: tuple[int, int] = (0, 0),
         limits: LevelLimits = LEVEL_LIMITS,
     ) -> None:
-        super().__init__(name, level, step, accesses)
-        self.limits = limits
+        super().__init__(name, level, step, accesses, limits)
         self.form = (tuple(columns), level, accesses, step.wires, limits)
         self.rows = LevelledRows(name, columns, level)
-        self._report: list[Batch] = []
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         derivations = self._derivations(base, tables, waiting)
-        self._report = []
+        self._report = DerivationTags(self._accesses)
         self.rows.begin()
         rising: dict[int, list[Batch]] = {}
         for batch in derivations:
@@ -440,35 +422,20 @@ class UnionAllFixpoint(Recursion):
                 self._sort_in(self._of_step(result), rising)
         self.limits.check(0, self._count)
         self.rows.keep()
-        return self._without_levels(output)
+        return only_columns(stacked_or_empty(output, 0), self.rows.names)
 
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
         """Move rows to their level: one above that of the rows they are made of."""
-        if any(self._accesses):
-            self._report.append(Batch({}, derivations.weights, derivations.tags))
+        self._report.complete(derivations)
         heads = Batch(derivations.columns, derivations.weights, ())
         levels: Ints = heads.columns[self._stamp].values
         for level in np.unique(levels).tolist():
             rising.setdefault(level + 1, []).append(heads.keep(levels == level))
 
-    def _without_levels(self, parts: Sequence[Batch]) -> Batch:
-        if not parts:
-            return empty_batch(0)
-        rows = stacked_batches(parts)
-        return Batch({n: rows.columns[n] for n, _ in self.rows.columns}, rows.weights, ())
-
-    def report(self) -> Batch:
-        """What the last step changed in the derivations of all rows: tags, the base's first."""
-        return stacked_or_empty(self._report, sum(self._accesses))
-
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (self.rows.arrangement, *self._step.arrangements())
-
-    def output(self) -> Batch:
-        rows = self.rows.whole()
-        return self._without_levels([rows] if len(rows) else [])
 
 
 # Backward: the rows of a fixpoint from which given rows are derived. Identity: with A the numbers

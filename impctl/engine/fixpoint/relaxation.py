@@ -34,9 +34,9 @@ from impctl.engine.fixpoint.best_values import (
     ValuedRows,
     numbers,
 )
-from impctl.engine.fixpoint.frontier import NO_BODY
+from impctl.engine.fixpoint.frontier import NO_BODY, tags_of_all
 from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, WAS, IndexView, view_of
-from impctl.engine.tags import Tags, no_ranges, stacked
+from impctl.engine.tags import Tags, stacked
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Limits
@@ -497,8 +497,8 @@ class ValuedChanges:
         step = self._step
         values = rows.ordered(base.columns[step.value])
         heads = rows.slots_of(numbers(base.columns[step.key]))
-        none = tuple(no_ranges(len(base)) for _ in range(self._accesses[1]))
-        self._parts.append((Derivations(heads, values, base.weights), (*base.tags, *none)))
+        tags = tags_of_all(self._accesses, len(base), base.tags, of_base=True)
+        self._parts.append((Derivations(heads, values, base.weights), tags))
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
     def _of_table(self, table: Batch) -> Ints:
@@ -513,12 +513,12 @@ class ValuedChanges:
         values = rows.values[BEST, bodies] + offsets[owners]
         derivations = Derivations(slots, values, table.weights[owners])
         tags = tuple(tag.take(owners) for tag in table.tags)
-        self._parts.append((derivations, self._padded(len(owners), tags)))
+        self._parts.append((derivations, self._of_step(len(owners), tags)))
         ranks: Ints = rows.values[RANKED, bodies]
         return ranks
 
-    def _padded(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
-        return (*(no_ranges(rows) for _ in range(self._accesses[0])), *tags)
+    def _of_step(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
+        return tags_of_all(self._accesses, rows, tags, of_base=False)
 
     # The end of the step.
 
@@ -581,7 +581,7 @@ class ValuedChanges:
             part = (source == number).nonzero()[0]
             if len(part):
                 tags = tuple(tag.take(place[part]) for tag in links.tags(number))
-                result.append((part, self._padded(len(part), tags)))
+                result.append((part, self._of_step(len(part), tags)))
         return result
 
     def _keep_derived(self) -> None:

@@ -15,6 +15,7 @@ from impctl.data.keys import (
     group_normal,
     group_rows,
     have_injective_codes,
+    key_codes,
     same_keys,
 )
 from impctl.data.memory import reserve
@@ -160,12 +161,32 @@ class AssignedNumbers(Struct, frozen=True):
     gone: Ints
 
 
-class RowNumbers:
+class _NumberedIndex:
+    """An index of rows of `columns` with their numbers, by `keys`."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        number: AttributeId,
+        keys: Sequence[AttributeId],
+    ) -> None:
+        self._names = (*(column for column, _ in columns), number)
+        self.index = RowIndex(name, (*columns, (number, LONG)), keys, 0)
+
+    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
+        """Insert different rows with these numbers, or delete them by a weight of -1."""
+        columns = [*columns, Vector(LONG, numbers)]
+        weights = np.full(len(numbers), weight, dtype=np.int64)
+        batch = Batch(dict(zip(self._names, columns, strict=True)), weights, ())
+        self.index.add(batch, self.index.codes_of(batch))
+
+
+class RowNumbers(_NumberedIndex):
     """Rows of `columns`, each with its number; `name` is that of the state."""
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
-        self._names = tuple(column for column, _ in columns)
-        self.index = RowIndex(name, (*columns, (NUMBER, LONG)), self._names, 0)
+        super().__init__(name, columns, NUMBER, [column for column, _ in columns])
 
     def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> AssignedNumbers:
         """Count copies; each gets the number of its row, an unused one if the row is new.
@@ -180,19 +201,10 @@ class RowNumbers:
         new = (known < 0).nonzero()[0]
         known[new] = fresh(len(new))
         moved = changed.nonzero()[0]
-        stored = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
-        numbers = Vector(LONG, known[moved])
-        self.index.add(
-            Batch({**stored, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved]
-        )
+        columns = [*(leader.take(moved) for leader in leaders), Vector(LONG, known[moved])]
+        batch = Batch(dict(zip(self._names, columns, strict=True)), changed[moved], ())
+        self.index.add(batch, grouping.codes[moved])
         return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
-
-    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Insert different rows with these numbers, or delete them by a weight of -1."""
-        stored = dict(zip(self._names, columns, strict=True))
-        weights = np.full(len(numbers), weight, dtype=np.int64)
-        batch = Batch({**stored, NUMBER: Vector(LONG, numbers)}, weights, ())
-        self.index.add(batch, self.index.codes_of(batch))
 
     def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
         """The different rows, their numbers, -1 for none, and the index among them of each row."""
@@ -204,6 +216,10 @@ class RowNumbers:
     def whole(self) -> Batch:
         """All rows with their numbers, and as weights their numbers of copies."""
         return self.index.whole()
+
+    def rows(self) -> Batch:
+        """All rows without their numbers."""
+        return only_columns(self.whole(), self._names[:-1])
 
     def _known(self, codes: Ints, leaders: Sequence[Vector]) -> tuple[Ints, Ints]:
         """The numbers of different rows, -1 for absent ones, and their numbers of copies."""
@@ -225,33 +241,28 @@ class RowNumbers:
         return numbers, copies
 
 
-class RowsByNumber:
+class RowsByNumber(_NumberedIndex):
     """The same rows by their numbers; in memory only."""
 
     def __init__(self, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId) -> None:
-        self._number = number
-        self._columns = tuple(columns)
-        self._index = RowIndex("by number", (*columns, (number, LONG)), (number,), 0)
-
-    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Insert rows, or delete them by a weight of -1; shape (rows,) for `numbers`."""
-        stored = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
-        stored[self._number] = Vector(LONG, numbers)
-        batch = Batch(stored, np.full(len(numbers), weight, dtype=np.int64), ())
-        self._index.add(batch, self._index.codes_of(batch))
+        super().__init__("by number", columns, number, [number])
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
         """The rows of these numbers, which exist, each with this weight."""
         requested = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
         if not len(requested.values):
             return empty_batch(0)
-        result = self._index.find(self._codes(requested), [requested]).rows
-        assert len(result) == len(requested.values), "a number is used once, and freed at the end"
+        codes = key_codes([requested], len(requested))
+        result = self.index.find(codes, [requested]).rows
+        assert len(result) == len(codes), "a number is used once, and freed at the end"
         return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
-    def _codes(self, numbers: Vector) -> Ints:
-        batch = Batch({self._number: numbers}, np.ones(len(numbers.values), dtype=np.int64), ())
-        return self._index.codes_of(batch)
+
+def only_columns(rows: Batch, names: Sequence[AttributeId]) -> Batch:
+    """The rows with these columns alone, without tags."""
+    if not len(rows):
+        return empty_batch(0)
+    return Batch({name: rows.columns[name] for name in names}, rows.weights, ())
 
 
 # Rows of a fixpoint, with rank and weight of derivations. Law: a *derivation* is one way to derive
@@ -368,6 +379,7 @@ class LevelledRows:
         self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], level: AttributeId
     ) -> None:
         self.columns = tuple(columns)
+        self.names = tuple(name for name, _ in columns)
         self.level = level
         kinds = [LONG if kind.is_fractional else kind for _, kind in self.columns]
         self.arrangement = Arrangement(f"{name}.rows", (*kinds, LONG), _WEIGHT)
@@ -427,6 +439,10 @@ class LevelledRows:
                 columns[name] = from_stored(stored, kind)
         columns[self.level] = from_stored(run.keys[-1], LONG)
         return Batch(columns, run.values[_WEIGHT], ())
+
+    def rows(self) -> Batch:
+        """All rows without their levels."""
+        return only_columns(self.whole(), self.names)
 
 
 # Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in

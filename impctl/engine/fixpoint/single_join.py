@@ -41,15 +41,12 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-_MOST_WAITING = 64  # Steps whose changes wait at most
-
 
 class CachedViews:
     """Views of the stored rows of the fixpoint, by their keys, and of the table's."""
 
     def __init__(self) -> None:
-        self.held, self.own, self.table = Views(), Views(), Views()
-        self.waiting = 0  # Steps whose changes of the rows by their keys may wait to be sorted in
+        self.stored, self.own, self.table = Views(), Views(), Views()
 
 
 class JoinedMoves:
@@ -141,7 +138,7 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            stored = self._seen.held.of_rows(touched.stored.arrangement, NAMES, self._spent)
+            stored = self._seen.stored.of_rows(touched.stored.arrangement, NAMES, self._spent)
             if stored is not None:
                 self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
         return self._thin
@@ -224,11 +221,6 @@ class JoinedMoves:
             for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
-        self._seen.waiting += 1
-        if self._seen.waiting > _MOST_WAITING:
-            # They may not be read for long, and each waiting batch takes memory.
-            self._plain.own.runs()
-            self._seen.waiting = 0
 
     def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
         if not len(weights) or not any(self._report.accesses):

@@ -11,7 +11,6 @@ import numpy as np
 from msgspec import Struct
 
 from impctl.data.keys import code_of, when_many
-from impctl.data.pages import search
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import never_held
@@ -69,12 +68,9 @@ class TableRuns:
         order, codes = when_many(codes)
         parts: list[tuple[int, Ints, Ints]] = []
         for number, run in enumerate(self.runs):
-            first = search(run.pages, run.codes, codes)
-            rows = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
+            rows, first, last = run.slices_of_known(codes)
             if not len(rows):
                 continue
-            first = first[rows]
-            last = search(run.pages, run.codes, codes[rows], "right")
             check_size(int((last - first).sum()))
             place, owners = slice_positions(first, last)
             run.at(place)
