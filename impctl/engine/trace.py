@@ -781,8 +781,8 @@ class RowIndex(LoggedState[IndexRun]):
             batch = run.at(positions)
             key_columns = [batch.columns[key] for key in self.keys]
             if not have_injective_codes(key_columns, keys):
-                of_held = [column.take(positions) for column in key_columns]
-                same = same_keys(of_held, [key.take(owner) for key in keys])
+                of_stored = [column.take(positions) for column in key_columns]
+                same = same_keys(of_stored, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):
                     positions, owner = positions[same], owner[same]
             owners.append(owner)

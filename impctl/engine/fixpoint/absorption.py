@@ -95,9 +95,9 @@ class LazyDerivations:
         ready = (waits_for == 0).nonzero()[0]
         while len(ready):
             ready = ready[self._chosen[positions[ready]] < 0]
-            came, first = np.unique(positions[ready], return_index=True)
-            self._chosen[came] = ready[first]
-            used, counts = np.unique(self._of_part.of(self._rows[came]), return_counts=True)
+            heads, first = np.unique(positions[ready], return_index=True)
+            self._chosen[heads] = ready[first]
+            used, counts = np.unique(self._of_part.of(self._rows[heads]), return_counts=True)
             waits_for[used] -= counts
             ready = used[waits_for[used] == 0]
 
@@ -714,25 +714,25 @@ class AbsorbedFixpoint(Recursion):
         gone, self._gone = self._gone, set()
         self._report = DerivationTags(self._accesses)
         moves = _Moves()
-        came = self._came(moves, waiting)
+        inserted = self._record(moves, waiting)
         self._check(moves, gone)
         rounds = 0
-        while entered := absorption.step((), came)[0]:
+        while entered := absorption.step((), inserted)[0]:
             rounds += 1
             self._count += len(entered)
             self.limits.check(rounds, self._count)
             moves.entered |= entered
-            came = self._came(moves, self._stepped(self._by_number.rows([*entered], 1)))
+            inserted = self._record(moves, self._stepped(self._by_number.rows([*entered], 1)))
         _, left = absorption.step(gone)
         if left:
             self._count -= len(left)
-            self._came(moves, self._stepped(self._by_number.rows([*left], -1)))
+            self._record(moves, self._stepped(self._by_number.rows([*left], -1)))
         if moves.noted:
             noted = consolidated(stacked_batches(moves.noted))
             self._made.add(noted, self._made.codes_of(noted))
         return self._net(moves.entered, left)
 
-    def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
+    def _record(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
         """The inserted derivations, recorded and reported with all others; new heads get
         numbers."""
         if batch is None or not len(batch):

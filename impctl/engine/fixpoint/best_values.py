@@ -225,7 +225,7 @@ class Links:
         self._changed = changed
         self._linked: list[Ints] = []
         self.count = 0
-        self.held: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
+        self.columns: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
 
     @cached_property
     def _runs(self) -> Sequence[IndexRun]:
@@ -270,7 +270,7 @@ class Links:
         return numbers(rows.columns[self._step.head])
 
     def of(self, slots: Ints) -> Ints:
-        """Positions of the links of these keys in `held`, each key once."""
+        """Positions of the links of these keys in `columns`, each key once."""
         values = self._rows.values
         unknown = slots[values[FIRST, slots] < 0]
         if len(unknown):
@@ -329,11 +329,11 @@ class Links:
         result[BODY] = slots[result[BODY]]
         start, self.count = self.count, self.count + result.shape[1]
         if not start:
-            self.held = result
+            self.columns = result
             return
-        if self.count > self.held.shape[1]:
-            self.held = with_room(self.held, 2 * self.count)
-        self.held[:, start : self.count] = result
+        if self.count > self.columns.shape[1]:
+            self.columns = with_room(self.columns, 2 * self.count)
+        self.columns[:, start : self.count] = result
 
 
 def _column(step: ValuedStep) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ class ValuedRows:
     """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
     def __init__(self, stored: BestFixpointRows, step: ValuedStep) -> None:
-        self.held, self.step = stored, step
+        self.stored, self.step = stored, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
         self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
@@ -417,7 +417,7 @@ class ValuedRows:
 
     def views(self) -> list[IndexView] | None:
         """The derived rows for lookups one by one; None where they are not to be looked up so."""
-        return self._derived.of_index(self.held.derived.runs(), [self.step.value], 0)
+        return self._derived.of_index(self.stored.derived.runs(), [self.step.value], 0)
 
     # Slots.
 
@@ -476,13 +476,13 @@ class ValuedRows:
             self.values = grown
         self.count = end
         self.values[KEY, start:end] = keys
-        if self.held.best.runs:
+        if self.stored.best.runs:
             self._look_up(keys, self.values[:, start:end])
         self._few = _merged(self._few, (keys, np.arange(start, end, dtype=np.int64)))
         return start
 
     def _look_up(self, keys: Ints, values: Ints) -> None:
-        stored = self.held
+        stored = self.stored
         located = stored.best.find(keys, [self._keys(keys)])
         if not located.parts:
             return
@@ -523,7 +523,7 @@ class ValuedRows:
             return
         slots = distinct_values(slots)
         values[KNOWN, slots] = 1
-        stored = self.held
+        stored = self.stored
         codes, rows = self.rows(slots, values[WAS + BEST, slots])
         located = stored.arrangement.find(codes, rows)
         for index, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
@@ -543,13 +543,13 @@ class ValuedRows:
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        stored, step = self.held, self.step
+        stored, step = self.stored, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
         pairs = zip(stored.names, stored.kinds, strict=True)
         return [Vector(kind, both[name]) for name, kind in pairs]
 
     def _keys(self, keys: Ints) -> Vector:
-        stored = self.held
+        stored = self.stored
         return Vector(stored.kinds[stored.names.index(self.step.key)], keys)
 
     def key_columns(self, keys: Ints) -> list[Vector]:
@@ -679,8 +679,8 @@ class TouchedGroups(TouchedRows):
         every = self.values[ALL, slots] + grouping.sums(batch.weights)
         lows = self.values[LOW, slots] + np.add.reduceat(low, grouping.starts)
         # Of groups that are not loaded only changes are counted.
-        is_held = self._bests[_IS_LOADED, self.values[_GROUP, slots]] > 0
-        if lows.min() < 0 or (every[is_held] < 0).any():
+        is_loaded = self._bests[_IS_LOADED, self.values[_GROUP, slots]] > 0
+        if lows.min() < 0 or (every[is_loaded] < 0).any():
             raise never_held("ways to derive rows")
         self.values[ALL, slots], self.values[LOW, slots] = every, lows
         columns = {name: batch.columns[name] for name in stored.names}

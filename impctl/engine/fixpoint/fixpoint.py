@@ -405,7 +405,7 @@ class UnionAllFixpoint(Recursion):
         for batch in derivations:
             self._sort_in(batch, rising)
         output = []
-        came = 0
+        inserted = 0
         while rising:
             level = min(rising)
             rows = self.rows.count(level, stacked_batches(rising.pop(level)))
@@ -413,9 +413,9 @@ class UnionAllFixpoint(Recursion):
                 continue
             change = int(rows.weights.sum())
             # Higher levels are not known yet; insertions up to this level are final.
-            came += max(change, 0)
+            inserted += max(change, 0)
             self._count += change
-            self.limits.check(level + 1, came)
+            self.limits.check(level + 1, inserted)
             output.append(rows)
             result = self._stepped(rows)
             if result is not None and len(result):

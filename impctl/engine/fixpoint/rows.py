@@ -57,8 +57,11 @@ class IndexView(Struct, frozen=True):
     weights: Numbers
 
     def span(self, code: int) -> tuple[int, int]:
-        first = bisect_left(self.codes, code)
-        return first, bisect_right(self.codes, code, first)
+        codes = self.codes
+        first = bisect_left(codes, code)
+        if first == len(codes) or codes[first] != code:
+            return first, first
+        return first, bisect_right(codes, code, first)
 
 
 class RowsView(Struct, frozen=True):

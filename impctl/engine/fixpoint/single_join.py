@@ -167,7 +167,7 @@ class JoinedMoves:
         if result is None:
             return self._all_come(slots, admit)
         left, derived = result
-        self._tell(derived.weights, derived.source, derived.place)
+        self._report_tags(derived.weights, derived.source, derived.place)
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -195,7 +195,7 @@ class JoinedMoves:
         heads, weights = partners.heads[places], partners.weights[places]
         if len(others):
             result = self._derived(others)
-            self._tell(result.weights, result.source, result.place)
+            self._report_tags(result.weights, result.source, result.place)
             heads = np.concatenate([heads, result.heads])
             weights = np.concatenate([weights, result.weights])
         touched.count_in(heads, weights, None)
@@ -215,14 +215,16 @@ class JoinedMoves:
         if len(gone):
             first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
             places, _ = slice_positions(first, last)
-            self._tell(-partners.weights[places], partners.source[places], partners.place[places])
+            self._report_tags(
+                -partners.weights[places], partners.source[places], partners.place[places]
+            )
         columns = {
             name: moved.columns[self._rank if position < 0 else touched.stored.names[position]]
             for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
 
-    def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
+    def _report_tags(self, weights: Ints, source: Ints, position: Ints) -> None:
         if not len(weights) or not any(self._report.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):

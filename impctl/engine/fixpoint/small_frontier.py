@@ -127,7 +127,7 @@ class RowByRow:
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._held = [(view, view.codes, len(view.codes)) for view in stored]
+        self._stored = [(view, view.codes, len(view.codes)) for view in stored]
         self._is_single = len(touched.columns) == 1
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
@@ -169,7 +169,7 @@ class RowByRow:
         return slot
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
-        for view, codes, length in self._held:
+        for view, codes, length in self._stored:
             position = bisect_left(codes, code)
             if position == length or codes[position] != code:
                 continue
@@ -241,8 +241,8 @@ class ChangedRows(Struct, frozen=True):
 
 
 class ThinFronts(RowByRow):
-    """`held` are the rows before the step, `table` those of the table, loaded on first use; fronts
-    have at most so many rows."""
+    """`stored` are the rows before the step, `table` those of the table, loaded on first use;
+    fronts have at most so many rows."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class ThinFronts(RowByRow):
             if spans is None or not may_go(len(front)):
                 break
             is_begun = True
-            front = self._went(front, spans)
+            front = self._delete(front, spans)
         self._end(None)
         return np.array(front, dtype=np.int64) if is_begun else None
 
@@ -357,7 +357,7 @@ class ThinFronts(RowByRow):
             if spans is None:
                 break
             is_begun = True
-            front = self._came(front, spans, admit(len(front)))
+            front = self._insert(front, spans, admit(len(front)))
         result = self._end(self._hit)
         return (np.array(front, dtype=np.int64), result) if is_begun else None
 
@@ -390,7 +390,7 @@ class ThinFronts(RowByRow):
             spans.append(result)
         return None if pairs > _PAIRS * self._most else spans
 
-    def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
+    def _delete(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
         rank, low = self._rank, self._low
         ranks = [rank[slot] for slot in front]
         for slot in front:
@@ -414,7 +414,7 @@ class ThinFronts(RowByRow):
         return [head for head in some if not low[head] and rank[head]]
 
     def _followed(self, slot: int, may_go: Dismiss) -> list[int]:
-        """As `_went` for a row with one partner, and for each single row that loses its ground by
+        """As `_delete` for a row with one partner, and for each single row that loses its ground by
         this; the front that is left. In chains this covers nearly everything."""
         table, known, at, before = (
             self._table or [],
@@ -456,7 +456,7 @@ class ThinFronts(RowByRow):
                 return []
             slot = head
 
-    def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
+    def _insert(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
         rank, every, low = self._rank, self._every, self._low
         for slot in front:
             rank[slot], low[slot] = stage, every[slot]

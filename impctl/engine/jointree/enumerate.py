@@ -371,8 +371,8 @@ class TreeChange(Struct, frozen=True):
         else:
             seen = self.seen[top]
             if seen is not None:
-                came = seen.is_alive.astype(np.int64) - seen.was_alive
-                yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
+                signs = seen.is_alive.astype(np.int64) - seen.was_alive
+                yield seen.tuples, top, signs * own_of(self.after.nodes[top], seen.tuples)
         for index, position, edge in self._above(self.at if top is None else top):
             if edge is not Edge.LEFT:
                 continue

@@ -46,7 +46,6 @@ from impctl.service.budget.bounds import (
     missed_bound_text,
 )
 from impctl.service.budget.choice import (
-    ChoiceInput,
     WeighedState,
     have_moved,
     is_known_to_exceed,
@@ -73,14 +72,14 @@ RATES = {("t",): 24.0, ("t", "u"): 0.5}
 MADE = StateChoiceBasis(
     budget=100, rates=tuple(RATES.items()), bytes=200, pins={}, least=200, settled=True
 )
-SEEN = ChoiceInput(budget=100, bytes=200, rates=RATES, pins={})
+SEEN = replace(MADE, least=0, settled=False)
 
 
 def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> None:
     for size in (190, 200, 210):
         assert is_known_to_exceed(MADE, replace(SEEN, bytes=size))
     moved = ({"bytes": 189}, {"bytes": 211}, {"budget": 101}, {"pins": {"q": "keep"}})
-    for other in (*moved, {"rates": {**RATES, ("t",): 48.0}}, {"rates": {("t",): 24.0}}):
+    for other in (*moved, {"rates": (*MADE.rates[1:], (("t",), 48.0))}, {"rates": MADE.rates[:1]}):
         assert not is_known_to_exceed(MADE, replace(SEEN, **other))
         assert needs_choice(MADE, replace(SEEN, **other))
     for made in (None, replace(MADE, settled=False), replace(MADE, bytes=90)):
