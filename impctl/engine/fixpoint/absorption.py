@@ -25,7 +25,6 @@ from impctl.engine.fixpoint.frontier import (
     Recursion,
     TagsAtEnd,
     apart_in_memory,
-    slots_for,
 )
 from impctl.engine.fixpoint.rows import (
     NUMBER,
@@ -240,7 +239,7 @@ class HeadsAndBodies(TagsAtEnd):
 
     def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
         heads = [batch.columns[name] for name in self._columns]
-        columns = {_SLOT: Vector(LONG, slots_for(touched, heads, len(batch)))}
+        columns = {_SLOT: Vector(LONG, touched.slots_for(heads, len(batch)))}
         nothing: Ints = np.full(len(batch), NOTHING, dtype=np.int64)
         for name in self._bodies:
             columns[name] = batch.columns.get(name, Vector(LONG, nothing))

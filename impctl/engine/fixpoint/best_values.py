@@ -11,9 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from impctl.data.keys import (
-    Grouping,
     distinct_values,
-    group_normal,
     key_codes,
     starts_in,
     when_many,
@@ -655,37 +653,31 @@ class TouchedGroups(TouchedRows):
 
     # What is touched.
 
-    def counted(self, batch: Batch, rank: AttributeId) -> Ints:
-        """Count derivations, with the highest body ranks in a column of that name; the slots of the
-        derived rows, as far as these may be in, now or before. CountBelowZeroError where more is
-        deleted than there was."""
-        stored = self.stored
-        groups = self._groups_of([batch.columns[name] for name in stored.names])
-        counts = self._counts(batch, groups)
+    def counted(self, derivations: Batch, rank: AttributeId) -> Ints:
+        """The same; the slots of the derived rows as far as these may be in, now or before.
+        CountBelowZeroError where more is deleted than there was."""
+        names = self.stored.names
+        ranks = derivations.columns[rank].values
+        columns = {name: derivations.columns[name] for name in names}
+        rows = Batch(columns, derivations.weights, derivations.tags)
+        keys = [columns[name] for name in self.stored.grouped.keys]
+        groups = self._groups.slots_for(keys, len(rows))
+        counts = self._counts(rows, groups)
         if not counts.all():
-            names = {name: batch.columns[name] for name in stored.names}
-            every = _Derived(Batch(names, batch.weights, batch.tags), groups)
-            self._beaten.append(every.keep(~counts))
-            batch, groups = batch.keep(counts), groups[counts]
-            if not len(batch):
+            self._beaten.append(_Derived(rows, groups).keep(~counts))
+            rows, groups, ranks = rows.keep(counts), groups[counts], ranks[counts]
+            if not len(rows):
                 return groups
-        keys, grouping = group_normal([batch.columns[n] for n in stored.names], len(batch))
-        slots = self._slots_in(grouping, grouping.leaders(keys), groups[grouping.first])
-        index = grouping.index()
-        of_rows = slots[index]
-        ranks = self.values[RANK, of_rows]
-        is_low = (batch.columns[rank].values < ranks) & (ranks > 0)
-        low = np.where(is_low, batch.weights, 0)[grouping.order]
-        every = self.values[ALL, slots] + grouping.sums(batch.weights)
-        lows = self.values[LOW, slots] + np.add.reduceat(low, grouping.starts)
-        # Of groups that are not loaded only changes are counted.
-        is_loaded = self._bests[_IS_LOADED, self.values[_GROUP, slots]] > 0
-        if lows.min() < 0 or (every[is_loaded] < 0).any():
-            raise never_held("ways to derive rows")
-        self.values[ALL, slots], self.values[LOW, slots] = every, lows
-        columns = {name: batch.columns[name] for name in stored.names}
-        self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
+        slots = self._slots_in(rows, groups)
+        is_low = (ranks < self.ranks[slots]) & (self.ranks[slots] > 0)
+        self.count_in(slots, rows.weights, is_low)
+        self._changed.append(_Derived(rows, slots))
         return slots
+
+    def check(self, slots: Ints) -> None:
+        """Of groups that are not loaded only changes are counted."""
+        is_loaded = self._bests[_IS_LOADED, self.values[_GROUP, slots]] > 0
+        super().check(slots[is_loaded])
 
     def _counts(self, batch: Batch, groups: Ints) -> Bools:
         """Which of these derivations may concern rows that are in or come in: no row of their group
@@ -705,19 +697,12 @@ class TouchedGroups(TouchedRows):
             counts |= is_first
         return counts
 
-    def _slots_in(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
-        """The slots of rows of these groups."""
-        slots = self.slots_of(grouping.codes, leaders)
+    def _slots_in(self, rows: Batch, groups: Ints) -> Ints:
+        """The slots of rows of these groups, one for each row."""
+        columns = [rows.columns[name] for name in self.stored.names]
+        slots = self.slots_for(columns, len(rows))
         self.values[_GROUP, slots] = groups
         return slots
-
-    def _groups_of(self, rows: Sequence[Vector]) -> Ints:
-        stored = self.stored
-        key_columns = [rows[stored.names.index(key)] for key in stored.grouped.keys]
-        keys, grouping = group_normal(key_columns, len(rows[0]))
-        slots = self._groups.slots_of(grouping.codes, grouping.leaders(keys))
-        of_rows: Ints = slots[grouping.index()]
-        return of_rows
 
     def _load(self, groups: Ints) -> None:
         groups = groups[self._bests[_IS_LOADED, groups] == 0]
@@ -750,12 +735,9 @@ class TouchedGroups(TouchedRows):
 
     def _counted(self, part: _Derived) -> _Derived:
         """Rows of groups, by group, as rows by row: their counts without those that are in."""
-        rows = part.rows
-        keys, grouping = group_normal([rows.columns[n] for n in self.stored.names], len(rows))
-        of_rows = part.slots[grouping.first]
-        slots = self._slots_in(grouping, grouping.leaders(keys), of_rows)
-        self.values[ALL, slots] += grouping.sums(rows.weights)
-        return _Derived(rows, slots[grouping.index()])
+        slots = self._slots_in(part.rows, part.slots)
+        np.add.at(self.values[ALL], slots, part.rows.weights)
+        return _Derived(part.rows, slots)
 
     def _look_up(
         self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool

@@ -28,7 +28,6 @@ from impctl.engine.fixpoint.frontier import (
     FixpointStep,
     Recursion,
     TagsOfChoices,
-    counted,
 )
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
 from impctl.engine.fixpoint.rows import (
@@ -141,10 +140,10 @@ class FixpointOperator(Recursion):
         if base is not None and len(base):
             base = self._stamped(base)
             self._report.derived(base, of_base=True)
-            slots.append(counted(touched, base, self._stamp))
+            slots.append(touched.counted(base, self._stamp))
         if waiting is not None:
             self._report.derived(waiting, of_base=False)
-            slots.append(counted(touched, waiting, self._stamp))
+            slots.append(touched.counted(waiting, self._stamp))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
         if touched.count:
@@ -313,7 +312,7 @@ class BestFixpoint(Recursion):
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
         """Delete rows without ground, and what depends on them; whether there were any."""
         has_gone = False
-        while len(groundless := touched.groundless(slots)):
+        while len(groundless := distinct_values(touched.groundless(slots))):
             has_gone = True
             rows = touched.batch(groundless, -1, self._stamp)
             touched.leave(groundless)

@@ -13,10 +13,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from impctl.data.keys import (
-    ascending,
     distinct_values,
-    group_normal,
-    have_injective_codes,
     key_codes,
     normalise,
     starts_in,
@@ -212,41 +209,7 @@ class CircuitMoves:
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
         self._report.derived(result, of_base=False)
-        return counted(self._touched, result, self._rank)
-
-
-def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
-    """Count derivations; the slots of the derived rows, one for each derivation."""
-    columns = [derivations.columns[name] for name in touched.stored.names]
-    slots = slots_for(touched, columns, len(derivations))
-    # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
-    is_low = derivations.columns[rank].values < touched.ranks[slots]
-    touched.count_in(slots, derivations.weights, is_low)
-    return slots
-
-
-def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
-    """The slots of rows in any order, possibly with repetitions; shape (length,)."""
-    is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
-    if is_one and columns[0].values.dtype == np.int64:
-        return _slots_for_numbers(touched, columns[0])
-    keys, grouping = group_normal(columns, length)
-    slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
-    return slots[grouping.index()]
-
-
-def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
-    order = ascending(column.values)
-    codes: Ints = column.values[order]
-    is_start = starts_in(codes)
-    if bool(is_start.all()):
-        result = touched.slots_of(codes, [column.take(order)])
-    else:
-        rows = is_start.nonzero()[0]
-        result = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
-    slots = np.empty_like(result)
-    slots[order] = result
-    return slots
+        return self._touched.counted(result, self._rank)
 
 
 # The derivation by which each row of a fixpoint is kept, where one is enough. Law: of the
@@ -310,7 +273,7 @@ class ChosenDerivations:
         other = (ranks[RANK] != ranks[WAS + RANK]).nonzero()[0]
         if not len(noted):
             return other, np.zeros(0, dtype=np.int64)
-        of_noted = slots_for(touched, [noted.columns[name] for name in self._columns], len(noted))
+        of_noted = touched.slots_for([noted.columns[name] for name in self._columns], len(noted))
         slots = distinct_values(np.concatenate([of_noted, other]))
         return slots, slots.searchsorted(of_noted)
 

@@ -17,6 +17,7 @@ from impctl.data.keys import (
     have_injective_codes,
     key_codes,
     same_keys,
+    starts_in,
 )
 from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
@@ -479,6 +480,29 @@ class Slots:
             slots[rest] = self._add(codes[rest], [key.take(rest) for key in keys])
         return slots
 
+    def slots_for(self, columns: Sequence[Vector], length: int) -> Ints:
+        """The slots of keys in any order, possibly with repetitions; shape (length,)."""
+        is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
+        if is_one and columns[0].values.dtype == np.int64:
+            return self._slots_for_numbers(columns[0])
+        keys, grouping = group_normal(columns, length)
+        slots = self.slots_of(grouping.codes, grouping.leaders(keys))
+        return slots[grouping.index()]
+
+    def _slots_for_numbers(self, column: Vector) -> Ints:
+        order = ascending(column.values)
+        codes: Ints = column.values[order]
+        is_start = starts_in(codes)
+        if bool(is_start.all()):
+            result = self.slots_of(codes, [column.take(order)])
+        else:
+            rows = is_start.nonzero()[0]
+            result = self.slots_of(codes[rows], [column.take(order[rows])])
+            result = result[np.cumsum(is_start) - 1]
+        slots = np.empty_like(result)
+        slots[order] = result
+        return slots
+
     def _known(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known keys; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
@@ -612,6 +636,16 @@ class TouchedRows(Slots):
         ranks: Ints = self.values[RANK]
         return ranks
 
+    def counted(self, derivations: Batch, rank: AttributeId) -> Ints:
+        """Count derivations, with the highest body ranks in a column of that name; the slots of the
+        derived rows, one for each derivation."""
+        columns = [derivations.columns[name] for name in self.stored.names]
+        slots = self.slots_for(columns, len(derivations))
+        # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
+        is_low = derivations.columns[rank].values < self.ranks[slots]
+        self.count_in(slots, derivations.weights, is_low)
+        return slots
+
     def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
         """Add the weights of derivations, where `is_low` to the low too; slots may repeat.
         CountBelowZeroError where more is deleted than there was."""
@@ -623,7 +657,10 @@ class TouchedRows(Slots):
             np.add.at(low, slots[is_low], every[is_low])
             if low[slots].min() < 0:
                 raise never_held("ways to derive rows")
-        if self.values[ALL, slots].min() < 0:
+        self.check(slots)
+
+    def check(self, slots: Ints) -> None:
+        if len(slots) and self.values[ALL, slots].min() < 0:
             raise never_held("ways to derive rows")
 
     def groundless(self, slots: Ints) -> Ints:

@@ -26,7 +26,6 @@ from impctl.engine.fixpoint.frontier import (
     Derived,
     Dismiss,
     FixpointStep,
-    slots_for,
 )
 from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
 from impctl.engine.fixpoint.small_frontier import (
@@ -124,7 +123,7 @@ class JoinedMoves:
         """As `changed`, where the rank of a row follows from its key: the join is not used."""
         kind, touched = self._touched.columns[0].type, self._touched
         both = Vector(kind, np.concatenate([key.values, head.values]))
-        bodies, heads = np.split(slots_for(touched, [both], len(both)), 2)
+        bodies, heads = np.split(touched.slots_for([both], len(both)), 2)
         ranks = touched.ranks[bodies]
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
@@ -273,4 +272,4 @@ class JoinedMoves:
             left[position].take(bodies) if name is None else right[name]
             for position, name in self._plain.heads
         ]
-        return slots_for(self._touched, columns, len(bodies))
+        return self._touched.slots_for(columns, len(bodies))
