@@ -20,7 +20,7 @@ from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
 from impctl.measure.scratch import RestoredQuery
 from impctl.placement.graph import Graph
-from impctl.placement.search import StateChoice, told
+from impctl.placement.search import StateChoice, explained
 from impctl.service.budget.choice import Choose, choose_state, converted
 from impctl.service.budget.costs import state_bytes
 from impctl.service.capture import capture_query
@@ -116,6 +116,6 @@ def _by(simpler: SimplerChoice) -> Choose:
     def chosen(queries: Mapping[str, Graph], budget: int | None) -> StateChoice:
         assert budget is not None
         modes = {name: simpler(graph, budget) for name, graph in queries.items()}
-        return told(queries, modes, budget, [False] * len(queries))
+        return explained(queries, modes, budget, [False] * len(queries))
 
     return chosen

@@ -128,7 +128,7 @@ class AggregateOperator(Operator):
     def keep_all(self, rows: Iterable[Batch]) -> None:
         self._extremes.clear()
         for batch in rows:
-            grouping, groups = self._held(batch)
+            grouping, groups = self._known_groups(batch)
             self._extremes.count(batch, groups[grouping.index()])
         self.shed()
 
@@ -206,7 +206,7 @@ class AggregateOperator(Operator):
             (left,), (right,) = self._ranges, other._ranges
             left.adopt(right, targets)
             for batch in recounted:
-                grouping, groups = self._held(batch)
+                grouping, groups = self._known_groups(batch)
                 left.count(groups, batch.tags[0].expand(grouping.index(), batch.weights))
             tags = left.sets_of(state[_GROUP])
         now = self._inserted(keys, state, tags)
@@ -261,7 +261,7 @@ class AggregateOperator(Operator):
         columns.update(outputs_of(self.columns, state))
         return Batch(columns, np.ones(len(state[_ROWS]), dtype=np.int64), tags)
 
-    def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
+    def _known_groups(self, batch: Batch) -> tuple[Grouping, Ints]:
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         leaders = [key.take(grouping.first) for key in keys]
         groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)

@@ -11,7 +11,15 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.keys import Grouping, group_normal, group_rows, in_order, key_codes, same_keys
+from impctl.data.keys import (
+    Grouping,
+    group_normal,
+    group_rows,
+    in_order,
+    key_codes,
+    normalise,
+    same_keys,
+)
 from impctl.data.memory import reserve
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Once, Vector, concat, once
@@ -92,6 +100,10 @@ class Batch(Struct, frozen=True):
             return
         for start in range(0, len(self), most):
             yield self._between(start, min(start + most, len(self)))
+
+    def codes_of(self, names: Sequence[AttributeId]) -> Ints:
+        """A code per row of the columns of these names, equal for equal rows; shape (rows,)."""
+        return key_codes([normalise(self.columns[name]) for name in names], len(self))
 
     def grouped_by(self, names: Sequence[AttributeId]) -> tuple[list[Vector], Grouping]:
         """The columns of these names in canonical form, and the groups of equal rows in them."""

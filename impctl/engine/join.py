@@ -288,7 +288,7 @@ class SelectByScalars(Operator):
         self._is_empty = False
         self._is_filling = False
         self._is_known = False
-        self._held: list[Batch] = []
+        self._waiting: list[Batch] = []
 
     def step(self, rows: Batch | None, scalars: Batch | None) -> Batch:
         """Rows that were inserted or deleted, and those that a change of the scalars lets in or
@@ -302,7 +302,7 @@ class SelectByScalars(Operator):
             self._is_empty = False
             self._rows.filled_rows += len(rows) if self._is_filling else 0
         if self._is_filling and not self._is_known:
-            self._held += [] if rows is None else [rows]
+            self._waiting += [] if rows is None else [rows]
             return empty_batch(self._accesses)
         parts = [] if rows is None else [self._passed(rows, before if is_read else after)]
         parts += self._moved(before, after) if is_read else ()
@@ -370,11 +370,11 @@ class SelectByScalars(Operator):
 
     @property
     def holds_back(self) -> bool:  # type: ignore[override]  # it depends on what has come
-        return not self._is_known or bool(self._held)
+        return not self._is_known or bool(self._waiting)
 
     def filled(self) -> Iterator[Batch]:
         self._is_known = True
-        waiting, self._held, scalars = self._held, [], self._row()
+        waiting, self._waiting, scalars = self._waiting, [], self._row()
         for rows in waiting:
             yield self._passed(rows, scalars)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.data.keys import distinct_values, group_rows, key_codes, normalise, start_of, starts_in
+from impctl.data.keys import distinct_values, group_rows, normalise, start_of, starts_in
 from impctl.data.pages import StoredTable, table_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
@@ -71,8 +71,8 @@ class DistantRows:
         self.keys = tuple(keys)
         self.reader: RowReader | None = None
         self._accesses = accesses
-        self._is_held = is_held
-        self._held: RowIndex | None = None
+        self._is_at_hand = is_held
+        self._filled: RowIndex | None = None
         self._room = room
         self._bytes = 0
         self._is_needed = False
@@ -82,11 +82,11 @@ class DistantRows:
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
     def codes_of(self, batch: Batch) -> Ints:
-        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+        return batch.codes_of(self.keys)
 
     def fill(self, is_filling: bool) -> None:
         self._is_filling = is_filling
-        self._held = self._index() if is_filling and self._is_held else None
+        self._filled = self._index() if is_filling and self._is_at_hand else None
         self._bytes, self._is_needed = 0, is_filling
 
     def let_go(self) -> None:
@@ -98,14 +98,14 @@ class DistantRows:
         """Release rows that nothing asks for, where so many new bytes make them too large."""
         self._bytes += coming
         if not self._is_needed and self._bytes > self._room:
-            self._held = None
+            self._filled = None
 
     @property
     def at_hand(self) -> RowIndex | None:
         """While the circuit is filled: all rows, where they are few enough to be kept. Rows that
         had to be held to the end were paid for, and may be larger."""
         largest = _WORTH_KEEPING * self._room if self._is_needed else self._room
-        return self._held if self._bytes <= largest else None
+        return self._filled if self._bytes <= largest else None
 
     def _index(self) -> RowIndex:
         return RowIndex(self.name, self.columns, self.keys, self._accesses)
@@ -119,10 +119,10 @@ class DistantRows:
         """Record that the keys of these rows may exist; those of a deletion already did."""
         self._coming.clear()
         self.filled_rows += len(batch) if self._is_filling else 0
-        if self._held is not None:
+        if self._filled is not None:
             self._make_room(_bytes_of(batch))
-        if self._held is not None:
-            self._held.add(batch, codes)
+        if self._filled is not None:
+            self._filled.add(batch, codes)
         if self._filter is not None:
             self._filter.add(codes[batch.weights > 0])
 
@@ -133,8 +133,8 @@ class DistantRows:
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; each key has none, one or many."""
-        if self._held is not None:
-            return self._held.find(codes, keys)
+        if self._filled is not None:
+            return self._filled.find(codes, keys)
         requested = np.arange(len(codes), dtype=np.int64)
         if self._filter is not None:
             requested = np.flatnonzero(self._filter.may_hold(codes))

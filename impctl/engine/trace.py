@@ -16,10 +16,9 @@ from impctl.data.keys import (
     are_codes,
     ascending,
     ends_of,
+    group_rows,
     have_injective_codes,
     is_determined_by_code,
-    key_codes,
-    normalise,
     perhaps_in,
     same_keys,
     when_many,
@@ -208,10 +207,11 @@ def are_determined_by_code(runs: Sequence[Run]) -> bool:
     return all(not run.keys or (len(run.keys) == 1 and are_codes(run.keys[0])) for run in runs)
 
 
-def merge_at_once(
+def merge_runs(
     runs: Sequence[Run], types: Sequence[SqlType], alive: str, *, is_oldest: bool
-) -> Run | None:
-    """As `merge_runs` of several at once, oldest first; None where different keys have one code."""
+) -> Run:
+    """One run that means all of these, the oldest first; deleted keys are dropped where no older
+    run is left."""
     codes = np.concatenate([run.codes for run in runs])
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
@@ -221,7 +221,12 @@ def merge_at_once(
     columns = zip(*(run.keys for run in runs), strict=True)
     keys = [] if is_determined else [pa.concat_arrays(parts) for parts in columns]
     if not is_determined and not _are_alike(keys, types, order, (~is_newest).nonzero()[0]):
-        return None
+        # Different keys share a code; this practically never happens.
+        vectors = list(map(from_stored, keys, types))
+        groups = group_rows(vectors, len(codes)).index()
+        order = np.lexsort((groups, codes))
+        ordered = groups[order]
+        np.not_equal(ordered[1:], ordered[:-1], out=is_newest[:-1])
     kept = order[is_newest]
     names = sorted(set().union(*(run.values for run in runs)))
     values = {name: _column(runs, name)[kept] for name in names}
@@ -249,43 +254,6 @@ def _are_alike(
 def _column(runs: Sequence[Run], name: str) -> Any:
     kind = next(run.values[name].dtype for run in runs if name in run.values)
     return np.concatenate([run.values.get(name, np.zeros(len(run), dtype=kind)) for run in runs])
-
-
-def merge_runs(
-    older: Run, newer: Run, types: Sequence[SqlType], alive: str, *, is_oldest: bool
-) -> Run:
-    """One run that means both; deleted keys are dropped where no older run is left."""
-    keys = [from_stored(part, kind) for part, kind in zip(newer.keys, types, strict=True)]
-    replaced = find_in(older, types, newer.codes, keys)
-    kept = np.ones(len(older), dtype=np.bool_)
-    kept[replaced[replaced >= 0]] = False
-    codes = np.concatenate([older.codes[kept], newer.codes])
-    names = sorted(older.values.keys() | newer.values.keys())
-    values = {name: _stacked(older, newer, name, kept) for name in names}
-    order = np.argsort(codes, kind="stable")
-    if is_oldest:
-        living = values.get(alive, np.zeros(len(codes), dtype=np.int64))
-        order = order[living[order] != 0]
-    ordered_codes = codes[order]
-    if len(older.keys) == 1 and are_codes(older.keys[0]) and are_codes(newer.keys[0]):
-        parts: tuple[pa.Array, ...] = (pa.array(ordered_codes),)
-    else:
-        parts = tuple(
-            pa.concat_arrays([old.filter(pa.array(kept)), new]).take(pa.array(order))
-            for old, new in zip(older.keys, newer.keys, strict=True)
-        )
-    ordered = {name: array[order] for name, array in values.items()}
-    return Run(newer.sequence, ordered_codes, parts, ordered)
-
-
-def _stacked(older: Run, newer: Run, name: str, kept: Any) -> Any:
-    """A column of both runs; the side that lacks it is zero in the other side's type."""
-    old, new = older.values.get(name), newer.values.get(name)
-    if old is None:
-        old = np.zeros(len(older), dtype=new.dtype)  # type: ignore[union-attr]  # one side has it
-    if new is None:
-        new = np.zeros(len(newer), dtype=old.dtype)
-    return np.concatenate([old[kept], new])
 
 
 # The runs of one piece of keyed state. Law: runs have ascending sequences, newer ones last. When
@@ -594,30 +562,23 @@ def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_ol
         keys = sum(int(part.nbytes) for run in runs for part in run.keys)
         words = sum(int(run.codes.nbytes) for run in runs)
         reserve(sum(map(_bytes, runs)) + keys + 2 * words)
-    if len(runs) > 1:
-        at_once = merge_at_once(runs, key_types, alive, is_oldest=is_oldest)
-        if at_once is not None:
-            return at_once
-    merged = runs[-1]
-    for index in range(len(runs) - 2, -1, -1):
-        is_last = is_oldest and index == 0
-        merged = merge_runs(runs[index], merged, key_types, alive, is_oldest=is_last)
-    return merged
+    return runs[0] if len(runs) == 1 else merge_runs(runs, key_types, alive, is_oldest=is_oldest)
 
 
 # Rows by key, in which an operator looks up partners. Law: the index means the sum of all rows ever
 # added, with weights and tags; a row and its negative cancel when their runs merge, and until then
 # both are returned. A run may contain equal rows more than once. Added rows wait for the first
-# lookup, a million at most: a side that only fills is sorted once. Adding costs the rows added,
-# plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows are equal when
-# all columns and all tags are.
+# lookup, a million or 64 batches at most: a side that only fills is sorted rarely. Adding costs the
+# rows added, plus tiered merging; a lookup costs its matches, plus a binary search per run. Rows
+# are equal when all columns and all tags are.
 
-_CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
+_WEIGHT, _NONE = "weight", np.zeros(0, dtype=np.int64)
 MOST_PAIRS = 100_000_000  # Rows that one lookup may find: some gigabytes
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used in place, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: with more, rows that cancel or repeat would take memory."""
+_MOST_BATCHES = 64  # Batches that wait: they may not be read for long, and each takes memory
 _FEW_RUNS = 2  # Runs up to which each is looked up separately
 _MANY_ROWS = 1 << 16  # Rows from which merging skips the search for equal rows, where few repeat
 _HARDLY, _LOOKED_AT = 0.1, 4_096
@@ -657,6 +618,14 @@ class IndexRun(Struct, frozen=True):
         first = search(self.pages, self.codes, codes)
         last = ends_of(self.codes, first, codes, "right")
         return first, checked_places(self.pages, self.codes, codes, last, "right")
+
+    def slices_of_known(self, codes: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which of these codes have rows, by position; start and end of the rows of each."""
+        first = search(self.pages, self.codes, codes)
+        known = (self.codes.take(first, mode="clip") == codes).nonzero()[0]
+        if not len(known):
+            return known, known, known
+        return known, first[known], search(self.pages, self.codes, codes[known], "right")
 
     def at(self, positions: Ints) -> Batch:
         """The batch, after verifying these of its rows."""
@@ -760,7 +729,7 @@ class RowIndex(LoggedState[IndexRun]):
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, for `add` and `find`."""
-        return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+        return batch.codes_of(self.keys)
 
     def add(self, batch: Batch, codes: Ints) -> None:
         if len(batch) == 0:
@@ -771,7 +740,8 @@ class RowIndex(LoggedState[IndexRun]):
         stored = Batch(columns, batch.weights[order], tags)
         self._waiting.append(IndexRun(self._log.next_sequence, codes[order], stored))
         self._waiting_rows += len(batch)
-        if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
+        count = len(self._waiting)
+        if count > _MOST_BATCHES or (count > 1 and self._waiting_rows > _MOST_WAITING):
             self.runs()
 
     def clear(self) -> None:
@@ -811,8 +781,8 @@ class RowIndex(LoggedState[IndexRun]):
             batch = run.at(positions)
             key_columns = [batch.columns[key] for key in self.keys]
             if not have_injective_codes(key_columns, keys):
-                of_held = [column.take(positions) for column in key_columns]
-                same = same_keys(of_held, [key.take(owner) for key in keys])
+                of_stored = [column.take(positions) for column in key_columns]
+                same = same_keys(of_stored, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):
                     positions, owner = positions[same], owner[same]
             owners.append(owner)
@@ -893,7 +863,7 @@ class RowIndex(LoggedState[IndexRun]):
 
     def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
         """Load only the rows of one code, for reading: nothing may be added to them."""
-        self.load([(sequence, rows_of_code(table, _CODE, code)) for sequence, table in tables])
+        self.load([(sequence, rows_of_code(table, CODE, code)) for sequence, table in tables])
 
     def changes(self) -> RunChange:
         self.runs()
@@ -909,7 +879,7 @@ def check_size(pairs: int) -> None:
 
 
 def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
-    arrays = {_CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
+    arrays = {CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
     for index, (name, _) in enumerate(columns):
         arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
     for index, tag in enumerate(run.batch.tags):
@@ -928,7 +898,7 @@ def _from_arrow(
 
     def array(name: str, *plain: pa.DataType) -> pa.Array:
         column = table.column(name)
-        if name in (_CODE, _WEIGHT) and column.type not in plain:
+        if name in (CODE, _WEIGHT) and column.type not in plain:
             raise TypeError(f"column `{name}` has type {column.type}")
         result = single_chunk(column)
         if pages is not None and (result.type not in plain or result.null_count):
@@ -948,5 +918,5 @@ def _from_arrow(
     for index in range(accesses):
         tag = array(f"tag{index}", pa.int32())
         tags.append(RowTags(tag.to_numpy()) if pa.types.is_int32(tag.type) else unpacked(tag))
-    weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
+    weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, CODE))
     return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

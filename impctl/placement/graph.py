@@ -10,46 +10,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from impctl.costs import STATE, StateTimes
 from impctl.types import AttributeId, TableName
 
 if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
     from impctl.engine.operator import Operator
 
-
-# Prior times of work on state: nanoseconds per row or key, milliseconds per piece, used until a
-# query's own lines are known. Measured (M) with 14 queries of TPC-H at scale 1 on 2 cores. Of a
-# range, work of pieces that are not kept is taken at the dearer end, other work in the middle. Off
-# by 2 to 3 times in the median, up to 30 at worst (M).
-
-
-class Priors(Struct, frozen=True, kw_only=True):
-    """Times of steps and reads. (M: measured.)"""
-
-    read_value_ns: float = 40  # Reading a table, per row and column (M: 10-40)
-    tag_row_ns: float = 125  # The range of a read row (M: 25-125)
-    keyed_row_ns: float = 25  # A read of some keys, per row that it scans (M)
-    keyed_read_ms: float = 5  # A read of some keys, per table (M)
-    build_row_ns: float = 320
-    """A side built in one sort, per row, its keys at random (M: 30 in order, 320)."""
-    probe_key_ns: float = 240  # A key looked up in a side with its rows (M: 100-380)
-    group_row_ns: float = 300  # A grouping made of rows, per row (M)
-    changed_group_ns: float = 1000  # A group changed, or a row of first rows (M: 1 us)
-    opened_ms: float = 0.3  # A stored piece restored by a fresh process (assumed)
-    touched_block_ns: float = 8000  # A block of stored rows read (M: 8 us)
-    block_rows: int = 512
-    conversion_ms: float = 50
-    """A query opened and committed with other pieces kept, without their work (M: 50 at least)."""
-    row_ns: float = 25  # A row passing a selection or projection, or output by a piece (assumed)
-    filter_key_bytes: int = 3  # Of a side that is read: its filter, per key
-
-    def opened(self, rows: float, touched: float) -> float:
-        """Milliseconds to restore a stored piece of so many rows, so many of them touched."""
-        blocks = min(touched, rows / self.block_rows)
-        return self.opened_ms + blocks * self.touched_block_ns / 1e6
-
-
-PRIORS = Priors()
 
 # A circuit as operators with pieces of state. Nodes stand after their inputs, the root last. Costs
 # are milliseconds per run for each kind of change, sizes are bytes. A node that no kind of change
@@ -213,7 +180,7 @@ def _restricted(piece: Piece, modes: Collection[PieceMode] | None) -> Piece:
 
 
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
-_ASKED = {
+_MODES = {
     Work.JOIN: {PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT},
     Work.KEYED: set(PieceMode),
 }
@@ -234,7 +201,7 @@ def _check(node: CostNode, at: int, kinds: int) -> None:
     if len(node.pieces) != _PIECES[node.work]:
         raise ValueError(f"node {at} is a {node.work} with {len(node.pieces)} pieces")
     for piece in node.pieces:
-        if not piece.sizes or not _ASKED[node.work].issuperset(piece.sizes):
+        if not piece.sizes or not _MODES[node.work].issuperset(piece.sizes):
             raise ValueError(f"{piece.name}: modes {', '.join(piece.sizes) or 'none'}")
         if any(size < 0 for size in piece.sizes.values()):
             raise ValueError(f"{piece.name}: a size below zero")
@@ -256,12 +223,11 @@ _MS = 1e-6  # Milliseconds of a nanosecond
 
 
 class Bounded(Struct, frozen=True):
-    """A buffer of `size`: its bytes, the chance that a run of each kind uses it up, and the cost of
-    a refill; and if not all is kept now, the bytes of all."""
+    """A buffer of `size`: its bytes, the chance that a run of each kind uses it up; and if not all
+    is kept now, the bytes of all."""
 
     bytes: int
     chance: Callable[[KindOfChange], float]
-    refill_ms: float
     kept_bytes: int | None = None
     size: int = 0
 
@@ -288,11 +254,11 @@ def graph_of(
     numbers: Numbers,
     *,
     allowed: Collection[PieceMode] = tuple(PieceMode),
-    priors: Priors = PRIORS,
+    times: StateTimes = STATE,
 ) -> Graph:
     """The circuit's operators with the prior costs of their pieces. Every piece can be kept; its
     other modes in `allowed` are choices."""
-    return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), priors).graph()
+    return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), times).graph()
 
 
 class _Maker:
@@ -302,7 +268,7 @@ class _Maker:
         kinds: tuple[KindOfChange, ...],
         numbers: Numbers,
         allowed: frozenset[PieceMode],
-        priors: Priors,
+        times: StateTimes,
     ) -> None:
         self._sources = compiled.sources
         self._operators = tuple(compiled.circuit)
@@ -310,7 +276,7 @@ class _Maker:
         self._kinds = kinds
         self._numbers = numbers
         self._allowed = allowed
-        self._priors = priors
+        self._prior = times
         self._seen: set[str] = set()
         self._named: set[str] = set()
         self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
@@ -322,16 +288,17 @@ class _Maker:
         return Graph(tuple(nodes), self._kinds)
 
     def _scan(self, at: int) -> CostNode:
-        source, priors = self._sources[at], self._priors
-        rows = self._numbers.rows(-1 - at)
-        width = max(1, len(source.scan.table_columns))
-        whole = rows * (priors.read_value_ns * width + priors.tag_row_ns) * _MS
+        prior, rows = self._prior, self._numbers.rows(-1 - at)
         return CostNode(
             work=Work.SCAN,
-            table=source.table,
-            keys=self._always(priors.keyed_read_ms + rows * priors.keyed_row_ns * _MS),
-            whole=self._always(whole),
+            table=self._sources[at].table,
+            keys=self._always(prior.keyed_read_ms + rows * prior.keyed_row_ns * _MS),
+            whole=self._always(self._whole_ms(at)),
         )
+
+    def _whole_ms(self, source: int) -> float:
+        columns = len(self._sources[source].scan.table_columns)
+        return self._prior.read_whole(self._numbers.rows(-1 - source), columns)
 
     def _operator(self, at: int) -> CostNode:
         operator = self._operators[at]
@@ -349,7 +316,7 @@ class _Maker:
         return CostNode(work=Work.KEYED, inputs=inputs, pieces=(self._keyed(operator, at, fresh),))
 
     def _row_by_row(self, at: int, inputs: tuple[int, ...]) -> CostNode:
-        each = self._priors.row_ns * _MS
+        each = self._prior.row_ns * _MS
         wires = self._wires[at]
         return CostNode(
             work=Work.ROWS,
@@ -376,11 +343,11 @@ class _Maker:
     def _side(
         self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
     ) -> Piece:
-        numbers, priors = self._numbers, self._priors
+        numbers, prior = self._numbers, self._prior
         rows = numbers.rows(own)
-        by_grouping = bool(keys) and self._is_told(own, keys)
+        by_grouping = bool(keys) and self._is_grouped_by(own, keys)
         tables = self._tables(own)
-        probe = self._each(lambda k: numbers.changed(other, k) * priors.probe_key_ns * _MS)
+        probe = self._each(lambda k: numbers.changed(other, k) * prior.probe_key_ns * _MS)
         sizes = {PieceMode.KEPT: numbers.bytes(name)}
         if can_read:
             sizes[PieceMode.READ] = self._filter_bytes(name, rows)
@@ -390,14 +357,14 @@ class _Maker:
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
-            opened=self._each(lambda k: priors.opened(rows, self._touched((own, other), k))),
-            upkeep=self._each(lambda k: numbers.changed(own, k) * priors.build_row_ns * _MS),
+            opened=self._each(lambda k: prior.opened(rows, self._touched((own, other), k))),
+            upkeep=self._each(lambda k: numbers.changed(own, k) * prior.build_row_ns * _MS),
             probe=probe,
-            noted=self._always(priors.opened_ms if can_read else 0.0),
+            noted=self._always(prior.opened_ms if can_read else 0.0),
             read=self._always(self._read(name, own)) if can_read else probe,
             hit=self._each(lambda k: self._hit(name, (other,), k)),
-            build=self._always(rows * priors.build_row_ns * _MS),
-            stream=self._always(rows * priors.probe_key_ns * _MS),
+            build=self._always(rows * prior.build_row_ns * _MS),
+            stream=self._always(rows * prior.probe_key_ns * _MS),
             source=tables if can_read else (),
             is_whole=self._is_whole(name),
             reads_below=by_grouping and not can_read,
@@ -406,7 +373,7 @@ class _Maker:
     def _filter_bytes(self, name: str, rows: float) -> int:
         """Bytes of the filter of a piece that is read: a key per row, or the stored bytes if there
         are fewer keys."""
-        most = int(rows * self._priors.filter_key_bytes)
+        most = int(rows * self._prior.filter_key_bytes)
         return min(most, self._numbers.bytes(f"{name}.filter") or most)
 
     def _hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
@@ -416,7 +383,7 @@ class _Maker:
         return chance_of_hit(requested, fresh, self._numbers.known(name, kind))
 
     def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
-        numbers, priors = self._numbers, self._priors
+        numbers, prior = self._numbers, self._prior
         name = self._piece_name(keepers[0])
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
@@ -432,19 +399,20 @@ class _Maker:
         bounded = numbers.bounded.get(name)
         if bounded is not None:
             sizes[PieceMode.BOUNDED] = bounded.bytes
-            refill = tuple(float(bounded.chance(k) * bounded.refill_ms) for k in self._kinds)
+            refill_ms = self._refill_ms(wires[0])
+            refill = self._each(lambda k: bounded.chance(k) * refill_ms)
             if bounded.kept_bytes is not None:
                 sizes[PieceMode.KEPT] = bounded.kept_bytes
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
-            opened=self._each(lambda k: priors.opened(rows, self._touched(wires, k))),
-            upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
+            opened=self._each(lambda k: prior.opened(rows, self._touched(wires, k))),
+            upkeep=self._each(lambda k: self._touched(wires, k) * prior.changed_group_ns * _MS),
             noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
             read=self._always(sum(self._read(name, wire) for wire in wires)),
             hit=self._each(lambda k: self._hit(name, wires, k)),
-            build=self._always(below * priors.group_row_ns * _MS),
-            stream=self._always(rows * priors.row_ns * _MS),
+            build=self._always(below * prior.group_row_ns * _MS),
+            stream=self._always(rows * prior.row_ns * _MS),
             refill=refill,
             source=self._tables(wires[0]),
             is_whole=self._is_whole(name),
@@ -461,22 +429,37 @@ class _Maker:
         self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
         result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
-        return result * self._priors.group_row_ns * _MS
+        return result * self._prior.group_row_ns * _MS
 
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)
 
     def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
-        priors = self._priors
-        scanned = {at: self._numbers.rows(-1 - at) for at in self._sources_below(wire)}
+        prior = self._prior
+        scanned = {at: self._numbers.rows(-1 - at) for at in sources_below(self._wires, wire)}
         if self._is_whole(name):
             widths = {at: len(self._sources[at].scan.table_columns) for at in scanned}
             values = sum(rows * widths[at] for at, rows in scanned.items())
-            probed = priors.probe_key_ns * self._numbers.rows(wire)
-            return (priors.read_value_ns * values + probed) * _MS
-        each = priors.keyed_row_ns * _MS
-        return sum(priors.keyed_read_ms + rows * each for rows in scanned.values())
+            probed = prior.probe_key_ns * self._numbers.rows(wire)
+            return (prior.read_value_ns * values + probed) * _MS
+        each = prior.keyed_row_ns * _MS
+        return sum(prior.keyed_read_ms + rows * each for rows in scanned.values())
+
+    def _refill_ms(self, wire: int) -> float:
+        """Time to read the whole table again, or to list all groups below; and to select the
+        requested rows."""
+        while wire >= 0 and not self._operators[wire].can_refill:
+            (wire,) = self._wires[wire]
+        rows = self._numbers.rows(wire)
+        select_ms = rows * self._prior.group_row_ns * _MS
+        if wire < 0:
+            return select_ms + self._whole_ms(-1 - wire)
+        # The groups are listed as if they were read, where that is possible.
+        list_ms = rows * self._prior.row_ns * _MS
+        if self._operators[wire].piece in self._from_tables:
+            list_ms += sum(map(self._whole_ms, sources_below(self._wires, wire)))
+        return select_ms + list_ms
 
     def _is_whole(self, name: str) -> bool:
         return name in self._from_tables and self._from_tables[name].is_whole
@@ -489,7 +472,7 @@ class _Maker:
         is_known = operator.is_rowwise or bool(operator.held_sides)
         return is_known and all(map(self.is_readable, self._wires[wire]))
 
-    def _is_told(self, wire: int, keys: Sequence[AttributeId]) -> bool:
+    def _is_grouped_by(self, wire: int, keys: Sequence[AttributeId]) -> bool:
         """Whether these columns are keys of a grouping that the rows come from one by one."""
         names: list[AttributeId | None] = list(keys)
         while wire >= 0:
@@ -502,19 +485,8 @@ class _Maker:
             (wire,) = self._wires[wire]
         return False
 
-    def _sources_below(self, wire: int) -> tuple[int, ...]:
-        result: dict[int, None] = {}
-        waiting = [wire]
-        while waiting:
-            at = waiting.pop()
-            if at < 0:
-                result[-1 - at] = None
-            else:
-                waiting += self._wires[at]
-        return tuple(sorted(result))
-
     def _tables(self, wire: int) -> tuple[TableName, ...]:
-        return tuple(sorted({self._sources[at].table for at in self._sources_below(wire)}))
+        return tuple(sorted({self._sources[at].table for at in sources_below(self._wires, wire)}))
 
     def _node(self, wire: int) -> int:
         return -1 - wire if wire < 0 else len(self._sources) + wire
@@ -528,6 +500,19 @@ class _Maker:
 
     def _always(self, cost: float) -> PerKind:
         return (float(cost),) * len(self._kinds)
+
+
+def sources_below(wires: Sequence[Sequence[int]], wire: int) -> tuple[int, ...]:
+    """The numbers of the sources that flow into a wire, ascending; `wires` are the operators'."""
+    result: set[int] = set()
+    waiting = [wire]
+    while waiting:
+        wire = waiting.pop()
+        if wire < 0:
+            result.add(-1 - wire)
+        else:
+            waiting += wires[wire]
+    return tuple(sorted(result))
 
 
 # What one operator costs in a run, by the modes of its pieces and what is asked of it. Law: a

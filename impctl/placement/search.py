@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from math import log1p
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.bench.quantity import number
@@ -46,12 +46,12 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[PieceMode, float]]:
             scans = set[int]().union(*(_scans(graph, wire) for wire in wires))
             read = sum(max(graph.nodes[scan].whole, default=0.0) for scan in scans)
             build = max(piece.build, default=0.0)
-            told = max(piece.stream, default=0.0)
+            listed = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
             others = (
                 {PieceMode.READ: build}
                 if is_side
-                else {PieceMode.READ: told, PieceMode.BOUNDED: told}
+                else {PieceMode.READ: listed, PieceMode.BOUNDED: listed}
             )
             result[piece.name] = {PieceMode.KEPT: read + build, **others}
     return result
@@ -138,66 +138,6 @@ class Options:
                     modes = tuple(zip(self._names, self._combinations[at], strict=True))
                     result.append(NodeOption(modes, self._bytes[at], best, demands))
         return result
-
-
-# A graph with times from recorded runs instead of prior times. Only times change; what no run shows
-# stays. If all runs took exactly the estimated times, the graph is unchanged.
-
-_WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
-"""What a piece costs except reads of tables, for buffers too."""
-
-
-class Learned(Struct, frozen=True, kw_only=True):
-    """What recorded runs show, for each kind of change in the graph's order. `times` are the ratios
-    of a node's real work to prior times, without reads; `reads` and `hits` are milliseconds of a
-    read and its chance, by piece, `refills` those of refilling a buffer; `beside` are the
-    milliseconds of a run outside all operators. `runs` is the number of recorded runs of each
-    kind."""
-
-    times: Mapping[int, PerKind] = field(default_factory=dict)
-    reads: Mapping[str, PerKind] = field(default_factory=dict)
-    hits: Mapping[str, PerKind] = field(default_factory=dict)
-    refills: Mapping[str, PerKind] = field(default_factory=dict)
-    beside: PerKind = ()
-    runs: tuple[int, ...] = ()
-
-
-def priced(graph: Graph, learned: Learned) -> Graph:
-    nodes = [_node(node, index, learned) for index, node in enumerate(graph.nodes)]
-    if learned.beside and nodes[-1].work is not Work.SCAN:
-        own = nodes[-1].delta or (0.0,) * len(graph.kinds)
-        both = tuple(one + more for one, more in zip(own, learned.beside, strict=True))
-        nodes[-1] = replace(nodes[-1], delta=both)
-    return Graph(tuple(nodes), graph.kinds, learned.runs)
-
-
-def _node(node: CostNode, at: int, learned: Learned) -> CostNode:
-    if node.work is Work.SCAN:
-        # Nobody but a side that is rebuilt asks it for more than its change.
-        return node
-    times = learned.times.get(at, ())
-    pieces = tuple(_piece(piece, times, learned) for piece in node.pieces)
-    costs: dict[str, Any] = {
-        name: _times(getattr(node, name), times) for name in ("delta", "keys", "whole")
-    }
-    return replace(node, pieces=pieces, **costs)
-
-
-def _piece(piece: Piece, times: PerKind, learned: Learned) -> Piece:
-    costs: dict[str, Any] = {name: _times(getattr(piece, name), times) for name in _WORK}
-    return replace(
-        piece,
-        **costs,
-        read=learned.reads.get(piece.name, piece.read),
-        hit=learned.hits.get(piece.name, piece.hit),
-        refill=learned.refills.get(piece.name, piece.refill),
-    )
-
-
-def _times(costs: PerKind, times: PerKind) -> PerKind:
-    if not costs or not times:
-        return costs
-    return tuple(cost * factor for cost, factor in zip(costs, times, strict=True))
 
 
 # Undominated points of bytes and cost: of two points the one with more bytes is cheaper. For every
@@ -867,12 +807,12 @@ def choose(
         other = _within(graphs, again, budget_bytes, per_byte)
         modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes, per_byte))
     exact = [choices.is_exact for choices in result]
-    choice = told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
+    choice = explained(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
     least = sum(int(choices.frontier.bytes[0]) for choices in result)
     return replace(choice, least=least, per_byte=per_byte)
 
 
-def told(
+def explained(
     queries: Mapping[str, Graph],
     modes: Mapping[str, Modes],
     budget_bytes: int | None,
@@ -880,7 +820,7 @@ def told(
 ) -> StateChoice:
     """What these modes of all pieces cost, and why each has its mode; `exact` is by query."""
     chosen = {
-        name: _told(graph, modes[name], is_exact=is_exact)
+        name: _query_choice(graph, modes[name], is_exact=is_exact)
         for (name, graph), is_exact in zip(queries.items(), exact, strict=True)
     }
     total = sum(one.bytes for one in chosen.values())
@@ -956,7 +896,7 @@ def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> 
     return tuple(cost / count.get((source, kind), 1) for kind, cost in enumerate(costs))
 
 
-def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
+def _query_choice(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
     costs = evaluate(graph, modes).per_kind
     pieces = {}
     for piece in graph.pieces:

@@ -1,93 +1,40 @@
-"""Predict what a run takes from the latest runs: one line per kind of run.
+"""Predict what a run or an answer takes, from recorded ones or by prior times.
 
-Law: `fixed + per_row * rows`, both finite and never negative. A run that does not fit the others is
-left out where they agree without it; of a run's time the part that grows with its size counts for
-less, so that a few long runs do not drown the short ones.
+Law: an estimate only chooses between two correct ways. Runs of one kind are on one line
+(`costs.line_through`); answers scale with the rows that they read.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.errors import StateCorruptError
-from impctl.service.stored import StateMeta
+from impctl.costs import DUCKDB, ENGINE, SPARK, AnswerTimes, CostLine, is_amount, line_through
+from impctl.errors import StateCorruptError, count_text
+from impctl.service.stored import StateMeta, result_bytes
 from impctl.service.text import duration_text
+from impctl.store.disk import StoreLayout
+from impctl.store.ledger import AnswerRun, Ledger
 from impctl.store.records import RunCost, RunKind, StoredQuery
+from impctl.tables.storage import local_path
+from impctl.workload.models import AnsweredBy, QuerySpec
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from impctl.expr.nodes import Expr
+    from impctl.plan.nodes import Plan
+    from impctl.service.context import Context, Versions
+    from impctl.service.filters import Pruned
+    from impctl.service.prepare import PreparedQuery
     from impctl.store.reader import StoreReader
+    from impctl.tables.snapshot import DataFile
     from impctl.types import TableName
-import math
-
-_TYPICAL_ROWS = 1_000.0
-"""Rows below which noise is equal, as the fixed part dominates."""
-
-_FEWEST_TO_DOUBT = 4
-"""With fewer runs an outlier cannot be identified."""
-
-_DOUBT = 9.0
-"""A run is an outlier if the squared error without it is smaller by this factor."""
-
-_ROUNDING = 1e-18
-"""Squared error, relative to the squared times, that counts as rounding."""
-
-Point = tuple[float, float]
-
-
-class CostLine(Struct, frozen=True):
-    fixed: float
-    per_row: float
-    runs: int
-    largest: float
-
-    def at(self, rows: float) -> float:
-        return self.fixed + self.per_row * rows
-
-
-def learned(points: Sequence[Point]) -> CostLine | None:
-    """Fit the line; None without usable runs."""
-    sound = [(x, y) for x, y in points if _is_amount(x) and _is_amount(y)]
-    if not sound:
-        return None
-    fixed, per_row, wrong = _fit(sound)
-    fitted = sound
-    squared = sum(_weight(x) * y * y for x, y in sound)
-    if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * squared:
-        subsets = [sound[:index] + sound[index + 1 :] for index in range(len(sound))]
-        fits = [(_fit(subset), subset) for subset in subsets]
-        (fewer_fixed, fewer_per_row, left), subset = min(fits, key=lambda result: result[0][2])
-        if left * _DOUBT < wrong:
-            fixed, per_row, fitted = fewer_fixed, fewer_per_row, subset
-    return CostLine(fixed, per_row, len(sound), max(x for x, _ in fitted))
-
-
-def _is_amount(value: float) -> bool:
-    return math.isfinite(value) and 0.0 <= value < 1e30
-
-
-def _weight(rows: float) -> float:
-    return 1.0 / (rows + _TYPICAL_ROWS) ** 2
-
-
-def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
-    """Weighted least squares: fixed part, part per row (both at least 0), squared error."""
-    weighted = [(_weight(x), x, y) for x, y in points]
-    total = sum(w for w, _, _ in weighted)
-    mean_x = sum(w * x for w, x, _ in weighted) / total
-    mean_y = sum(w * y for w, _, y in weighted) / total
-    xx = sum(w * (x - mean_x) ** 2 for w, x, _ in weighted)
-    xy = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in weighted)
-    per_row = max(0.0, xy / xx) if xx > 0.0 else 0.0
-    fixed = mean_y - per_row * mean_x
-    if fixed < 0.0:
-        # The best line through the origin; there are rows, or the mean of times were below 0.
-        fixed = 0.0
-        per_row = sum(w * x * y for w, x, y in weighted) / sum(w * x * x for w, x, _ in weighted)
-    return fixed, per_row, sum(w * (y - fixed - per_row * x) ** 2 for w, x, y in weighted)
 
 
 # Maintenance against recapture. Law: estimates only choose between two correct ways. Recapture is
@@ -110,8 +57,6 @@ _GUESSED = 1.5
 """Maintenance relative to a capture of the same share, if never tried: measured 0.8 (sums) to 2.3
 (MAX), with file comparison 0.9. By it, recapture is chosen only if more rows or bytes changed than
 the table has."""
-_SPARK_START_MS = 8_000.0
-"""Milliseconds to start Spark, if never measured."""
 
 
 class MaintenanceSize(Struct, frozen=True):
@@ -252,7 +197,7 @@ def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) 
 
 
 def _line(costs: Sequence[RunCost]) -> CostLine | None:
-    return learned([(cost.rows, cost.elapsed_ms) for cost in costs])
+    return line_through([(cost.rows, cost.elapsed_ms) for cost in costs])
 
 
 def _rows(costs: Sequence[RunCost], size: MaintenanceSize) -> int | None:
@@ -277,5 +222,238 @@ def _recapture(
 def _start(runs: Sequence[RunCost], costs: Sequence[RunCost], has_spark: bool) -> float:
     if has_spark or not runs or not runs[0].spark:
         return 0.0
-    starts = [cost.start_ms for cost in costs if cost.start_ms > 0]
-    return statistics.median(starts) if starts else _SPARK_START_MS
+    return _spark_start([cost.start_ms for cost in costs], SPARK.start + SPARK.first)
+
+
+def _spark_start(recorded: Sequence[float], prior: float) -> float:
+    """Milliseconds to start Spark: the median of the recorded starts, zeros aside."""
+    starts = [ms for ms in recorded if ms > 0]
+    return statistics.median(starts) if starts else prior
+
+
+# Recorded answers. Law: they belong to one text, parameter values aside, and one way; an
+# inaccessible ledger changes nothing. Returning materialized rows loads no planner.
+
+SLOW_STATE_MS = 300.0
+"""Milliseconds of reading the result's rows above which reading tables is considered."""
+_SMALL_STATE = 4_000_000
+"""Bytes of result rows that are always read quickly; such reads are not recorded."""
+_LATEST = 3
+"""Runs whose median is the estimate."""
+
+
+class AnswerEstimate(Struct, frozen=True):
+    """Milliseconds, with `start_ms` to start Spark; from `runs` recorded runs, or by rates if 0."""
+
+    ms: float
+    runs: int = 0
+    start_ms: float = 0.0
+
+
+def answer_runs(ctx: Context, spec: QuerySpec) -> tuple[AnswerRun, ...]:
+    """Return the latest recorded answers of the query, newest first."""
+    runs = Ledger(ctx.store_path).runs(spec.name, _mark(spec))
+    return tuple(run for run in runs if _is_time(run.elapsed_ms) and _is_time(run.start_ms))
+
+
+def record_answer(
+    ctx: Context,
+    spec: QuerySpec,
+    by: AnsweredBy,
+    read: tuple[int, int, int],
+    elapsed_ms: float,
+    start_ms: float = 0.0,
+) -> None:
+    if StoreLayout(ctx.store_path).catalog.is_file():
+        run = AnswerRun(spec.name, _mark(spec), str(by), time.time(), *read, elapsed_ms, start_ms)
+        Ledger(ctx.store_path).record_run(run)
+
+
+def record_state_read(
+    ctx: Context, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
+) -> None:
+    """Record how long reading the result's rows took, if they are many."""
+    if result_bytes(store, spec.name) >= _SMALL_STATE:
+        record_answer(ctx, spec, AnsweredBy.STATE, (0, rows.num_rows, rows.nbytes), elapsed_ms)
+
+
+def is_slow_state_read(ctx: Context, store: StoreReader, spec: QuerySpec) -> bool:
+    if result_bytes(store, spec.name) < _SMALL_STATE:
+        return False
+    return state_estimate(answer_runs(ctx, spec)).ms >= SLOW_STATE_MS
+
+
+def state_estimate(runs: Sequence[AnswerRun]) -> AnswerEstimate:
+    """Milliseconds to read the result's rows; 0 if not recorded, since they are few."""
+    times = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
+    return AnswerEstimate(statistics.median(times) if times else 0.0, len(times))
+
+
+def _by_runs(
+    runs: Sequence[AnswerRun], by: AnsweredBy, rows: int, times: AnswerTimes, *, is_up: bool
+) -> AnswerEstimate | None:
+    """Estimate an answer over so many rows from recorded runs; None without any. The first query of
+    a new Spark takes longer, so runs like the next one are preferred."""
+    own_runs = [run for run in runs if run.by == by]
+    if not own_runs:
+        return None
+    alike = [run for run in own_runs if is_up == (run.start_ms == 0.0)] or own_runs
+    estimates = [_scaled(run, rows, times, is_up=is_up) for run in alike[:_LATEST]]
+    start = 0.0 if is_up else _start_of(runs)
+    return AnswerEstimate(statistics.median(estimates) + start, len(estimates), start)
+
+
+def _scaled(run: AnswerRun, rows: int, times: AnswerTimes, *, is_up: bool) -> float:
+    was_up = run.start_ms == 0.0
+    always = min(times.query + (0.0 if was_up else times.first), run.elapsed_ms / 2)
+    now = always if was_up == is_up else times.query + (0.0 if is_up else times.first)
+    return now + (run.elapsed_ms - always) * (rows / run.rows if run.rows else 1.0)
+
+
+def _mark(spec: QuerySpec) -> int:
+    return zlib.crc32(spec.sql.encode())
+
+
+def _is_time(ms: object) -> bool:
+    return isinstance(ms, float) and is_amount(ms)
+
+
+def _start_of(runs: Sequence[AnswerRun]) -> float:
+    return _spark_start([run.start_ms for run in runs if run.start_ms > 0][:_LATEST], SPARK.start)
+
+
+# Who answers. Law: before the first answer, prior times are used: rows of the files to read, by the
+# log's counts or bytes, and what the plan does with them. Recorded runs of the same text and way
+# replace them, scaled by rows to read. impctl never asks DuckDB, but reports if it would clearly be
+# faster over all files.
+
+_CLEARLY, _CLEARLY_MS = 1.5, 100.0
+"""Factor and milliseconds that make a difference worth reporting."""
+_ROW_BYTES = 16
+"""Bytes per row, if the log has no row count."""
+_GROUPS = 0.1
+"""Groups per input row, if unknown."""
+
+
+class EngineChoice(Struct, frozen=True):
+    """The estimates, why the quicker one wins, and in `quicker` what would be clearly quicker."""
+
+    engine: AnswerEstimate
+    spark: AnswerEstimate
+    why: str
+    quicker: str = ""
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether to ask the engine. Rates are rough: an untried one must be clearly quicker."""
+        if self.engine.runs and not self.spark.runs:
+            return not _is_clearly_less(self.spark.ms, self.engine.ms)
+        if self.spark.runs and not self.engine.runs:
+            return _is_clearly_less(self.engine.ms, self.spark.ms)
+        return self.engine.ms <= self.spark.ms
+
+    @property
+    def least(self) -> AnswerEstimate:
+        return self.engine if self.is_engine else self.spark
+
+
+def compare_engines(
+    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned
+) -> EngineChoice:
+    """Estimate both for these files."""
+    rows = {table: rows_of(files) for table, files in pruned.files.items()}
+    total, is_up = sum(rows.values()), ctx.has_spark
+    runs = answer_runs(ctx, prepared.spec)
+    engine = _by_runs(runs, AnsweredBy.ENGINE, total, ENGINE, is_up=True)
+    if engine is None:
+        engine = AnswerEstimate(prior_ms(prepared, rows, ENGINE))
+    spark = _by_runs(runs, AnsweredBy.SPARK, total, SPARK, is_up=is_up)
+    if spark is None:
+        start, first = (0.0, 0.0) if is_up else (_start_of(runs), SPARK.first)
+        spark = AnswerEstimate(prior_ms(prepared, rows, SPARK) + first + start, 0, start)
+    why = f"estimate for {total:,} rows: engine {_text(engine)}, Spark {_text(spark)}"
+    least = min(engine.ms, spark.ms)
+    return EngineChoice(engine, spark, why, _quicker(ctx, prepared, versions, least))
+
+
+def prior_ms(prepared: PreparedQuery, rows: Mapping[TableName, int], times: AnswerTimes) -> float:
+    """Milliseconds of a query over so many rows per table, without Spark's start."""
+    from impctl.plan.nodes import Aggregate, Distinct, Scan, TopK, inputs_of, nodes_of
+
+    ms, passing = times.query, dict[int, float]()
+    for node in reversed(tuple(nodes_of(prepared.root))):
+        below = [passing[id(child)] for child in inputs_of(node)]
+        if isinstance(node, Scan):
+            passing[id(node)] = float(rows.get(node.table, 0))
+            ms += passing[id(node)] * max(1, len(node.attributes)) * times.value
+        else:
+            is_grouping = isinstance(node, Aggregate | Distinct | TopK)
+            passing[id(node)] = max(below, default=0.0) * (_GROUPS if is_grouping else 1.0)
+            ms += sum(below) * _per_row(node, times)
+    return ms
+
+
+def _per_row(node: Plan, times: AnswerTimes) -> float:
+    from impctl.plan.nodes import Aggregate, Distinct, Join, SetOperation, TopK, Window
+
+    match node:
+        case Join():
+            return times.join
+        case Aggregate(aggregates=aggregates):
+            calls = (aggregate.call for aggregate in aggregates)
+            sums = [call.arguments for call in calls if call.function in ("sum", "avg")]
+            return times.group + sum(map(_is_double, sums)) * times.double
+        case Distinct() | SetOperation():
+            return times.group
+        case Window(calls=calls):
+            return times.rank * max(1, len({(call.partition_by, call.order) for call in calls}))
+        case TopK():
+            return times.top if node.rank is None else times.rank
+    return 0.0
+
+
+def _is_double(arguments: Sequence[Expr]) -> bool:
+    from impctl.expr.types import type_of
+
+    types = [type_of(argument) for argument in arguments]
+    return any(result is not None and result.is_fractional for result in types)
+
+
+def _quicker(ctx: Context, prepared: PreparedQuery, versions: Versions, ours: float) -> str:
+    """A note if DuckDB over all files would be clearly quicker, and how to use it."""
+    from impctl.tables.files import why_not_plain
+
+    snapshots = {
+        table: ctx.tables.snapshot(table, versions.get(table)) for table in prepared.tables
+    }
+    rows = {table: rows_of(snapshot.files) for table, snapshot in snapshots.items()}
+    duckdb = prior_ms(prepared, rows, DUCKDB)
+    is_local = all(local_path(snapshot.path) is not None for snapshot in snapshots.values())
+    if not (is_local and _is_clearly_less(duckdb, ours)):
+        return ""
+    how = "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
+    if any(why_not_plain(snapshot) for snapshot in snapshots.values()):
+        how = "`files` of the Python interface lists the files to read"
+    return (
+        f"DuckDB over all files, if it supports the query, would take about {_time(duckdb)} "
+        f"instead of {_time(ours)}: {how}"
+    )
+
+
+def rows_of(files: Sequence[DataFile]) -> int:
+    """Rows of these files, estimated where the log has no count."""
+    return sum(file.rows if file.rows is not None else file.size // _ROW_BYTES for file in files)
+
+
+def _is_clearly_less(left: float, right: float) -> bool:
+    return _CLEARLY * left <= right and left + _CLEARLY_MS <= right
+
+
+def _text(estimate: AnswerEstimate) -> str:
+    start = f", including {_time(estimate.start_ms)} to start" if estimate.start_ms else ""
+    by = f" (from {count_text(estimate.runs, 'run')})" if estimate.runs else ""
+    return f"{_time(estimate.ms)}{by}{start}"
+
+
+def _time(milliseconds: float) -> str:
+    return f"{milliseconds / 1000:.1f} s" if milliseconds >= 1000 else f"{milliseconds:.0f} ms"

@@ -19,8 +19,8 @@ from impctl.compile.compile import Dataflow, compile_answer
 from impctl.data.vector import Bools, from_arrow
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition
-from impctl.service.answer_costs import rows_of
 from impctl.service.context import Context, Versions, limited
+from impctl.service.cost_model import rows_of
 from impctl.service.filters import Pruned, Slices, one_ahead, united_groups
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
 from impctl.service.result_changes import RowsOf

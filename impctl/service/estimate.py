@@ -43,7 +43,6 @@ from impctl.plan.properties import scan_conditions
 from impctl.safety.judge import carried_verdict
 from impctl.service.partitions import partition_about, ranges_to_spare
 from impctl.service.results import ExpectedReading
-from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import FileSample, file_sample, mean_overlap
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from impctl.safety.choose import JudgedCandidate
     from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
+    from impctl.sketch.likelihood import Mixture
 
 
 Flags = npt.NDArray[np.bool_]
@@ -148,6 +148,8 @@ class _SampleRun(Struct, frozen=True, eq=False):
     @property
     def ranges_at_most(self) -> tuple[float, float, float]:
         """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
+        from impctl.sketch.likelihood import hits_between
+
         codes = self.drawn.codes
         of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
         hits = float(len(np.unique(codes[self.passing])))
@@ -267,6 +269,8 @@ class _Estimate(Struct, frozen=True, dict=True):
         overlapping: float,
     ) -> FilesLeft:
         """Which files a sketch of one attribute would read."""
+        from impctl.sketch.likelihood import chances
+
         rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
         column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
         holding = _files_holding(bounds, column.take(np.flatnonzero(passing)))
@@ -592,6 +596,8 @@ class _ScatteredGroups(Struct, frozen=True, eq=False):
         codes: Ints,
         density: Floats,
     ) -> _ScatteredGroups:
+        from impctl.sketch.likelihood import rate_where_not_zero
+
         names = sorted(by_column, key=lambda name: name != along)
         ranks = [_ranks(rows, name, by_column[name])[positions] for name in names]
         order = np.lexsort(ranks[::-1])

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.expr.nodes import Expr
-    from impctl.service.answer_costs import AnswerEstimate, EngineChoice
     from impctl.service.context import Context
+    from impctl.service.cost_model import AnswerEstimate, EngineChoice
     from impctl.service.parameters import GivenValues
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import AtVersions, ReadChoice, ResolvedSketch
@@ -206,7 +206,7 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
 def _who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry:
     from impctl.compile.compile import compile_answer
     from impctl.compile.flows import BlockedError
-    from impctl.service.answer_costs import answer_runs, compare_engines, state_estimate
+    from impctl.service.cost_model import answer_runs, compare_engines, state_estimate
     from impctl.service.resolve import read_choice
 
     store = ctx.reading_store()
@@ -232,7 +232,7 @@ def _who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry:
 
 def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
     """Whether the materialized result is slower than engine or Spark, by recorded runs."""
-    from impctl.service.answer_costs import (
+    from impctl.service.cost_model import (
         answer_runs,
         compare_engines,
         is_slow_state_read,
@@ -249,7 +249,7 @@ def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) ->
 
 
 def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
-    from impctl.service.answer_costs import SLOW_STATE_MS
+    from impctl.service.cost_model import SLOW_STATE_MS
 
     least = expected.least
     # Rates are right within a factor of two, so what they say is only tried where that is plain.
@@ -260,7 +260,7 @@ def _by_reading(
     ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
-    from impctl.service.answer_costs import compare_engines
+    from impctl.service.cost_model import compare_engines
 
     why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
@@ -399,7 +399,7 @@ def _answer(
     ctx: Context, result: ResolvedSketch, use: SketchPolicy, by: AnsweredBy, where: str | None
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; records what it took."""
-    from impctl.service.answer_costs import record_answer, record_state_read, rows_of
+    from impctl.service.cost_model import record_answer, record_state_read, rows_of
     from impctl.service.resolve import record_use, sums_of
 
     answer = answered(ctx, result, use, by, where)

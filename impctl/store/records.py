@@ -125,16 +125,17 @@ class RunCost(Struct, frozen=True):
 
 
 class StateChoiceBasis(Struct, frozen=True, kw_only=True):
-    """The basis of the last choice of state, which is repeated only after a change. `rates` are
-    runs per day by the tables that change in one, `pins` what queries specify about their state,
-    `bytes` the size of all state afterwards, `least` that of the smallest choice. `settled` is
-    false if a query could not be opened or converted, so that the next run tries again."""
+    """The basis of a choice of state, which is repeated only after a change. `rates` are runs per
+    day by the tables that change in one, `pins` what queries specify about their state, `bytes` the
+    size of all state. Of the last choice that is the size afterwards, and `least` that of the
+    smallest choice; `settled` is false if a query could not be opened or converted, so that the
+    next run tries again."""
 
     budget: int
     rates: tuple[tuple[tuple[TableName, ...], float], ...]
     bytes: int
     pins: Mapping[QueryName, str]
-    least: int
+    least: int = 0
     settled: bool = False
 
 

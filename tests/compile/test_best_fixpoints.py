@@ -16,6 +16,7 @@ from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG
 from impctl.data.vector import INT64_MAX, Ints, Vector
+from impctl.engine import trace
 from impctl.engine.fixpoint import best_values, relaxation
 from impctl.engine.fixpoint.best_values import NotIntegerStepError, ValuedRows
 from impctl.engine.fixpoint.fixpoint import BestFixpoint
@@ -349,7 +350,7 @@ THRESHOLDS = (
     (best_values, "_MANY_ROWS", 2),
     (best_values, "_DENSE", 0),
     (best_values, "_FEW", 1),
-    (best_values, "_MOST_WAITING", 2),
+    (trace, "_MOST_BATCHES", 2),
 )
 """What many rows or keys are, brought down to where tables here are large."""
 

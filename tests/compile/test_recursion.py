@@ -76,6 +76,7 @@ from tests.support.recursive_circuits import (
     least_fixpoint,
     low_weights,
     range_ids_of,
+    ranked_rows,
     reach,
     right_linear,
     same_generation,
@@ -266,13 +267,12 @@ def test_what_derives_rows_and_at_which_ranks_is_that_of_the_definition(name: st
         }
         query.step(changes)
         ground = ground_of(tables)
-        whole = fixpoint.rows.whole()
-        keys = list(zip(*(key.to_arrow().to_pylist() for key in whole.keys), strict=True))
-        ranks = dict(zip(keys, whole.rank.tolist(), strict=True))
+        stored = ranked_rows(fixpoint.rows)
+        ranks = {row: rank for row, (rank, _, _) in stored.items()}
         assert ranks.keys() == (rows := least_fixpoint(rules, ground))
         derivations = list(rules(ground, rows))
-        assert dict(zip(keys, whole.all.tolist(), strict=True)) == weights_of(derivations)
-        assert dict(zip(keys, whole.low.tolist(), strict=True)) == low_weights(derivations, ranks)
+        assert {row: every for row, (_, every, _) in stored.items()} == weights_of(derivations)
+        assert {row: low for row, (_, _, low) in stored.items()} == low_weights(derivations, ranks)
 
 
 def test_no_row_of_a_fixpoint_has_bounds() -> None:
@@ -694,9 +694,8 @@ def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:
     (forward,) = (one for one in fixpoints if not isinstance(one, Backward))
     numbers = numbers_of(forward)
     assert set(numbers.values()) == rows
-    whole = backward.rows.whole()
-    held = set(whole.keys[0].to_arrow().to_pylist()) if len(whole) else set()
-    assert {numbers[one] for one in held - {NOTHING}} == wanted
+    kept = {number for (number,) in ranked_rows(backward.rows)}
+    assert {numbers[one] for one in kept - {NOTHING}} == wanted
     used = [one for one in derivations if one.head in wanted]
     assert counted(query) == range_ids_of(used, lambda leaf: range_id({"f": leaf[-1]}))
 

@@ -21,7 +21,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.engine import trace
 from impctl.engine.batch import Batch, repeating, united_neighbours
 from impctl.engine.tags import RowTags
-from impctl.engine.trace import Arrangement, RowIndex, Run, merge_at_once, merge_runs, slices
+from impctl.engine.trace import Arrangement, RowIndex, Run, merge_runs, slices
 from impctl.errors import InvariantError
 from tests.support.circuits import save
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -158,27 +158,29 @@ def as_rows(run: Run, kind: str) -> list[tuple[int, int, float]]:
 
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("is_oldest", [False, True])
-def test_runs_merged_at_once_are_runs_merged_one_by_one(is_oldest: bool, kind: str) -> None:
-    types = [KEYS[kind][0]]
+def test_merged_runs_have_the_newest_row_of_each_key(is_oldest: bool, kind: str) -> None:
     for seed in range(100):
         random_ = random.Random(seed)
         runs = [random_run(random_, at + 1, kind) for at in range(random_.randint(2, 5))]
-        one = runs[-1]
-        for at in range(len(runs) - 2, -1, -1):
-            last = is_oldest and at == 0
-            one = merge_runs(runs[at], one, types, "rows", is_oldest=last)
-        both = merge_at_once(runs, types, "rows", is_oldest=is_oldest)
-        assert as_rows(both, kind) == as_rows(one, kind)
-        assert both.sequence == one.sequence
+        merged = merge_runs(runs, [KEYS[kind][0]], "rows", is_oldest=is_oldest)
+        newest = {row[0]: row for run in runs for row in as_rows(run, kind)}
+        expected = [row for _, row in sorted(newest.items()) if row[1] or not is_oldest]
+        assert as_rows(merged, kind) == expected
+        assert merged.sequence == runs[-1].sequence
 
 
-def test_different_keys_of_one_code_are_not_merged_at_once() -> None:
-    one, two = np.array([1]), {"rows": np.ones(1, dtype=np.int64)}
-    runs = [
-        Run(at, one, (pa.array([name], pa.large_string()),), two) for at, name in enumerate("ab")
-    ]
-    assert merge_at_once(runs, [STRING], "rows", is_oldest=True) is None
-    assert merge_at_once([runs[0], runs[0]], [STRING], "rows", is_oldest=True) is not None
+@pytest.mark.parametrize("is_oldest", [False, True])
+def test_different_keys_of_one_code_stay_apart_when_runs_are_merged(is_oldest: bool) -> None:
+    def run(sequence: int, **rows: int) -> Run:
+        values = {"rows": np.array([*rows.values()])}
+        return Run(
+            sequence, np.ones(len(rows), int), (pa.array([*rows], pa.large_string()),), values
+        )
+
+    runs = [run(1, a=1, b=1, c=5), run(2, b=2, a=0), run(3, c=4)]
+    merged = merge_runs(runs, [STRING], "rows", is_oldest=is_oldest)
+    rows = zip(merged.keys[0].to_pylist(), merged.values["rows"].tolist(), strict=True)
+    assert dict(rows) == {"b": 2, "c": 4} | ({} if is_oldest else {"a": 0})
 
 
 def test_keys_of_one_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

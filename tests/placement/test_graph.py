@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from impctl.compile.flows import SideChoice, SideFacts, StoredChoices, Strategy
+from impctl.costs import STATE, StateTimes
 from impctl.placement.graph import (
-    PRIORS,
     Bounded,
     CostNode,
     Demand,
@@ -20,7 +20,6 @@ from impctl.placement.graph import (
     KindOfChange,
     Piece,
     PieceMode,
-    Priors,
     Work,
     chance_of_hit,
     graph_of,
@@ -157,11 +156,13 @@ def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
 
 def test_other_modes_are_choices_where_they_are_allowed() -> None:
     circuit = tpch.circuit("q3")
-    bounded = {"top0": Bounded(7, lambda kind: 0.5, 30.0)}
-    numbers = replace(tpch.numbers(circuit), bounded=bounded)
+    sometimes, always = (Bounded(7, lambda kind: 0.5), Bounded(7, lambda kind: 1.0))
+    numbers = replace(tpch.numbers(circuit), bounded={"top0": sometimes})
     pieces = pieces_of(graph_of(circuit, tpch.KINDS, numbers))
     assert pieces["top0"].sizes[PieceMode.BOUNDED] == 7
-    assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
+    often = graph_of(circuit, tpch.KINDS, replace(numbers, bounded={"top0": always}))
+    for half, whole in zip(pieces["top0"].refill, pieces_of(often)["top0"].refill, strict=True):
+        assert 0 < half == whole / 2
     assert PieceMode.BOUNDED not in pieces["aggregate0"].sizes
     allowed = graph_of(circuit, tpch.KINDS, numbers, allowed=[PieceMode.READ])
     every = {mode for piece in allowed.pieces for mode in piece.modes}
@@ -187,13 +188,13 @@ def test_new_rows_on_both_sides_make_reads_rare() -> None:
 
 
 def test_priors_are_prices() -> None:
-    priors = Priors(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
-    assert (priors.opened(1000, 5), priors.opened(30, 5)) == (6, 4)
-    assert PRIORS.opened(0, 100) == PRIORS.opened_ms
-    circuit, dear = tpch.circuit("q3"), Priors(build_row_ns=PRIORS.build_row_ns * 10)
+    times = StateTimes(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
+    assert (times.opened(1000, 5), times.opened(30, 5)) == (6, 4)
+    assert STATE.opened(0, 100) == STATE.opened_ms
+    circuit, dear = tpch.circuit("q3"), StateTimes(build_row_ns=STATE.build_row_ns * 10)
     one, other = (
-        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), priors=priors))
-        for priors in (PRIORS, dear)
+        pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), times=times))
+        for times in (STATE, dear)
     )
     assert other["join1.right"].build[0] == pytest.approx(10 * one["join1.right"].build[0])
     assert other["join1.right"].read == one["join1.right"].read

@@ -16,12 +16,12 @@ from msgspec.structs import replace
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+from impctl.costs import line_through
 from impctl.service.context import Context
 from impctl.service.cost_model import (
     MaintenanceSize,
     estimated,
     if_recapture_is_cheaper,
-    learned,
     reason_text,
 )
 from impctl.store.records import RunCost, RunKind
@@ -542,7 +542,7 @@ LINES = st.tuples(st.floats(0.05, 60_000), st.floats(0, 0.05))
 
 @given(st.lists(st.tuples(ANY, ANY), max_size=20), ROW_COUNTS)
 def test_an_estimate_is_never_negative_nor_absurd(points, rows: int) -> None:
-    line = learned(points)
+    line = line_through(points)
     if line is None:
         assert not any(0 <= x < 1e30 and 0 <= y < 1e30 for x, y in points)
         return
@@ -553,9 +553,9 @@ def test_an_estimate_is_never_negative_nor_absurd(points, rows: int) -> None:
 
 @pytest.mark.slow
 @given(LINES, st.lists(ROW_COUNTS, min_size=2, max_size=16, unique=True), ROW_COUNTS)
-def test_a_known_line_is_learned(line, sizes, rows: int) -> None:
+def test_a_known_line_is_line_through(line, sizes, rows: int) -> None:
     fixed, per_row = line
-    result = learned([(x, fixed + per_row * x) for x in sizes])
+    result = line_through([(x, fixed + per_row * x) for x in sizes])
     assert (result.runs, result.largest) == (len(sizes), max(sizes))
     # The rounding of a time of up to an hour, spread over as many rows as the runs lie apart.
     apart = max(sizes) - min(sizes)
@@ -577,21 +577,24 @@ def test_one_odd_run_is_forgiven(line, sizes, at: int, times: float, slower: boo
     points = [(x * 1000.0, fixed + per_row * x * 1000.0) for x in sizes]
     x, y = points[at % len(points)]
     points[at % len(points)] = (x, y * times if slower else y / times)
-    result = learned(points)
+    result = line_through(points)
     for rows in (0, 1000, 500_000):
         assert result.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-5, abs=1e-5)
 
 
 def test_runs_of_one_size_and_falling_times_are_a_level_line() -> None:
     """More rows that took less time are noise, not a gain per row."""
-    mean, falling = (learned([(1000, 2.0), (1000, 4.0)]), learned([(0, 10), (1000, 9), (2000, 8)]))
+    mean, falling = (
+        line_through([(1000, 2.0), (1000, 4.0)]),
+        line_through([(0, 10), (1000, 9), (2000, 8)]),
+    )
     assert (mean.fixed, mean.per_row, falling.per_row) == (pytest.approx(3.0), 0.0, 0.0)
     assert 8 < falling.fixed < 10
 
 
 def test_nothing_is_learned_from_nothing() -> None:
-    assert learned([]) is None
-    assert learned([(float("nan"), 1.0), (1.0, -1.0)]) is None
+    assert line_through([]) is None
+    assert line_through([(float("nan"), 1.0), (1.0, -1.0)]) is None
 
 
 @pytest.mark.parametrize(("spark_first", "ms"), [(True, 9_000.0), (False, 1_000.0)])

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from impctl.data import schema
 from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
-from impctl.service import answer_costs
+from impctl.service import cost_model
 from impctl.service.context import Context, open_context
 from impctl.service.prepare import prepare
 from impctl.service.resolve import condition_on
@@ -259,8 +259,7 @@ def costed(cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
 
 def slow(monkeypatch: MonkeyPatch, ms: float) -> None:
     """The engine takes so long for any query."""
-    rates = replace(answer_costs._ENGINE, query=ms)
-    monkeypatch.setattr(answer_costs, "_ENGINE", rates)
+    monkeypatch.setattr(cost_model, "ENGINE", replace(cost_model.ENGINE, query=ms))
 
 
 @pytest.fixture
@@ -301,7 +300,7 @@ def test_a_little_quicker_is_no_advice(
     costed: Cli, monkeypatch: MonkeyPatch, engine_ms: float, duckdb_ms: float
 ) -> None:
     slow(monkeypatch, engine_ms)
-    monkeypatch.setattr(answer_costs, "_DUCKDB_START_MS", duckdb_ms)
+    monkeypatch.setattr(cost_model, "DUCKDB", replace(cost_model.DUCKDB, query=duckdb_ms))
     assert answered(costed)[1] == ""
 
 
@@ -441,7 +440,7 @@ def test_slow_kept_rows_are_weighed_against_tables(costed: Cli, monkeypatch: Mon
 
     assert asked() == "state"
     assert not ledger.runs("kept", text), "too few rows"
-    monkeypatch.setattr(answer_costs, "_SMALL_STATE", 0)
+    monkeypatch.setattr(cost_model, "_SMALL_STATE", 0)
     runs(*[("state", 1.0)] * 3)
     assert asked() == "state"
     assert [run.by for run in ledger.runs("kept", text)] == ["state"] * 4
@@ -471,8 +470,8 @@ def test_what_a_plan_does_with_rows_counts(cli_of: CliOf) -> None:
         for name, spec in ctx.workload.queries.items():
             prepared = prepare(ctx, spec)
             engine, spark = (
-                answer_costs._by_rates(prepared, {"t": 4_000_000}, rates)
-                for rates in (answer_costs._ENGINE, answer_costs._SPARK)
+                cost_model.prior_ms(prepared, {"t": 4_000_000}, times)
+                for times in (cost_model.ENGINE, cost_model.SPARK)
             )
             assert (engine < spark) == (name in ("scan",)), name
 

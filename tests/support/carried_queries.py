@@ -180,7 +180,7 @@ def rows_kept(query: MaintainedQuery, asked: Query) -> object:
 
 def best_ranked(held: BestFixpointRows) -> list[tuple[dict[str, int | None], int, int]]:
     """All rows that are in by their columns, with rank and low."""
-    run = held.inside.whole()
+    run = held.arrangement.whole()
     if run is None:
         return []
     whole = held.rows()

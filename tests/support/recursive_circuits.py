@@ -20,7 +20,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.fixpoint import FixpointOperator, LineageOperator, UnionAllFixpoint
 from impctl.engine.fixpoint.frontier import NO_BODY
-from impctl.engine.fixpoint.rows import RankedRows
+from impctl.engine.fixpoint.rows import NAMES, RankedRows
 from impctl.engine.fixpoint.small_frontier import THIN
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import (
@@ -312,6 +312,15 @@ FRAGMENTS = (1, 2, 3)
 Values = Mapping[str, Sequence[int | None]]
 
 
+def ranked_rows(stored: RankedRows) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """Rank, `all` and `low` of every stored row."""
+    run = stored.arrangement.whole()
+    if run is None:
+        return {}
+    rows = zip(*(key.to_arrow().to_pylist() for key in stored.keys_of(run)), strict=True)
+    return dict(zip(rows, zip(*(run.values[n].tolist() for n in NAMES), strict=True), strict=True))
+
+
 class Recursive(Struct, dict=True):
     """A program's circuit: `tables` are those of its sources, in their order."""
 
@@ -371,12 +380,8 @@ class Recursive(Struct, dict=True):
 
     def ranked(self) -> dict[Row, tuple[int, int, int]]:
         """Rank, `all` and `low` of every row that is kept."""
-        held: RankedRows = self.fixpoint.rows
-        whole = held.whole()
-        columns = [key.to_arrow().to_pylist() for key in whole.keys]
-        rows = [tuple(map(self.kind.node, values)) for values in zip(*columns, strict=True)]
-        values = zip(whole.rank.tolist(), whole.all.tolist(), whole.low.tolist(), strict=True)
-        return dict(zip(rows, values, strict=True))
+        ranked = ranked_rows(self.fixpoint.rows)
+        return {tuple(map(self.kind.node, row)): values for row, values in ranked.items()}
 
     def by_keys(self) -> list[Counter[Row]]:
         """The rows with their ranks in each index of the step that holds them so, with weights."""

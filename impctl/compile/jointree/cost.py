@@ -13,6 +13,7 @@ from impctl.compile.joins import chain_of
 from impctl.compile.jointree.decompose import all_of
 from impctl.compile.jointree.graph import ShapeNode, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
+from impctl.costs import INDEX_JOIN, JOIN_TREE
 from impctl.data.schema import SqlType
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, TreeMode
 from impctl.errors import ImpctlError
@@ -427,50 +428,16 @@ def _tuple_bytes(shape: TreeShape, index: int) -> int:
 
 # Times of a step: processor time of the engine for `STEP_ROWS` changed rows of one table, averaged
 # over tables weighted by their changes. Reading changes and committing cost the same both ways and
-# are left out. A tuple that several rows touch counts once. The constants are measured
-# (docs/decisions/0087); on other machines they scale together, so their ratios hold.
+# are left out. A tuple that several rows touch counts once.
 
 STEP_ROWS = 1_000  # Rows that a step is assumed to change
-
-
-class IndexTimes(Struct, frozen=True):
-    """Microseconds of an index join: per step; per join that an access's rows pass; per joined row
-    kept for the next join; per row of the last join; per joined row of a table with several
-    accesses, where those that cancel are removed; per group that changes."""
-
-    step: float
-    join: float
-    kept: float
-    last: float
-    again: float
-    group: float
-
-
-class TreeTimes(Struct, frozen=True):
-    """Microseconds of a tree: per step, per node, per distinct tuple touched on the way up, and per
-    row woken on the way down."""
-
-    step: float
-    node: float
-    touched: float
-    woken: float
-
-
-INDEX = {
-    TreeMode.RING: IndexTimes(step=2800.0, join=0.0, kept=0.25, last=0.23, again=0.06, group=3.2),
-    TreeMode.BITS: IndexTimes(step=1100.0, join=200.0, kept=0.28, last=0.05, again=0.27, group=0.0),
-}
-TREE = {
-    TreeMode.RING: TreeTimes(step=4400.0, node=0.0, touched=1.8, woken=0.1),
-    TreeMode.BITS: TreeTimes(step=2300.0, node=390.0, touched=0.75, woken=0.08),
-}
 
 
 def index_ms(
     accesses: Sequence[JoinedAccess], tree: TreeCost, weights: Mapping[TableName, float]
 ) -> float:
     """Milliseconds of a step of the index join; `tree` says which groups change, if any count."""
-    times = INDEX[tree.mode]
+    times = INDEX_JOIN[tree.mode]
     groups = {
         table: _touched_rows(tree, touching).get(len(tree.tuples) - 1, 0.0)
         for table, touching in _by_table(tree.accesses).items()
@@ -488,7 +455,7 @@ def index_ms(
 
 
 def tree_ms(cost: TreeCost, weights: Mapping[TableName, float]) -> float:
-    times = TREE[cost.mode]
+    times = JOIN_TREE[cost.mode]
 
     def micros(group: Sequence[TouchingAccess]) -> float:
         fixed = times.step + times.node * len(cost.tuples)

@@ -10,24 +10,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from impctl.data.keys import distinct_values
+from impctl.data.keys import distinct_values, key_codes
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.batch import (
     Batch,
     consolidated,
     disagreement,
-    empty_batch,
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.frontier import Recursion, TagsAtEnd, apart_in_memory, slots_for
+from impctl.engine.fixpoint.frontier import (
+    DerivationTags,
+    Recursion,
+    TagsAtEnd,
+    apart_in_memory,
+)
 from impctl.engine.fixpoint.rows import (
     NUMBER,
     RowNumbers,
     RowsByNumber,
     TouchedNumbers,
     TouchedRows,
+    only_columns,
 )
 from impctl.engine.operator import LIMITS, Keeper, Limits
 from impctl.engine.tags import no_ranges
@@ -89,9 +94,9 @@ class LazyDerivations:
         ready = (waits_for == 0).nonzero()[0]
         while len(ready):
             ready = ready[self._chosen[positions[ready]] < 0]
-            came, first = np.unique(positions[ready], return_index=True)
-            self._chosen[came] = ready[first]
-            used, counts = np.unique(self._of_part.of(self._rows[came]), return_counts=True)
+            heads, first = np.unique(positions[ready], return_index=True)
+            self._chosen[heads] = ready[first]
+            used, counts = np.unique(self._of_part.of(self._rows[heads]), return_counts=True)
             waits_for[used] -= counts
             ready = used[waits_for[used] == 0]
 
@@ -234,7 +239,7 @@ class HeadsAndBodies(TagsAtEnd):
 
     def _numbered(self, touched: TouchedRows, batch: Batch) -> Batch:
         heads = [batch.columns[name] for name in self._columns]
-        columns = {_SLOT: Vector(LONG, slots_for(touched, heads, len(batch)))}
+        columns = {_SLOT: Vector(LONG, touched.slots_for(heads, len(batch)))}
         nothing: Ints = np.full(len(batch), NOTHING, dtype=np.int64)
         for name in self._bodies:
             columns[name] = batch.columns.get(name, Vector(LONG, nothing))
@@ -632,6 +637,9 @@ class AbsorbedFixpoint(Recursion):
     `limits`, EvaluationError where functions take more nodes than `absorbs` allows.
     """
 
+    limits: Limits
+    rows: RowNumbers
+
     def __init__(
         self,
         name: str,
@@ -645,11 +653,11 @@ class AbsorbedFixpoint(Recursion):
         absorbs: Absorbs = Absorbs(),  # noqa: B008 - it never changes
         limits: Limits = LIMITS,
     ) -> None:
-        super().__init__(name, number, step, (0, accesses))
-        self.limits = limits
+        super().__init__(name, number, step, (0, accesses), limits)
         self.absorbs = absorbs
         self.ingredients = tuple(ingredients)
         self.columns = tuple(columns)
+        self._names = tuple(name for name, _ in columns)
         self._bodies = tuple(bodies)
         self.form = (
             self.columns,
@@ -665,17 +673,13 @@ class AbsorbedFixpoint(Recursion):
             RowNumbers(f"{name}.leaves{index}", ingredient.columns)
             for index, ingredient in enumerate(ingredients)
         )
-        held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
-        self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
+        numbers = tuple((column, LONG) for column in (_HEAD, *self._bodies))
+        self._made = RowIndex(f"{name}.derivations", numbers, (_HEAD,), 0)
         self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
         self._given = {self._rows_given: 0, self._leaves_given: 0}
         self._by_number = RowsByNumber(columns, number)
         self._absorption: Absorption | None = None  # None until it is built from the stored state
         self._gone: set[int] = set()  # Leaves deleted while the circuit fills
-        self._report: list[Batch] = []
-
-    def end_by(self, limits: Limits) -> None:
-        self.limits = limits
 
     def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows inserted and deleted; None while the circuit fills."""
@@ -705,37 +709,36 @@ class AbsorbedFixpoint(Recursion):
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         assert base is None, "all that derives rows stands in the step"
-        held = self._held()
+        absorption = self.absorption
         gone, self._gone = self._gone, set()
-        self._report = []
+        self._report = DerivationTags(self._accesses)
         moves = _Moves()
-        came = self._came(moves, waiting)
+        inserted = self._record(moves, waiting)
         self._check(moves, gone)
         rounds = 0
-        while entered := held.step((), came)[0]:
+        while entered := absorption.step((), inserted)[0]:
             rounds += 1
             self._count += len(entered)
             self.limits.check(rounds, self._count)
             moves.entered |= entered
-            came = self._came(moves, self._stepped(self._by_number.rows([*entered], 1)))
-        _, left = held.step(gone)
+            inserted = self._record(moves, self._stepped(self._by_number.rows([*entered], 1)))
+        _, left = absorption.step(gone)
         if left:
             self._count -= len(left)
-            self._came(moves, self._stepped(self._by_number.rows([*left], -1)))
+            self._record(moves, self._stepped(self._by_number.rows([*left], -1)))
         if moves.noted:
             noted = consolidated(stacked_batches(moves.noted))
             self._made.add(noted, self._made.codes_of(noted))
         return self._net(moves.entered, left)
 
-    def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
+    def _record(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
         """The inserted derivations, recorded and reported with all others; new heads get
         numbers."""
         if batch is None or not len(batch):
             return []
-        if any(self._accesses):
-            self._report.append(Batch({}, batch.weights, batch.tags))
+        self._report.complete(batch)
         keys, known, owners = self.rows.found(
-            [batch.columns[name] for name, _ in self.columns], len(batch)
+            [batch.columns[name] for name in self._names], len(batch)
         )
         new = (known < 0).nonzero()[0]
         known[new] = 2 * self._fresh(self._rows_given, len(new))
@@ -770,9 +773,8 @@ class AbsorbedFixpoint(Recursion):
         """Check that each head of these derivations, some of which were deleted, has others
         left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
-        requested = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
-        codes = self._made.codes_of(requested)
-        before = self._made.find(codes, [requested.columns[_HEAD]]).rows
+        requested = [Vector(LONG, heads)]
+        before = self._made.find(key_codes(requested, len(heads)), requested).rows
         after = consolidated(stacked_or_empty((before, less), 0))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
@@ -787,19 +789,10 @@ class AbsorbedFixpoint(Recursion):
         deleted = self._by_number.rows([*(left - entered)], -1)
         if left:
             gone = self._by_number.rows([*left], -1)
-            columns = [gone.columns[name] for name, _ in self.columns]
+            columns = [gone.columns[name] for name in self._names]
             self.rows.put(columns, gone.columns[self._stamp].values, -1)
             self._by_number.put(columns, gone.columns[self._stamp].values, -1)
-        return self._without_numbers(stacked_or_empty((inserted, deleted), 0))
-
-    def _without_numbers(self, rows: Batch) -> Batch:
-        if not len(rows):
-            return empty_batch(0)
-        return Batch({name: rows.columns[name] for name, _ in self.columns}, rows.weights, ())
-
-    def report(self) -> Batch:
-        """What the last step changed in the derivations of the rows of T: their tags."""
-        return stacked_or_empty(self._report, sum(self._accesses))
+        return only_columns(stacked_or_empty((inserted, deleted), 0), self._names)
 
     # Numbers.
 
@@ -813,7 +806,8 @@ class AbsorbedFixpoint(Recursion):
 
     # State.
 
-    def _held(self) -> Absorption:
+    @property
+    def absorption(self) -> Absorption:
         if self._absorption is None:
             self._absorption = Absorption(self.absorbs.ship, self.absorbs.nodes)
             rows = self.rows.whole()
@@ -826,17 +820,13 @@ class AbsorbedFixpoint(Recursion):
     def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
         """CountBelowZeroError where the stored derivations derive other rows than are stored."""
         columns, numbers = (
-            [rows.columns[name] for name, _ in self.columns],
+            [rows.columns[name] for name in self._names],
             rows.columns[NUMBER].values,
         )
         self._by_number.put(columns, numbers, 1)
         absorption.take_up(self.numbers())
         if set(absorption.rows) != set(numbers.tolist()):
             raise disagreement(_OTHER_ROWS)
-
-    @property
-    def absorption(self) -> Absorption:
-        return self._held()
 
     def numbers(self) -> Ints:
         """All derivations whose bodies are in T: the head's number and those of what it uses,
@@ -848,8 +838,8 @@ class AbsorbedFixpoint(Recursion):
 
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (
-            held.index
-            for held, ingredient in zip(self.leaves, self.ingredients, strict=True)
+            numbers.index
+            for numbers, ingredient in zip(self.leaves, self.ingredients, strict=True)
             if ingredient.is_leaf
         )
         return (self.rows.index, self._made, *leaves, *self._step.arrangements())
@@ -861,9 +851,6 @@ class AbsorbedFixpoint(Recursion):
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._given = {name: counters[name] for name in self._given}
         super().take_up(counters)
-
-    def output(self) -> Batch:
-        return self._without_numbers(self.rows.whole())
 
 
 class _Moves:

@@ -11,36 +11,39 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from impctl.data.keys import (
-    Grouping,
     distinct_values,
-    group_normal,
     key_codes,
     starts_in,
     when_many,
 )
-from impctl.data.pages import search
-from impctl.data.schema import LONG, Kind, SqlType
+from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import (
     Batch,
     consolidated,
-    empty_batch,
     never_held,
     stacked_batches,
     stacked_or_empty,
 )
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.rows import (
+    ALL,
     HAS_COLUMN,
+    LOW,
     LOW_COLUMN,
+    MORE,
+    RANK,
     RANK_COLUMN,
+    WAS,
     BestFixpointRows,
     Grouped,
     IndexView,
     Numbers,
     Slots,
+    TouchedRows,
     Views,
     view_of,
+    with_room,
 )
 from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
 from impctl.engine.join import JoinOperator
@@ -220,7 +223,7 @@ class Links:
         self._changed = changed
         self._linked: list[Ints] = []
         self.count = 0
-        self.held: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
+        self.columns: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
 
     @cached_property
     def _runs(self) -> Sequence[IndexRun]:
@@ -265,7 +268,7 @@ class Links:
         return numbers(rows.columns[self._step.head])
 
     def of(self, slots: Ints) -> Ints:
-        """Positions of the links of these keys in `held`, each key once."""
+        """Positions of the links of these keys in `columns`, each key once."""
         values = self._rows.values
         unknown = slots[values[FIRST, slots] < 0]
         if len(unknown):
@@ -324,13 +327,11 @@ class Links:
         result[BODY] = slots[result[BODY]]
         start, self.count = self.count, self.count + result.shape[1]
         if not start:
-            self.held = result
+            self.columns = result
             return
-        if self.count > self.held.shape[1]:
-            grown = np.empty((PLACE + 1, 2 * self.count), dtype=np.int64)
-            grown[:, :start] = self.held[:, :start]
-            self.held = grown
-        self.held[:, start : self.count] = result
+        if self.count > self.columns.shape[1]:
+            self.columns = with_room(self.columns, 2 * self.count)
+        self.columns[:, start : self.count] = result
 
 
 def _column(step: ValuedStep) -> tuple[str, ...]:
@@ -356,12 +357,10 @@ def _sum_up(result: Ints) -> None:
 NONE = INT64_MAX  # The value of a key that has none
 MOST = 1 << 60  # Bound on values and offsets: sums of both are exact
 BEST, RANKED, COUNTED = range(3)
-WAS = 3  # Offset of the old value, rank and low
 KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
 """The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
 end of its rows in the table's largest run, -1 if unknown."""
 MOST_AT_HAND = 1 << 20  # Keys up to which all keys are kept between steps: some 120 MB
-_MOST_WAITING = 64  # Steps whose changes wait at most
 _MANY_ROWS = 1 << 16  # Rows of a run from which the positions of a key's rows are remembered
 _ROOM = 16
 _DENSE = 4  # Numbers per key up to which keys count as dense
@@ -376,7 +375,7 @@ class ValuedRows:
     """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
 
     def __init__(self, stored: BestFixpointRows, step: ValuedStep) -> None:
-        self.held, self.step = stored, step
+        self.stored, self.step = stored, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
         self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
@@ -387,7 +386,6 @@ class ValuedRows:
         self._least = 0
         self._derived, self.table_views = Views(), Views()
         self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
-        self._waiting = 0  # Steps whose changes may wait to be sorted in
 
     # Between steps.
 
@@ -401,12 +399,6 @@ class ValuedRows:
             self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
             self._direct = self._placed()
             self._places = None if self._direct is None else view_of(self._direct)
-        self._waiting += 1
-        if self._waiting > _MOST_WAITING:
-            # They may not be read for long, and each waiting batch takes memory.
-            for index in (self.held.derived, self.step.table, self.step.own):
-                index.runs()
-            self._waiting = 0
         return self.count <= MOST_AT_HAND
 
     def _placed(self) -> npt.NDArray[np.int32] | None:
@@ -423,7 +415,7 @@ class ValuedRows:
 
     def views(self) -> list[IndexView] | None:
         """The derived rows for lookups one by one; None where they are not to be looked up so."""
-        return self._derived.of_index(self.held.derived.runs(), [self.step.value], 0)
+        return self._derived.of_index(self.stored.derived.runs(), [self.step.value], 0)
 
     # Slots.
 
@@ -482,13 +474,13 @@ class ValuedRows:
             self.values = grown
         self.count = end
         self.values[KEY, start:end] = keys
-        if self.held.best.runs:
+        if self.stored.best.runs:
             self._look_up(keys, self.values[:, start:end])
         self._few = _merged(self._few, (keys, np.arange(start, end, dtype=np.int64)))
         return start
 
     def _look_up(self, keys: Ints, values: Ints) -> None:
-        stored = self.held
+        stored = self.stored
         located = stored.best.find(keys, [self._keys(keys)])
         if not located.parts:
             return
@@ -507,14 +499,14 @@ class ValuedRows:
         """Which of these keys, by position, have rows in a run; start and end of each."""
         stored = 0 if self._run is None else len(self._run)
         if len(run) < _MANY_ROWS or (self._run is not run and len(run) < stored):
-            return _spans(run, codes)
+            return run.slices_of_known(codes)
         if self._run is not run:
             self._run, self.values[_START] = run, -1
         start, end = self.values[_START : _END + 1]
         new = (start[slots] < 0).nonzero()[0]
         if len(new):
             start[slots[new]] = end[slots[new]] = 0
-            asking, first, last = _spans(run, codes[new])
+            asking, first, last = run.slices_of_known(codes[new])
             asking = slots[new[asking]]
             start[asking], end[asking] = first, last
         first, last = start[slots], end[slots]
@@ -529,11 +521,13 @@ class ValuedRows:
             return
         slots = distinct_values(slots)
         values[KNOWN, slots] = 1
-        stored = self.held
+        stored = self.stored
         codes, rows = self.rows(slots, values[WAS + BEST, slots])
-        located = stored.inside.find(codes, rows)
+        located = stored.arrangement.find(codes, rows)
         for index, name in ((RANKED, RANK_COLUMN), (COUNTED, LOW_COLUMN)):
-            values[index, slots] = values[WAS + index, slots] = stored.inside.gather(located, name)
+            values[index, slots] = values[WAS + index, slots] = stored.arrangement.gather(
+                located, name
+            )
 
     def are_other(self, slots: Ints) -> Ints:
         """The keys whose value, rank or low changed in this step."""
@@ -547,13 +541,13 @@ class ValuedRows:
         return key_codes(columns, len(slots)), columns
 
     def columns(self, keys: Ints, values: Ints) -> list[Vector]:
-        stored, step = self.held, self.step
+        stored, step = self.stored, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
         pairs = zip(stored.names, stored.kinds, strict=True)
         return [Vector(kind, both[name]) for name, kind in pairs]
 
     def _keys(self, keys: Ints) -> Vector:
-        stored = self.held
+        stored = self.stored
         return Vector(stored.kinds[stored.names.index(self.step.key)], keys)
 
     def key_columns(self, keys: Ints) -> list[Vector]:
@@ -577,14 +571,6 @@ def numbers(column: Vector) -> Ints:
 def _check_values(values: Ints) -> None:
     if len(values) and (values.max() >= MOST or values.min() <= -MOST):
         raise NotIntegerStepError
-
-
-def _spans(run: IndexRun, codes: Ints) -> tuple[Ints, Ints, Ints]:
-    first = search(run.pages, run.codes, codes)
-    asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
-    if not len(asking):
-        return asking, asking, asking
-    return asking, first[asking], search(run.pages, run.codes, codes[asking], "right")
 
 
 def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
@@ -611,10 +597,8 @@ def _fresh(room: int) -> Ints:
 # row that may be best are counted. Cost: the derivations that came or went; groups whose rows come
 # or go, with all rows derived in them.
 
-_NAMES = (RANK_COLUMN, LOW_COLUMN)
-_GROUP_CAPACITY = 16
-_IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
-_IS_HELD, _HAS, _HAD, _FIRST_BEST = range(4)
+_GROUP, _FIRST_VALUE = MORE, MORE + 1
+_IS_LOADED, _HAS, _HAD, _FIRST_BEST = range(4)
 
 
 class _Derived(Struct, frozen=True):
@@ -627,120 +611,111 @@ class _Derived(Struct, frozen=True):
         return _Derived(self.rows.keep(mask), self.slots[mask])
 
 
-class TouchedGroups:
-    """The groups that one step touches; each has a slot, and so has each row that may be in."""
+class _Groups(Slots):
+    """The groups of a step; `values` has whether its derived rows are loaded, whether it has best
+    rows, and had; and for each value that decides the order of the best one, new and old."""
 
     def __init__(self, stored: BestFixpointRows) -> None:
-        self._held = stored
-        self._groups, self._rows = Slots(), Slots()
-        self._values = np.zeros(
-            (_FIRST_VALUE + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
-        )
-        """By row: rank and low, new and old, weight of its derivations, slot of its group, and for
-        each value its order and whether it is set."""
-        self._bests = np.zeros(
-            (_FIRST_BEST + 2 * len(stored.grouped.values), _GROUP_CAPACITY), np.int64
-        )
-        """By group: whether its derived rows are loaded, whether it has best rows, and had; and for
-        each value the order of the best one, new and old."""
-        self._found: list[_Derived] = []
+        super().__init__(stored.best.key_types, _FIRST_BEST + 2 * len(stored.best_names))
+        self._stored = stored
+
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
+        del is_by_code
+        stored, values = self._stored, self.values[:, start : start + len(codes)]
+        located = stored.best.find(codes, keys)
+        if located.parts:
+            values[_HAS] = values[_HAD] = stored.best.gather(located, HAS_COLUMN)
+            for position, name in enumerate(stored.best_names):
+                index = _FIRST_BEST + 2 * position
+                values[index] = values[index + 1] = stored.best.gather(located, name)
+
+
+class TouchedGroups(TouchedRows):
+    """The rows that may be in and that one step touches; `values` also has the slot of a row's
+    group, and for each value that decides its order, and whether it is set."""
+
+    stored: BestFixpointRows
+
+    def __init__(self, stored: BestFixpointRows) -> None:
+        super().__init__(stored, more=1 + 2 * len(stored.best_names))
+        self._groups = _Groups(stored)
+        self._loaded: list[_Derived] = []
         self._changed: list[_Derived] = []
         self._beaten: list[_Derived] = []
         """Changes of rows that a better one beats: with the slots of groups."""
         self._has_null = False
 
+    @property
+    def _bests(self) -> Ints:
+        return self._groups.values
+
     # What is touched.
 
-    def count(self, batch: Batch, rank: AttributeId) -> Ints:
-        """Count derivations, with the highest body ranks in a column of that name; the slots of the
-        derived rows, as far as these may be in, now or before. CountBelowZeroError where more is
-        deleted than there was."""
-        stored = self._held
-        groups = self._groups_of([batch.columns[name] for name in stored.names])
-        counts = self._counts(batch, groups)
+    def counted(self, derivations: Batch, rank: AttributeId) -> Ints:
+        """The same; the slots of the derived rows as far as these may be in, now or before.
+        CountBelowZeroError where more is deleted than there was."""
+        names = self.stored.names
+        ranks = derivations.columns[rank].values
+        columns = {name: derivations.columns[name] for name in names}
+        rows = Batch(columns, derivations.weights, derivations.tags)
+        keys = [columns[name] for name in self.stored.grouped.keys]
+        groups = self._groups.slots_for(keys, len(rows))
+        counts = self._counts(rows, groups)
         if not counts.all():
-            names = {name: batch.columns[name] for name in stored.names}
-            every = _Derived(Batch(names, batch.weights, batch.tags), groups)
-            self._beaten.append(every.keep(~counts))
-            batch, groups = batch.keep(counts), groups[counts]
-            if not len(batch):
+            self._beaten.append(_Derived(rows, groups).keep(~counts))
+            rows, groups, ranks = rows.keep(counts), groups[counts], ranks[counts]
+            if not len(rows):
                 return groups
-        keys, grouping = group_normal([batch.columns[n] for n in stored.names], len(batch))
-        slots = self._slots_of(grouping, grouping.leaders(keys), groups[grouping.first])
-        index = grouping.index()
-        of_rows = slots[index]
-        ranks = self._values[_IS_RANK, of_rows]
-        is_low = (batch.columns[rank].values < ranks) & (ranks > 0)
-        low = np.where(is_low, batch.weights, 0)[grouping.order]
-        every = self._values[_ALL, slots] + grouping.sums(batch.weights)
-        lows = self._values[_IS_LOW, slots] + np.add.reduceat(low, grouping.starts)
-        # Of groups that are not loaded only changes are counted.
-        is_held = self._bests[_IS_HELD, self._values[_GROUP, slots]] > 0
-        if lows.min() < 0 or (every[is_held] < 0).any():
-            raise never_held("ways to derive rows")
-        self._values[_ALL, slots], self._values[_IS_LOW, slots] = every, lows
-        columns = {name: batch.columns[name] for name in stored.names}
-        self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
+        slots = self._slots_in(rows, groups)
+        is_low = (ranks < self.ranks[slots]) & (self.ranks[slots] > 0)
+        self.count_in(slots, rows.weights, is_low)
+        self._changed.append(_Derived(rows, slots))
         return slots
+
+    def check(self, slots: Ints) -> None:
+        """Of groups that are not loaded only changes are counted."""
+        is_loaded = self._bests[_IS_LOADED, self.values[_GROUP, slots]] > 0
+        super().check(slots[is_loaded])
 
     def _counts(self, batch: Batch, groups: Ints) -> Bools:
         """Which of these derivations may concern rows that are in or come in: no row of their group
         beats them."""
         bests = self._bests
         counts: Bools = bests[_HAS, groups] == 0
-        for position, (name, is_greatest) in enumerate(self._held.grouped.values):
+        for position, (name, is_greatest) in enumerate(self.stored.grouped.values):
             column = batch.columns[name]
             ranks = ranks_of(column, reverse=is_greatest)
             is_first = ranks <= bests[_FIRST_BEST + 2 * position, groups]
             if column.valid is not None:
                 # Where NULL is best there is nothing else.
                 is_null = bests[_FIRST_BEST + 2 * position, groups] == INT64_MAX
-                is_first = np.where(column.valid, is_first, is_null | self._held.grouped.keeps_null)
+                is_first = np.where(
+                    column.valid, is_first, is_null | self.stored.grouped.keeps_null
+                )
             counts |= is_first
         return counts
 
-    def _slots_of(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
-        slots = self._rows.find(grouping.codes, leaders)
-        new = (slots < 0).nonzero()[0]
-        if len(new):
-            rest = leaders if len(new) == len(slots) else [key.take(new) for key in leaders]
-            slots[new] = self._taken_up(grouping.codes[new], rest, groups[new])
+    def _slots_in(self, rows: Batch, groups: Ints) -> Ints:
+        """The slots of rows of these groups, one for each row."""
+        columns = [rows.columns[name] for name in self.stored.names]
+        slots = self.slots_for(columns, len(rows))
+        self.values[_GROUP, slots] = groups
         return slots
 
-    def _groups_of(self, rows: Sequence[Vector]) -> Ints:
-        stored = self._held
-        key_columns = [rows[stored.names.index(key)] for key in stored.grouped.keys]
-        keys, grouping = group_normal(key_columns, len(rows[0]))
-        leaders = grouping.leaders(keys)
-        slots = self._groups.find(grouping.codes, leaders)
-        new = (slots < 0).nonzero()[0]
-        if len(new):
-            codes, rest = grouping.codes[new], [key.take(new) for key in leaders]
-            slots[new] = self._groups.add(codes, rest)
-            self._bests = _with_room(self._bests, len(self._groups))
-            located = stored.best.find(codes, rest)
-            if located.parts:
-                result = stored.best.gather(located, HAS_COLUMN)
-                self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
-                for position, name in enumerate(stored.best_names):
-                    index = _FIRST_BEST + 2 * position
-                    result = stored.best.gather(located, name)
-                    self._bests[index, slots[new]] = self._bests[index + 1, slots[new]] = result
-        of_rows: Ints = slots[grouping.index()]
-        return of_rows
-
-    def _hold(self, groups: Ints) -> None:
-        groups = groups[self._bests[_IS_HELD, groups] == 0]
+    def _load(self, groups: Ints) -> None:
+        groups = groups[self._bests[_IS_LOADED, groups] == 0]
         if not len(groups):
             return
-        stored = self._held
-        self._bests[_IS_HELD, groups] = 1
-        codes, groups = self._groups.ordered(groups)
-        result = stored.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        stored = self.stored
+        self._bests[_IS_LOADED, groups] = 1
+        groups = self._groups.ordered(groups)
+        result = stored.derived.find(self._groups.codes[groups], self._groups.keys(groups))
         if len(result.rows):
-            self._found.append(self._counted(_Derived(result.rows, groups[result.owners])))
-        every = self._values[: _GROUP + 1, : len(self._rows)]
-        if (self._bests[_IS_HELD, every[_GROUP, every[_ALL] < 0]] > 0).any():
+            self._loaded.append(self._counted(_Derived(result.rows, groups[result.owners])))
+        values = self.values[:, : self.count]
+        if (self._bests[_IS_LOADED, values[_GROUP, values[ALL] < 0]] > 0).any():
             raise never_held("ways to derive rows")
 
     def _count_beaten(self, is_asked: Bools) -> bool:
@@ -760,19 +735,15 @@ class TouchedGroups:
 
     def _counted(self, part: _Derived) -> _Derived:
         """Rows of groups, by group, as rows by row: their counts without those that are in."""
-        rows = part.rows
-        keys, grouping = group_normal([rows.columns[n] for n in self._held.names], len(rows))
-        of_rows = part.slots[grouping.first]
-        slots = self._slots_of(grouping, grouping.leaders(keys), of_rows)
-        self._values[_ALL, slots] += grouping.sums(rows.weights)
-        return _Derived(rows, slots[grouping.index()])
+        slots = self._slots_in(part.rows, part.slots)
+        np.add.at(self.values[ALL], slots, part.rows.weights)
+        return _Derived(part.rows, slots)
 
-    def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
-        slots = self._rows.add(codes, keys)
-        start, end = int(slots[0]), len(self._rows)
-        self._values = _with_room(self._values, end)
-        self._values[_GROUP, start:end] = groups
-        stored = self._held
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
+        super()._look_up(start, codes, keys, is_by_code=is_by_code)
+        stored, values = self.stored, self.values[:, start : start + len(codes)]
         for position, (name, is_greatest) in enumerate(stored.grouped.values):
             column = keys[stored.names.index(name)]
             index = _FIRST_VALUE + 2 * position
@@ -780,36 +751,18 @@ class TouchedGroups:
             if column.valid is not None:
                 ranks = np.where(column.valid, ranks, INT64_MAX)
                 self._has_null = self._has_null or not bool(column.valid.all())
-            self._values[index, start:end] = ranks
-            self._values[index + 1, start:end] = column.validity()
-        located = stored.inside.find(codes, keys)
-        if located.parts:
-            for is_at, was_at, name in zip(
-                (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
-            ):
-                result = stored.inside.gather(located, name)
-                self._values[is_at, slots] = self._values[was_at, slots] = result
-        return slots
+            values[index], values[index + 1] = ranks, column.validity()
 
     # Insertions and deletions.
-
-    def groundless(self, slots: Ints) -> Ints:
-        """The rows that are in without a derivation of lower rank."""
-        values = self._values
-        result: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
-        return result
-
-    def every_row(self) -> Ints:
-        return np.arange(len(self._rows), dtype=np.int64)
 
     def unsettled(self, slots: Ints) -> tuple[Ints, Ints]:
         """Of the groups of these rows, which are all that were counted since: rows that are in and
         are not best or have no ground; and rows that are best and are not in or have no ground."""
-        self._hold(self._perhaps_unsettled(slots))
-        values, count = self._values, len(self._groups)
+        self._load(self._perhaps_unsettled(slots))
+        values, count = self.values, self._groups.count
         is_asked = np.zeros(count, dtype=np.bool_)
         is_asked[values[_GROUP, slots]] = True
-        is_asked &= self._bests[_IS_HELD, :count] > 0
+        is_asked &= self._bests[_IS_LOADED, :count] > 0
         before = self._bests[:, :count].copy()
         rows, is_best = self._evaluated(is_asked)
         after = self._bests[:, :count]
@@ -819,16 +772,16 @@ class TouchedGroups:
         has_lost &= is_asked
         if has_lost.any() and self._count_beaten(has_lost):
             rows, is_best = self._evaluated(is_asked)
-        values = self._values
-        is_in = values[_IS_RANK, rows] > 0
-        is_groundless = is_in & (values[_IS_LOW, rows] == 0)
+        values = self.values
+        is_in = values[RANK, rows] > 0
+        is_groundless = is_in & (values[LOW, rows] == 0)
         return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
 
     def _evaluated(self, is_asked: Bools) -> tuple[Ints, Bools]:
         """The rows of these groups, by slot, and which are best; the best values are recorded."""
-        values, count = self._values, len(self._groups)
-        rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
-        is_best = values[_ALL, rows] > 0
+        values, count = self.values, self._groups.count
+        rows = is_asked[values[_GROUP, : self.count]].nonzero()[0]
+        is_best = values[ALL, rows] > 0
         self._bests[_HAS, :count][is_asked] = 0
         derived = is_best.nonzero()[0]
         if len(derived):
@@ -837,23 +790,23 @@ class TouchedGroups:
 
     def _perhaps_unsettled(self, slots: Ints) -> Ints:
         """The groups of the rows that may come in or have lost their ground."""
-        values, bests = self._values, self._bests
+        values, bests = self.values, self._bests
         groups = values[_GROUP, slots]
         is_first = bests[_HAS, groups] == 0
-        for position, _ in enumerate(self._held.grouped.values):
+        for position, _ in enumerate(self.stored.grouped.values):
             index = _FIRST_VALUE + 2 * position
             is_first |= values[index, slots] <= bests[_FIRST_BEST + 2 * position, groups]
-            if self._held.grouped.keeps_null:
+            if self.stored.grouped.keeps_null:
                 is_first |= values[index + 1, slots] == 0
-        is_in = values[_IS_RANK, slots] > 0
-        comes = ~is_in & is_first & (values[_ALL, slots] > 0)
-        has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
-        result = comes | has_gone | (is_in & (values[_IS_LOW, slots] == 0))
+        is_in = values[RANK, slots] > 0
+        comes = ~is_in & is_first & (values[ALL, slots] > 0)
+        has_gone = ~is_in & (values[WAS + RANK, slots] > 0)
+        result = comes | has_gone | (is_in & (values[LOW, slots] == 0))
         return distinct_values(groups[result])
 
     def _best(self, rows: Ints) -> Bools:
         """Which of these rows, all that are derived in their groups, are best."""
-        values = self._values
+        values = self.values
         groups = values[_GROUP, rows]
         order = np.argsort(groups, kind="stable")
         starts = starts_in(groups[order]).nonzero()[0]
@@ -870,82 +823,45 @@ class TouchedGroups:
                 known = values[index + 1, rows][order]
                 some = np.repeat(np.maximum.reduceat(known, starts), sizes)
                 is_first &= known == some
-                if self._held.grouped.keeps_null:
+                if self.stored.grouped.keeps_null:
                     is_first |= known == 0
             is_best[order] |= is_first
         return is_best
 
-    def leave(self, slots: Ints) -> None:
-        self._values[_IS_RANK, slots] = 0
-        self._values[_IS_LOW, slots] = 0
-
-    def enter(self, slots: Ints, stage: int) -> None:
-        """Insert these rows: the derivations that stand now have lower ranks."""
-        self._values[_IS_RANK, slots] = stage
-        self._values[_IS_LOW, slots] = self._values[_ALL, slots]
-
-    def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
-        weights = np.full(len(slots), weight, dtype=np.int64)
-        rows = self._held.batch([key.take(slots) for key in self._rows.columns()], weights)
-        ranks = Vector(LONG, self._values[_IS_RANK, slots])
-        return Batch({**rows.columns, rank: ranks}, weights, ())
-
     # The end of a step.
 
     def _keep_bests(self) -> None:
-        stored, bests = self._held, self._bests
+        stored, bests = self.stored, self._bests
         is_changed = bests[_HAS] != bests[_HAD]
         for index in range(_FIRST_BEST, len(bests), 2):
             is_changed |= (bests[index] != bests[index + 1]) & (bests[_HAS] > 0)
         slots = is_changed.nonzero()[0]
         if len(slots):
-            codes, slots = self._groups.ordered(slots)
+            slots = self._groups.ordered(slots)
             names = zip(stored.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
             result = {name: bests[index, slots] for name, index in names}
-            keys = [key.take(slots) for key in self._groups.columns()]
+            codes, keys = self._groups.codes[slots], self._groups.keys(slots)
             stored.best.put(codes, keys, {HAS_COLUMN: bests[_HAS, slots], **result})
 
     def report(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
-        is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
-        moved = is_in - (self._values[_WAS_RANK] > 0)
-        parts = [_signed(one, moved) for one in self._found]
+        is_in = (self.values[RANK] > 0).astype(np.int64)
+        moved = is_in - (self.values[WAS + RANK] > 0)
+        parts = [_signed(one, moved) for one in self._loaded]
         parts += [_signed(one, is_in) for one in self._changed]
-        return stacked_or_empty(parts, self._held.accesses)
+        return stacked_or_empty(parts, self.stored.accesses)
 
-    def kept(self, *, has_moved: bool) -> Batch:
+    def kept(self, *, has_moved: bool = True) -> Batch:
         """End the step and store its changes; the rows inserted (+1) and deleted (-1). `has_moved`:
         derivations may have been deleted and inserted again."""
-        stored = self._held
-        parts = [one.rows for one in (*self._changed, *self._beaten)]
+        derived = self.stored.derived
+        parts = [part.rows for part in (*self._changed, *self._beaten)]
         if parts:
             changed = stacked_batches(parts)
             changed = consolidated(changed) if has_moved else changed
-            stored.derived.add(changed, stored.derived.codes_of(changed))
+            derived.add(changed, derived.codes_of(changed))
         self._keep_bests()
-        count, values = len(self._rows), self._values
-        is_changed = np.zeros(count, dtype=np.bool_)
-        for one, other in ((_IS_RANK, _WAS_RANK), (_IS_LOW, _WAS_LOW)):
-            is_changed |= values[one, :count] != values[other, :count]
-        slots = is_changed.nonzero()[0]
-        if not len(slots):
-            return empty_batch(0)
-        codes, slots = self._rows.ordered(slots)
-        keys = [key.take(slots) for key in self._rows.columns()]
-        result = {RANK_COLUMN: values[_IS_RANK, slots], LOW_COLUMN: values[_IS_LOW, slots]}
-        stored.inside.put(codes, keys, result)
-        signs = (result[RANK_COLUMN] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
-        moved = signs.nonzero()[0]
-        return stored.batch([key.take(moved) for key in keys], signs[moved])
-
-
-def _with_room(values: Ints, most: int) -> Ints:
-    have = values.shape[1]
-    if most <= have:
-        return values
-    grown = np.zeros((values.shape[0], 2 * most), dtype=np.int64)
-    grown[:, :have] = values
-    return grown
+        return super().kept()
 
 
 def _signed(derived: _Derived, signs: Ints) -> Batch:

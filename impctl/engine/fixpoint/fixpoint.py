@@ -28,7 +28,6 @@ from impctl.engine.fixpoint.frontier import (
     FixpointStep,
     Recursion,
     TagsOfChoices,
-    counted,
 )
 from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
 from impctl.engine.fixpoint.rows import (
@@ -39,6 +38,7 @@ from impctl.engine.fixpoint.rows import (
     RankedRows,
     TouchedNumbers,
     TouchedRows,
+    only_columns,
 )
 from impctl.engine.fixpoint.single_join import CachedViews, JoinedMoves
 from impctl.engine.fixpoint.small_frontier import THIN, plain_step
@@ -96,6 +96,9 @@ class FixpointOperator(Recursion):
     `limits`.
     """
 
+    limits: Limits
+    rows: RankedRows
+
     def __init__(
         self,
         name: str,
@@ -108,8 +111,7 @@ class FixpointOperator(Recursion):
         chooses: bool = False,
         numbering: NumberColumns | None = None,
     ) -> None:
-        super().__init__(name, rank, step, accesses)
-        self.limits = limits
+        super().__init__(name, rank, step, accesses, limits)
         self.thin = THIN  # Rows of a front up to which a plain step is followed row by row
         self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
@@ -119,7 +121,6 @@ class FixpointOperator(Recursion):
         self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._report = DerivationTags(accesses)
         # Following row by row reports no single derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
@@ -128,9 +129,6 @@ class FixpointOperator(Recursion):
         self._seen = CachedViews()
         self.recomputations = 0
         """Steps so far that deleted so much that all rows were deleted and ranks began again."""
-
-    def end_by(self, limits: Limits) -> None:
-        self.limits = limits
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
@@ -142,10 +140,10 @@ class FixpointOperator(Recursion):
         if base is not None and len(base):
             base = self._stamped(base)
             self._report.derived(base, of_base=True)
-            slots.append(counted(touched, base, self._stamp))
+            slots.append(touched.counted(base, self._stamp))
         if waiting is not None:
             self._report.derived(waiting, of_base=False)
-            slots.append(counted(touched, waiting, self._stamp))
+            slots.append(touched.counted(waiting, self._stamp))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
         if touched.count:
@@ -208,11 +206,6 @@ class FixpointOperator(Recursion):
         while len(derived):
             derived = moves.come(derived, admit)
 
-    def report(self) -> Batch:
-        """What the last step changed in the derivations whose bodies are all in T, or in the chosen
-        ones: their tags, the base's first; with a numbering heads and bodies."""
-        return self._report.batch()
-
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
@@ -231,9 +224,6 @@ class FixpointOperator(Recursion):
         if self._numbered is not None:
             self._numbered.last = counters[self._numbered.counter]
         super().take_up(counters)
-
-    def output(self) -> Batch:
-        return self.rows.rows()
 
 
 # BestFixpoint: a fixpoint that keeps the rows with the least (or greatest) value per group.
@@ -254,6 +244,9 @@ class BestFixpoint(Recursion):
     """Rows of `columns`, the best by `grouped`; its inputs are the base, and those of `step` after
     the first. Otherwise as `Fixpoint`."""
 
+    limits: Limits
+    rows: BestFixpointRows
+
     def __init__(
         self,
         name: str,
@@ -264,21 +257,16 @@ class BestFixpoint(Recursion):
         accesses: tuple[int, int] = (0, 0),
         limits: Limits = LIMITS,
     ) -> None:
-        super().__init__(name, rank, step, accesses)
-        self.limits = limits
+        super().__init__(name, rank, step, accesses, limits)
         self.form = (tuple(columns), grouped, rank, accesses, step.wires)
         self.rows = BestFixpointRows(name, columns, grouped, sum(accesses))
         self._stage = 0
         self._stage_counter = f"{name}.stage"
-        self._report = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
         self.few = FEW  # Keys up to which such a step is followed key by key
         self._at_hand: ValuedRows | None = None  # The lookups of the last such step, for reuse
-
-    def end_by(self, limits: Limits) -> None:
-        self.limits = limits
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
@@ -292,16 +280,15 @@ class BestFixpoint(Recursion):
             if moved is not None:
                 return moved
         derivations = self._derivations(base, tables, waiting)
-        self._report = empty_batch(sum(self._accesses))
+        self._report = DerivationTags(self._accesses)
         if not derivations:
             return empty_batch(0)
         touched = TouchedGroups(self.rows)
         stage = self._stage
-        slots = touched.count(stacked_batches(derivations), self._stamp)
+        slots = touched.counted(stacked_batches(derivations), self._stamp)
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
-        if any(self._accesses):
-            self._report = touched.report()
+        self._report.complete(touched.report())
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
@@ -317,14 +304,15 @@ class BestFixpoint(Recursion):
             return None
         self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
-        self._report = changes.report
+        self._report = DerivationTags(self._accesses)
+        self._report.complete(changes.report)
         self._at_hand = rows if changes.end() else None
         return moved
 
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
         """Delete rows without ground, and what depends on them; whether there were any."""
         has_gone = False
-        while len(groundless := touched.groundless(slots)):
+        while len(groundless := distinct_values(touched.groundless(slots))):
             has_gone = True
             rows = touched.batch(groundless, -1, self._stamp)
             touched.leave(groundless)
@@ -334,7 +322,7 @@ class BestFixpoint(Recursion):
 
     def _settle(self, touched: TouchedGroups) -> None:
         rounds = 0
-        slots = touched.every_row()
+        slots = np.arange(touched.count, dtype=np.int64)
         while len(slots):
             out, come = touched.unsettled(slots)
             if not len(out) and not len(come):
@@ -353,12 +341,7 @@ class BestFixpoint(Recursion):
         result = self._stepped(rows)
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        return touched.count(self._of_step(result), self._stamp)
-
-    def report(self) -> Batch:
-        """What the last step changed in the derivations of the rows of T: their tags, the base's
-        first."""
-        return self._report
+        return touched.counted(self._of_step(result), self._stamp)
 
     # State.
 
@@ -372,9 +355,6 @@ class BestFixpoint(Recursion):
         self._stage = counters[self._stage_counter]
         self._at_hand = None
         super().take_up(counters)
-
-    def output(self) -> Batch:
-        return self.rows.rows()
 
 
 # Levels: the rows of a base, those that a step makes of these, and so on, with their copies.
@@ -398,6 +378,9 @@ class UnionAllFixpoint(Recursion):
     beyond `limits`; no step may follow one that raised.
     """
 
+    limits: LevelLimits
+    rows: LevelledRows
+
     def __init__(
         self,
         name: str,
@@ -407,23 +390,21 @@ class UnionAllFixpoint(Recursion):
         accesses: tuple[int, int] = (0, 0),
         limits: LevelLimits = LEVEL_LIMITS,
     ) -> None:
-        super().__init__(name, level, step, accesses)
-        self.limits = limits
+        super().__init__(name, level, step, accesses, limits)
         self.form = (tuple(columns), level, accesses, step.wires, limits)
         self.rows = LevelledRows(name, columns, level)
-        self._report: list[Batch] = []
 
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
         derivations = self._derivations(base, tables, waiting)
-        self._report = []
+        self._report = DerivationTags(self._accesses)
         self.rows.begin()
         rising: dict[int, list[Batch]] = {}
         for batch in derivations:
             self._sort_in(batch, rising)
         output = []
-        came = 0
+        inserted = 0
         while rising:
             level = min(rising)
             rows = self.rows.count(level, stacked_batches(rising.pop(level)))
@@ -431,44 +412,29 @@ class UnionAllFixpoint(Recursion):
                 continue
             change = int(rows.weights.sum())
             # Higher levels are not known yet; insertions up to this level are final.
-            came += max(change, 0)
+            inserted += max(change, 0)
             self._count += change
-            self.limits.check(level + 1, came)
+            self.limits.check(level + 1, inserted)
             output.append(rows)
             result = self._stepped(rows)
             if result is not None and len(result):
                 self._sort_in(self._of_step(result), rising)
         self.limits.check(0, self._count)
         self.rows.keep()
-        return self._without_levels(output)
+        return only_columns(stacked_or_empty(output, 0), self.rows.names)
 
     def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
         """Move rows to their level: one above that of the rows they are made of."""
-        if any(self._accesses):
-            self._report.append(Batch({}, derivations.weights, derivations.tags))
+        self._report.complete(derivations)
         heads = Batch(derivations.columns, derivations.weights, ())
         levels: Ints = heads.columns[self._stamp].values
         for level in np.unique(levels).tolist():
             rising.setdefault(level + 1, []).append(heads.keep(levels == level))
 
-    def _without_levels(self, parts: Sequence[Batch]) -> Batch:
-        if not parts:
-            return empty_batch(0)
-        rows = stacked_batches(parts)
-        return Batch({n: rows.columns[n] for n, _ in self.rows.columns}, rows.weights, ())
-
-    def report(self) -> Batch:
-        """What the last step changed in the derivations of all rows: tags, the base's first."""
-        return stacked_or_empty(self._report, sum(self._accesses))
-
     # State.
 
     def arrangements(self) -> Sequence[Keeper]:
         return (self.rows.arrangement, *self._step.arrangements())
-
-    def output(self) -> Batch:
-        rows = self.rows.whole()
-        return self._without_levels([rows] if len(rows) else [])
 
 
 # Backward: the rows of a fixpoint from which given rows are derived. Identity: with A the numbers

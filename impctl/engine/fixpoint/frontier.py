@@ -13,10 +13,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from impctl.data.keys import (
-    ascending,
     distinct_values,
-    group_normal,
-    have_injective_codes,
     key_codes,
     normalise,
     starts_in,
@@ -32,8 +29,8 @@ from impctl.engine.batch import (
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
-from impctl.engine.operator import Operator
+from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows, with_room
+from impctl.engine.operator import LevelLimits, Limits, Operator
 from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_ranges
 from impctl.engine.trace import RowIndex
 
@@ -62,19 +59,17 @@ class DeletedDerivations:
 
     def __init__(self) -> None:
         self.count = 0
-        self._held: Ints = np.zeros((4, 0), dtype=np.int64)
-        self.heads, self.weights, self.source, self.place = self._held
+        self._columns: Ints = np.zeros((4, 0), dtype=np.int64)
+        self.heads, self.weights, self.source, self.place = self._columns
 
     def add(self, result: Derived, order: Ints | None) -> None:
         """Append derivations in this order; None for those in place."""
         start, self.count = self.count, self.count + len(result.heads)
-        if self.count > self._held.shape[1]:
-            grown = np.empty((4, 2 * self.count), dtype=np.int64)
-            grown[:, :start] = self._held[:, :start]
-            self._held = grown
-            self.heads, self.weights, self.source, self.place = grown
+        if self.count > self._columns.shape[1]:
+            self._columns = with_room(self._columns, 2 * self.count)
+            self.heads, self.weights, self.source, self.place = self._columns
         added = (result.heads, result.weights, result.source, result.place)
-        for target, column in zip(self._held, added, strict=True):
+        for target, column in zip(self._columns, added, strict=True):
             target[start : self.count] = column if order is None else column[order]
 
 
@@ -98,22 +93,20 @@ class DerivationTags:
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         """Derivations with their heads and the ranks of their bodies, by the base or the step."""
-        if of_base:
-            self._tell(batch.weights, batch.tags, 1)
-        else:
-            self.of_step(batch.weights, batch.tags)
+        self._add(batch.weights, batch.tags, of_base=of_base)
 
     def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        self._tell(weights, tags, 0)
+        self._add(weights, tags, of_base=False)
 
-    def _tell(self, weights: Ints, tags: Sequence[Tags], other: int) -> None:
+    def _add(self, weights: Ints, tags: Sequence[Tags], *, of_base: bool) -> None:
         if any(self.accesses) and len(weights):
-            self.keep(Batch({}, weights, self.padded(len(weights), tags, other)))
+            every = tags_of_all(self.accesses, len(weights), tags, of_base=of_base)
+            self.keep(Batch({}, weights, every))
 
-    def padded(self, rows: int, tags: Sequence[Tags], other: int) -> tuple[Tags, ...]:
-        """A tag per access of so many rows; those of the `other` part, 0 the base, are empty."""
-        none = [no_ranges(rows) for _ in range(self.accesses[other])]
-        return (*none, *tags) if other == 0 else (*tags, *none)
+    def complete(self, batch: Batch) -> None:
+        """Derivations with the tags of all accesses."""
+        if any(self.accesses):
+            self.keep(Batch({}, batch.weights, batch.tags))
 
     def keep(self, batch: Batch) -> None:
         """Keep derivations to report, or to check at the end."""
@@ -130,15 +123,26 @@ class DerivationTags:
         return stacked_or_empty(self._batches, sum(self.accesses))
 
 
+def tags_of_all(
+    accesses: tuple[int, int], rows: int, tags: Sequence[Tags], *, of_base: bool
+) -> tuple[Tags, ...]:
+    """A tag per access, the base's first, of so many rows of the base or of the step; those of the
+    other part are empty."""
+    none = tuple(no_ranges(rows) for _ in range(accesses[1 if of_base else 0]))
+    return (*tags, *none) if of_base else (*none, *tags)
+
+
+def with_all_tags(batch: Batch, accesses: tuple[int, int], *, of_base: bool) -> Batch:
+    tags = tags_of_all(accesses, len(batch), batch.tags, of_base=of_base)
+    return Batch(batch.columns, batch.weights, tags)
+
+
 class TagsAtEnd(DerivationTags):
     """Derivations with all their columns: the report is made of all of them at `end`."""
 
     def derived(self, batch: Batch, *, of_base: bool) -> None:
         if len(batch):
-            part = 1 if of_base else 0
-            self.keep(
-                Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, part))
-            )
+            self.keep(with_all_tags(batch, self.accesses, of_base=of_base))
 
 
 class FixpointStep(Protocol):
@@ -205,41 +209,7 @@ class CircuitMoves:
         if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
         self._report.derived(result, of_base=False)
-        return counted(self._touched, result, self._rank)
-
-
-def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
-    """Count derivations; the slots of the derived rows, one for each derivation."""
-    columns = [derivations.columns[name] for name, _ in touched.held.columns]
-    slots = slots_for(touched, columns, len(derivations))
-    # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
-    is_low = derivations.columns[rank].values < touched.ranks[slots]
-    touched.count_in(slots, derivations.weights, is_low)
-    return slots
-
-
-def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
-    """The slots of rows in any order, possibly with repetitions; shape (length,)."""
-    is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
-    if is_one and columns[0].values.dtype == np.int64:
-        return _slots_for_numbers(touched, columns[0])
-    keys, grouping = group_normal(columns, length)
-    slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
-    return slots[grouping.index()]
-
-
-def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
-    order = ascending(column.values)
-    codes: Ints = column.values[order]
-    is_start = starts_in(codes)
-    if bool(is_start.all()):
-        result = touched.slots_of(codes, [column.take(order)])
-    else:
-        rows = is_start.nonzero()[0]
-        result = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
-    slots = np.empty_like(result)
-    slots[order] = result
-    return slots
+        return self._touched.counted(result, self._rank)
 
 
 # The derivation by which each row of a fixpoint is kept, where one is enough. Law: of the
@@ -276,7 +246,7 @@ class ChosenDerivations:
         parts = (self._normal(batch) for batch in derivations if len(batch))
         noted = consolidated(stacked_or_empty(parts, self._accesses))
         slots, owners = self._heads(touched, noted)
-        keys = [column.take(slots) for column in touched.columns]
+        keys = touched.keys(slots)
         codes = key_codes([normalise(key) for key in keys], len(slots))
         result = self.index.find(codes, keys)
         self.index.add(noted, codes[owners])
@@ -303,7 +273,7 @@ class ChosenDerivations:
         other = (ranks[RANK] != ranks[WAS + RANK]).nonzero()[0]
         if not len(noted):
             return other, np.zeros(0, dtype=np.int64)
-        of_noted = slots_for(touched, [noted.columns[name] for name in self._columns], len(noted))
+        of_noted = touched.slots_for([noted.columns[name] for name in self._columns], len(noted))
         slots = distinct_values(np.concatenate([of_noted, other]))
         return slots, slots.searchsorted(of_noted)
 
@@ -414,6 +384,12 @@ def _bytes_of(sets: SetTags) -> pa.Array:
 NO_BODY = -1  # The stamp of a derivation that uses no row of T: below all others
 
 
+class DerivedRows(Protocol):
+    def rows(self) -> Batch:
+        """All rows of T, without their stamps. Cost: these rows."""
+        ...
+
+
 class Recursion(Operator):
     """Its inputs are the base, and those of `step` after the first. The output of the step has the
     columns of T, and in the column `stamp` the highest stamp of the rows used, or `NO_BODY`.
@@ -421,11 +397,19 @@ class Recursion(Operator):
 
     holds_back = True
     can_output = True
+    rows: DerivedRows
 
     def __init__(
-        self, name: str, stamp: AttributeId, step: Circuit, accesses: tuple[int, int]
+        self,
+        name: str,
+        stamp: AttributeId,
+        step: Circuit,
+        accesses: tuple[int, int],
+        limits: Limits | LevelLimits,
     ) -> None:
         assert not step.reads, "the rows of a step's sides are kept"
+        self.limits = limits
+        self._report = DerivationTags(accesses)
         self._stamp = stamp
         self._step = step
         self._accesses = accesses
@@ -451,9 +435,17 @@ class Recursion(Operator):
         """The change of T by these rows of the base and of the step's tables, and by waiting
         derivations of the step."""
 
-    @abstractmethod
     def report(self) -> Batch:
         """What the last step changed in those derivations that count: tags, the base's first."""
+        return self._report.batch()
+
+    def output(self) -> Batch:
+        return self.rows.rows()
+
+    def end_by(self, limits: Limits) -> None:
+        """Limits of UNION ALL stay: they are part of the query's meaning."""
+        if isinstance(self.limits, Limits):
+            self.limits = limits
 
     def fill(self, is_filling: bool) -> None:
         """While filling, hold derivations back: rows are inserted once all tables' rows are
@@ -484,19 +476,15 @@ class Recursion(Operator):
     ) -> list[Batch]:
         """All derivations that these rows change while T does not, each with the tags of all
         accesses."""
-        result = [] if base is None or not len(base) else [self._of_base(base)]
+        result = []
+        if base is not None and len(base):
+            result.append(with_all_tags(self._stamped(base), self._accesses, of_base=True))
         changed = self._step.step(None, *tables) if tables else None
         parts = (batch for batch in (waiting, changed) if batch is not None and len(batch))
         return [*result, *map(self._of_step, parts)]
 
-    def _of_base(self, base: Batch) -> Batch:
-        none = tuple(no_ranges(len(base)) for _ in range(self._accesses[1]))
-        stamped = self._stamped(base)
-        return Batch(stamped.columns, stamped.weights, (*stamped.tags, *none))
-
     def _of_step(self, batch: Batch) -> Batch:
-        none = tuple(no_ranges(len(batch)) for _ in range(self._accesses[0]))
-        return Batch(batch.columns, batch.weights, (*none, *batch.tags))
+        return with_all_tags(batch, self._accesses, of_base=False)
 
     # State.
 

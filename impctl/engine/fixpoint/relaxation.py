@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from heapq import heappop, heappush
@@ -28,16 +27,15 @@ from impctl.engine.fixpoint.best_values import (
     PLACE,
     RANKED,
     SOURCE,
-    WAS,
     WEIGHT,
     Links,
     NotIntegerStepError,
     ValuedRows,
     numbers,
 )
-from impctl.engine.fixpoint.frontier import NO_BODY
-from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, IndexView, view_of
-from impctl.engine.tags import Tags, no_ranges, stacked
+from impctl.engine.fixpoint.frontier import NO_BODY, tags_of_all
+from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, WAS, view_of
+from impctl.engine.tags import Tags, stacked
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Limits
@@ -120,7 +118,7 @@ class Settling:
             values = rows.values
             values[RANKED, front] = -values[RANKED, front]
             positions = links.of(front)
-            body, head, offset, net = links.held[BODY : NET + 1, positions]
+            body, head, offset, net = links.columns[BODY : NET + 1, positions]
             values = rows.values
             self._lost.append(Derivations(head, values[BEST, body] + offset, -net))
             front = self._take(self._lost[-1], -values[RANKED, body])
@@ -153,7 +151,7 @@ class Settling:
         """All derivations for deleted keys, except from such keys, and inserted ones that are
         better."""
         rows, values = self._rows, self._rows.values
-        derived = rows.held.derived
+        derived = rows.stored.derived
         is_out = np.zeros(rows.count, dtype=np.bool_)
         is_out[out] = True
         parts = []
@@ -180,16 +178,16 @@ class Settling:
         is_better = counted.values[first] < values[BEST, pending]
         pending = pending[is_better]
         values[BEST, pending] = counted.values[first][is_better]
-        came = [pending]
+        entered = [pending]
         self._enter(pending, admission, -len(out))
         values[RANKED, out[values[BEST, out] == NONE]] = 0
         while len(pending):
             pending, heads = self._relaxed(pending)
             if len(heads):
-                came.append(heads)
+                entered.append(heads)
                 self._enter(heads, admission, 0)
                 pending = distinct_values(np.append(pending, heads)) if len(pending) else heads
-        return np.concatenate(came)
+        return np.concatenate(entered)
 
     def _enter(self, slots: Ints, admission: Admission, more: int) -> None:
         rows = self._rows
@@ -204,12 +202,12 @@ class Settling:
         rest = pending[:0]
         if len(pending) > _AT_ONCE and links.count:
             values = rows.values[BEST, pending]
-            width = int(links.held[OFFSET, : links.count].mean())
+            width = int(links.columns[OFFSET, : links.count].mean())
             some = np.partition(values, len(values) // _PART)[len(values) // _PART]
             is_near = values <= max(int(values.min()) + width, int(some))
             pending, rest = pending[is_near], pending[~is_near]
         positions = links.of(pending)
-        body, head, offset, net = links.held[BODY : NET + 1, positions]
+        body, head, offset, net = links.columns[BODY : NET + 1, positions]
         best = rows.values[BEST]
         result = best[body] + offset
         if len(result) and result.max() >= MOST:
@@ -236,7 +234,7 @@ class Settling:
         changed = is_other.nonzero()[0]
         inside = changed[values[BEST, changed] != NONE]
         positions = links.of(inside)
-        body, head, offset, net = links.held[BODY : NET + 1, positions]
+        body, head, offset, net = links.columns[BODY : NET + 1, positions]
         is_low = is_other[head] & (values[BEST, body] + offset == values[BEST, head])
         is_low &= values[RANKED, body] < values[RANKED, head]
         np.add.at(values[COUNTED], head[is_low], net[is_low])
@@ -363,7 +361,7 @@ class OneByOne:
     def _improve(self, admission: Admission) -> None:
         best, rank, low = self._best, self._rank, self._low
         for slot in self._out:
-            for value, weight in self._held(slot):
+            for value, weight in self._derived_values(slot):
                 self._derive(slot, value, weight)
         heap: list[tuple[int, int]] = []
         hoped: dict[int, int] = {}
@@ -402,10 +400,10 @@ class OneByOne:
                     hoped[head] = derived
                     heappush(heap, (derived, head))
 
-    def _held(self, slot: int) -> Iterator[tuple[int, int]]:
+    def _derived_values(self, slot: int) -> Iterator[tuple[int, int]]:
         key, is_greatest = self._key[slot], self._rows.step.is_greatest
         for view in self._derived:
-            first, last = _span(view, key)
+            first, last = view.span(key)
             for position in range(first, last):
                 value = view.columns[0][position]
                 yield ~value if is_greatest else value, view.weights[position]
@@ -415,7 +413,7 @@ class OneByOne:
         links: list[_Link] = []
         has_gone = False
         for view in self._table:
-            first, last = _span(view, key)
+            first, last = view.span(key)
             for position in range(first, last):
                 head = self._rows.slot_of(view.columns[0][position])
                 more = offset.constant
@@ -429,14 +427,6 @@ class OneByOne:
         if self._rows.values.shape[1] != len(self._best):
             self._view()
         return _summed_by_key(links) if has_gone else links
-
-
-def _span(view: IndexView, key: int) -> tuple[int, int]:
-    codes = view.codes
-    first = bisect_left(codes, key)
-    if first == len(codes) or codes[first] != key:
-        return first, first
-    return first, bisect_right(codes, key, first)
 
 
 def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
@@ -460,7 +450,7 @@ class ValuedChanges:
 
     def __init__(self, rows: ValuedRows, rank: AttributeId, accesses: tuple[int, int]) -> None:
         self._rows, self._rank = rows, rank
-        self._held, self._step = rows.held, rows.step
+        self._stored, self._step = rows.stored, rows.step
         self._accesses = accesses
         self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
         """Derivations inserted or deleted, with their tags."""
@@ -498,8 +488,8 @@ class ValuedChanges:
         step = self._step
         values = rows.ordered(base.columns[step.value])
         heads = rows.slots_of(numbers(base.columns[step.key]))
-        none = tuple(no_ranges(len(base)) for _ in range(self._accesses[1]))
-        self._parts.append((Derivations(heads, values, base.weights), (*base.tags, *none)))
+        tags = tags_of_all(self._accesses, len(base), base.tags, of_base=True)
+        self._parts.append((Derivations(heads, values, base.weights), tags))
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
     def _of_table(self, table: Batch) -> Ints:
@@ -514,12 +504,12 @@ class ValuedChanges:
         values = rows.values[BEST, bodies] + offsets[owners]
         derivations = Derivations(slots, values, table.weights[owners])
         tags = tuple(tag.take(owners) for tag in table.tags)
-        self._parts.append((derivations, self._padded(len(owners), tags)))
+        self._parts.append((derivations, self._of_step(len(owners), tags)))
         ranks: Ints = rows.values[RANKED, bodies]
         return ranks
 
-    def _padded(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
-        return (*(no_ranges(rows) for _ in range(self._accesses[0])), *tags)
+    def _of_step(self, rows: int, tags: tuple[Tags, ...]) -> tuple[Tags, ...]:
+        return tags_of_all(self._accesses, rows, tags, of_base=False)
 
     # The end of the step.
 
@@ -552,7 +542,7 @@ class ValuedChanges:
     def _columns(self, slots: Ints, index: int) -> dict[AttributeId, Vector]:
         values = self._rows.values
         columns = self._rows.columns(values[KEY, slots], values[index, slots])
-        return dict(zip(self._held.names, columns, strict=True))
+        return dict(zip(self._stored.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
         rows, links = self._rows, self._links
@@ -563,9 +553,9 @@ class ValuedChanges:
             if not len(positions):
                 continue
             pairs += len(positions)
-            body, head, offset = links.held[BODY : OFFSET + 1, positions]
+            body, head, offset = links.columns[BODY : OFFSET + 1, positions]
             result = rows.values[index, body] + offset
-            weights = sign * links.held[WEIGHT, positions]
+            weights = sign * links.columns[WEIGHT, positions]
             for part, tags in self._tagged(positions):
                 every = Derivations(head, result, weights)
                 self._parts.append((every if part is None else every.keep(part), tags))
@@ -576,13 +566,13 @@ class ValuedChanges:
         links = self._links
         if not any(self._accesses):
             return [(None, ())]
-        source, place = links.held[SOURCE, positions], links.held[PLACE, positions]
+        source, place = links.columns[SOURCE, positions], links.columns[PLACE, positions]
         result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
         for number in range(links.sources):
             part = (source == number).nonzero()[0]
             if len(part):
                 tags = tuple(tag.take(place[part]) for tag in links.tags(number))
-                result.append((part, self._padded(len(part), tags)))
+                result.append((part, self._of_step(len(part), tags)))
         return result
 
     def _keep_derived(self) -> None:
@@ -595,8 +585,10 @@ class ValuedChanges:
         self._report = self._telling()
         keys = self._rows.values[KEY, result.heads]
         columns = self._rows.columns(keys, result.values)
-        rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
-        self._held.derived.add(rows, keys)
+        rows = Batch(
+            dict(zip(self._stored.names, columns, strict=True)), result.weights, self._tags
+        )
+        self._stored.derived.add(rows, keys)
 
     def _telling(self) -> Batch:
         if not any(self._accesses):
@@ -605,9 +597,9 @@ class ValuedChanges:
         values = rows.values
         is_in = result.values == values[BEST, result.heads]
         parts = [Batch({}, result.weights, self._tags).keep(is_in)] if is_in.any() else []
-        if len(moved) and self._held.best.runs:
+        if len(moved) and self._stored.best.runs:
             keys = values[KEY, moved]
-            of_moved = self._held.derived.find(keys, rows.key_columns(keys))
+            of_moved = self._stored.derived.find(keys, rows.key_columns(keys))
             if len(of_moved.owners):
                 column = of_moved.rows.columns[self._step.value]
                 order = ~column.values if self._step.is_greatest else column.values
@@ -628,7 +620,7 @@ class ValuedChanges:
     def _keep_best(self, moved: Ints) -> None:
         if not len(moved):
             return
-        values, stored = self._rows.values, self._held
+        values, stored = self._rows.values, self._stored
         moved = moved[ascending(values[KEY, moved])]
         keys, best = values[KEY, moved], values[BEST, moved]
         has = (best != NONE).astype(np.int64)
@@ -650,7 +642,9 @@ class ValuedChanges:
             name: np.where(is_in, values[index, slots], 0)[order]
             for name, index in ((RANK_COLUMN, RANKED), (LOW_COLUMN, COUNTED))
         }
-        self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
+        self._stored.arrangement.put(
+            codes[order], [column.take(order) for column in columns], result
+        )
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
         values, step = self._rows.values, self._step

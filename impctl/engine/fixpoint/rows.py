@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +15,9 @@ from impctl.data.keys import (
     group_normal,
     group_rows,
     have_injective_codes,
+    key_codes,
     same_keys,
+    starts_in,
 )
 from impctl.data.memory import reserve
 from impctl.data.pages import InPages, search
@@ -29,82 +31,6 @@ from impctl.errors import UnsupportedError
 if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
-
-# Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in
-# GROUP BY, have one slot; codes are those of `data.keys`. Cost: the keys, by binary search; a merge
-# of the codes where some are new.
-
-_NONE = np.zeros(0, dtype=np.int64)
-
-
-class Slots:
-    """The keys seen so far."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._parts: list[Sequence[Vector]] = []
-        self._codes, self._by_code = _NONE, _NONE  # Codes of all keys, ascending, and their slots
-        self._is_by_code = True  # Whether equal codes mean equal keys, for the keys seen
-
-    def __len__(self) -> int:
-        return self._count
-
-    def find(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The slots of keys, each given once; -1 for new ones."""
-        if not self._count:
-            return np.full(len(codes), -1, dtype=np.int64)
-        positions = self._codes.searchsorted(codes)
-        slots = self._by_code.take(positions, mode="clip")
-        slots[self._codes.take(positions, mode="clip") != codes] = -1
-        if self._is_by_code and have_injective_codes(keys, keys):
-            return slots
-        rows = (slots >= 0).nonzero()[0]
-        while len(rows):
-            same = same_keys(
-                [key.take(slots[rows]) for key in self.columns()], [key.take(rows) for key in keys]
-            )
-            # Another key with the code may come first; this practically never happens.
-            rows = _NONE if same is None else rows[~same]
-            positions[rows] += 1
-            slots[rows] = self._by_code.take(positions[rows], mode="clip")
-            is_past = (positions[rows] >= self._count) | (
-                self._codes.take(positions[rows], mode="clip") != codes[rows]
-            )
-            slots[rows[is_past]] = -1
-            rows = rows[~is_past]
-        return slots
-
-    def add(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """Slots for new keys, each given once; `codes` ascending."""
-        slots = np.arange(self._count, self._count + len(codes), dtype=np.int64)
-        if not len(codes):
-            return slots
-        self._is_by_code = self._is_by_code and have_injective_codes(keys, keys)
-        self._parts.append(keys)
-        if self._count:
-            # Two sorted parts: NumPy merges them.
-            codes = np.concatenate([self._codes, codes])
-            order = np.argsort(codes, kind="stable")
-            self._codes = codes[order]
-            self._by_code = np.concatenate([self._by_code, slots])[order]
-        else:
-            self._codes, self._by_code = codes, slots
-        self._count += len(slots)
-        return slots
-
-    def columns(self) -> Sequence[Vector]:
-        """The columns of all keys, by slot; there is at least one key."""
-        if len(self._parts) > 1:
-            self._parts = [[concat(list(parts)) for parts in zip(*self._parts, strict=True)]]
-        return self._parts[0]
-
-    def ordered(self, slots: Ints) -> tuple[Ints, Ints]:
-        """The codes of these slots, each given once, ascending, and the slots in that order."""
-        is_asked = np.zeros(self._count, dtype=np.bool_)
-        is_asked[slots] = True
-        result = is_asked[self._by_code]
-        return self._codes[result], self._by_code[result]
-
 
 # Stored state of integers, looked up one by one in place. Law: as arrangements and indexes have it;
 # looking up a code is a search per run, without allocating an array. Only for verified runs
@@ -132,8 +58,11 @@ class IndexView(Struct, frozen=True):
     weights: Numbers
 
     def span(self, code: int) -> tuple[int, int]:
-        first = bisect_left(self.codes, code)
-        return first, bisect_right(self.codes, code, first)
+        codes = self.codes
+        first = bisect_left(codes, code)
+        if first == len(codes) or codes[first] != code:
+            return first, first
+        return first, bisect_right(codes, code, first)
 
 
 class RowsView(Struct, frozen=True):
@@ -236,12 +165,32 @@ class AssignedNumbers(Struct, frozen=True):
     gone: Ints
 
 
-class RowNumbers:
+class _NumberedIndex:
+    """An index of rows of `columns` with their numbers, by `keys`."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        number: AttributeId,
+        keys: Sequence[AttributeId],
+    ) -> None:
+        self._names = (*(column for column, _ in columns), number)
+        self.index = RowIndex(name, (*columns, (number, LONG)), keys, 0)
+
+    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
+        """Insert different rows with these numbers, or delete them by a weight of -1."""
+        columns = [*columns, Vector(LONG, numbers)]
+        weights = np.full(len(numbers), weight, dtype=np.int64)
+        batch = Batch(dict(zip(self._names, columns, strict=True)), weights, ())
+        self.index.add(batch, self.index.codes_of(batch))
+
+
+class RowNumbers(_NumberedIndex):
     """Rows of `columns`, each with its number; `name` is that of the state."""
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
-        self._names = tuple(column for column, _ in columns)
-        self.index = RowIndex(name, (*columns, (NUMBER, LONG)), self._names, 0)
+        super().__init__(name, columns, NUMBER, [column for column, _ in columns])
 
     def counted(self, columns: Sequence[Vector], weights: Ints, fresh: Fresh) -> AssignedNumbers:
         """Count copies; each gets the number of its row, an unused one if the row is new.
@@ -256,19 +205,10 @@ class RowNumbers:
         new = (known < 0).nonzero()[0]
         known[new] = fresh(len(new))
         moved = changed.nonzero()[0]
-        stored = dict(zip(self._names, (leader.take(moved) for leader in leaders), strict=True))
-        numbers = Vector(LONG, known[moved])
-        self.index.add(
-            Batch({**stored, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved]
-        )
+        columns = [*(leader.take(moved) for leader in leaders), Vector(LONG, known[moved])]
+        batch = Batch(dict(zip(self._names, columns, strict=True)), changed[moved], ())
+        self.index.add(batch, grouping.codes[moved])
         return AssignedNumbers(known[grouping.index()], known[(before > 0) & (after == 0)])
-
-    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Insert different rows with these numbers, or delete them by a weight of -1."""
-        stored = dict(zip(self._names, columns, strict=True))
-        weights = np.full(len(numbers), weight, dtype=np.int64)
-        batch = Batch({**stored, NUMBER: Vector(LONG, numbers)}, weights, ())
-        self.index.add(batch, self.index.codes_of(batch))
 
     def found(self, columns: Sequence[Vector], length: int) -> tuple[list[Vector], Ints, Ints]:
         """The different rows, their numbers, -1 for none, and the index among them of each row."""
@@ -280,6 +220,10 @@ class RowNumbers:
     def whole(self) -> Batch:
         """All rows with their numbers, and as weights their numbers of copies."""
         return self.index.whole()
+
+    def rows(self) -> Batch:
+        """All rows without their numbers."""
+        return only_columns(self.whole(), self._names[:-1])
 
     def _known(self, codes: Ints, leaders: Sequence[Vector]) -> tuple[Ints, Ints]:
         """The numbers of different rows, -1 for absent ones, and their numbers of copies."""
@@ -301,33 +245,28 @@ class RowNumbers:
         return numbers, copies
 
 
-class RowsByNumber:
+class RowsByNumber(_NumberedIndex):
     """The same rows by their numbers; in memory only."""
 
     def __init__(self, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId) -> None:
-        self._number = number
-        self._columns = tuple(columns)
-        self._index = RowIndex("by number", (*columns, (number, LONG)), (number,), 0)
-
-    def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:
-        """Insert rows, or delete them by a weight of -1; shape (rows,) for `numbers`."""
-        stored = {name: one for (name, _), one in zip(self._columns, columns, strict=True)}
-        stored[self._number] = Vector(LONG, numbers)
-        batch = Batch(stored, np.full(len(numbers), weight, dtype=np.int64), ())
-        self._index.add(batch, self._index.codes_of(batch))
+        super().__init__("by number", columns, number, [number])
 
     def rows(self, numbers: Sequence[int], weight: int) -> Batch:
         """The rows of these numbers, which exist, each with this weight."""
         requested = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
         if not len(requested.values):
             return empty_batch(0)
-        result = self._index.find(self._codes(requested), [requested]).rows
-        assert len(result) == len(requested.values), "a number is used once, and freed at the end"
+        codes = key_codes([requested], len(requested))
+        result = self.index.find(codes, [requested]).rows
+        assert len(result) == len(codes), "a number is used once, and freed at the end"
         return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
-    def _codes(self, numbers: Vector) -> Ints:
-        batch = Batch({self._number: numbers}, np.ones(len(numbers.values), dtype=np.int64), ())
-        return self._index.codes_of(batch)
+
+def only_columns(rows: Batch, names: Sequence[AttributeId]) -> Batch:
+    """The rows with these columns alone, without tags."""
+    if not len(rows):
+        return empty_batch(0)
+    return Batch({name: rows.columns[name] for name in names}, rows.weights, ())
 
 
 # Rows of a fixpoint, with rank and weight of derivations. Law: a *derivation* is one way to derive
@@ -339,51 +278,38 @@ class RowsByNumber:
 # up once in a step, and those that changed, written once. Memory: 24 bytes beside the row and its
 # code.
 
-_RANK, _ALL, _LOW = "rank", "all", "low"
-NAMES = (_RANK, _ALL, _LOW)
-
-
-class Ranked(Struct, frozen=True):
-    """All rows: codes, columns, and the stored values of each; shapes (rows,)."""
-
-    codes: Ints
-    keys: tuple[Vector, ...]
-    rank: Ints
-    all: Ints
-    low: Ints
-
-    def __len__(self) -> int:
-        return len(self.codes)
+RANK_COLUMN, _ALL_COLUMN, LOW_COLUMN = NAMES = ("rank", "all", "low")
+RANK, ALL, LOW = range(3)  # Their indexes in the values of a step
 
 
 class RankedRows:
-    stored: tuple[str, ...] = NAMES  # The names of the stored values of each row
+    kept: Mapping[int, str] = dict(enumerate(NAMES))
+    """The stored values of a row, by their index in a step (`TouchedRows`)."""
+    alive = _ALL_COLUMN  # The one that is zero for a row that is not stored any more
 
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
         self.columns = tuple(columns)
+        self.names = tuple(column for column, _ in columns)
         self.kinds = tuple(kind for _, kind in columns)
         self.arrangement = Arrangement(
-            f"{name}.rows", self.kinds, _ALL, lambda: dict.fromkeys(self.stored, np.int64)
+            f"{name}.rows",
+            self.kinds,
+            self.alive,
+            lambda: dict.fromkeys(self.kept.values(), np.int64),
         )
 
-    def whole(self) -> Ranked:
+    def rows(self) -> Batch:
+        """All rows, once each. Cost: these rows."""
         run = self.arrangement.whole()
         if run is None:
-            none = np.zeros(0, dtype=np.int64)
-            return Ranked(none, (), none, none, none)
-        keys = tuple(map(from_stored, run.keys, self.kinds))
-        rank, every, low = (run.values[name] for name in NAMES)
-        return Ranked(run.codes, keys, rank, every, low)
-
-    def rows(self) -> Batch:
-        result = self.whole()
-        if not len(result):
             return empty_batch(0)
-        return self.batch(result.keys, np.ones(len(result), dtype=np.int64))
+        return self.batch(self.keys_of(run), np.ones(len(run), dtype=np.int64))
+
+    def keys_of(self, run: Run) -> list[Vector]:
+        return list(map(from_stored, run.keys, self.kinds))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        columns = {name: key for (name, _), key in zip(self.columns, keys, strict=True)}
-        return Batch(columns, weights, ())
+        return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
 
 
 # Rows of a fixpoint that keeps the best of each group, between steps. Law: rows with equal key
@@ -393,8 +319,7 @@ class RankedRows:
 # its best values. Memory: a row and its tags per derivation; 16 bytes beside the row and its code
 # per row that is in, and per group.
 
-RANK_COLUMN, LOW_COLUMN, HAS_COLUMN = "rank", "low", "has"
-"""Columns of rows that are in, and of groups."""
+HAS_COLUMN = "has"  # The column of groups that have rows
 
 
 class Grouped(Struct, frozen=True):
@@ -406,8 +331,11 @@ class Grouped(Struct, frozen=True):
     keeps_null: bool = False
 
 
-class BestFixpointRows:
+class BestFixpointRows(RankedRows):
     """The rows of `columns`, between two steps, with tags for so many accesses."""
+
+    kept = {RANK: RANK_COLUMN, LOW: LOW_COLUMN}
+    alive = RANK_COLUMN
 
     def __init__(
         self,
@@ -416,16 +344,8 @@ class BestFixpointRows:
         grouped: Grouped,
         accesses: int,
     ) -> None:
-        self.columns = tuple(columns)
-        self.names = tuple(column for column, _ in columns)
-        self.kinds = tuple(kind for _, kind in columns)
+        super().__init__(name, columns)
         self.grouped = grouped
-        self.inside = Arrangement(
-            f"{name}.rows",
-            self.kinds,
-            RANK_COLUMN,
-            lambda: dict.fromkeys((RANK_COLUMN, LOW_COLUMN), np.int64),
-        )
         self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
         kinds = dict(columns)
         self.best_names = tuple(f"best{position}" for position, _ in enumerate(grouped.values))
@@ -439,18 +359,7 @@ class BestFixpointRows:
 
     @property
     def keepers(self) -> tuple[Keeper, ...]:
-        return self.inside, self.derived, self.best
-
-    def rows(self) -> Batch:
-        """All rows that are in, once each. Cost: these rows."""
-        run = self.inside.whole()
-        if run is None:
-            return empty_batch(0)
-        keys = list(map(from_stored, run.keys, self.kinds))
-        return self.batch(keys, np.ones(len(run), dtype=np.int64))
-
-    def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
-        return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
+        return self.arrangement, self.derived, self.best
 
 
 # Rows of a bag fixpoint by contents and level, with weights. Law: the *level* of a row is the
@@ -474,6 +383,7 @@ class LevelledRows:
         self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], level: AttributeId
     ) -> None:
         self.columns = tuple(columns)
+        self.names = tuple(name for name, _ in columns)
         self.level = level
         kinds = [LONG if kind.is_fractional else kind for _, kind in self.columns]
         self.arrangement = Arrangement(f"{name}.rows", (*kinds, LONG), _WEIGHT)
@@ -527,53 +437,74 @@ class LevelledRows:
         columns = {}
         for (name, kind), stored in zip(self.columns, run.keys, strict=False):
             if kind.is_fractional:
-                held = from_stored(stored, LONG)
-                columns[name] = Vector(kind, held.values.view(np.float64), held.valid)
+                bits = from_stored(stored, LONG)
+                columns[name] = Vector(kind, bits.values.view(np.float64), bits.valid)
             else:
                 columns[name] = from_stored(stored, kind)
         columns[self.level] = from_stored(run.keys[-1], LONG)
         return Batch(columns, run.values[_WEIGHT], ())
 
+    def rows(self) -> Batch:
+        """All rows without their levels."""
+        return only_columns(self.whole(), self.names)
 
-# The rows that one step of a fixpoint touches, in slots. Law: a row has one slot, from 0 up,
-# throughout the step, with its rank and counts as they are and as they were; a new row has zeros.
-# Untouched rows are as stored. Cost: each row is looked up once; looking up slots sorts the rows
-# that came since, in parts that each row is merged into a logarithmic number of times.
 
-RANK, ALL, LOW = range(3)
-WAS = 3  # Offset of the old values
-FIRST, LAST = 6, 7
-"""Start and end of a row's join partners, once looked up; -1 before (`single_join`)."""
-CODE = 8
+# Slots for the keys of one step: numbers from 0 up, in order of arrival. Law: equal keys, as in
+# GROUP BY, have one slot; codes are those of `data.keys`. Cost: each key is looked up once in the
+# stored state; looking up slots sorts the keys that came since, in parts that each key is merged
+# into a logarithmic number of times.
+
 _ROOM = 16
 
 
-class TouchedRows:
-    """The rows of one step; `values` of shape (9, room) has the rows named above, by slot."""
+class Slots:
+    """The keys of these kinds seen so far; `values` of shape (n, room) has integers by slot."""
 
-    def __init__(self, stored: RankedRows) -> None:
-        self.held = stored
+    def __init__(self, kinds: Sequence[SqlType], values: int) -> None:
         self.count = 0
-        self.values: Ints = np.zeros((CODE + 1, _ROOM), dtype=np.int64)
-        self.values[FIRST] = -1
-        self.columns = tuple(GrownColumn(kind) for kind in stored.kinds)
+        self.values: Ints = np.zeros((values, _ROOM), dtype=np.int64)
+        self.codes: Ints = np.zeros(_ROOM, dtype=np.int64)
+        self.columns = tuple(GrownColumn(kind) for kind in kinds)
         self.parts: list[tuple[Ints, Ints]] = []
-        """Codes, ascending, and the slots of these rows; in parts, each far larger than the
+        """Codes, ascending, and the slots of these keys; in parts, each far larger than the
         next."""
-        self._is_by_code = True  # Whether equal codes mean equal rows, for the rows seen
+        self._is_by_code = True  # Whether equal codes mean equal keys, for the keys seen
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The slots of rows, each given once, by ascending codes; shape (n,)."""
+        """The slots of keys, each given once, by ascending codes; shape (n,)."""
         if not self.count:
-            return self._taken_up(codes, keys)
-        slots = self._found(codes, keys)
+            return self._add(codes, keys)
+        slots = self._known(codes, keys)
         rest = (slots < 0).nonzero()[0]
         if len(rest):
-            slots[rest] = self._taken_up(codes[rest], [key.take(rest) for key in keys])
+            slots[rest] = self._add(codes[rest], [key.take(rest) for key in keys])
         return slots
 
-    def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
-        """The slots of known rows; -1 for others."""
+    def slots_for(self, columns: Sequence[Vector], length: int) -> Ints:
+        """The slots of keys in any order, possibly with repetitions; shape (length,)."""
+        is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
+        if is_one and columns[0].values.dtype == np.int64:
+            return self._slots_for_numbers(columns[0])
+        keys, grouping = group_normal(columns, length)
+        slots = self.slots_of(grouping.codes, grouping.leaders(keys))
+        return slots[grouping.index()]
+
+    def _slots_for_numbers(self, column: Vector) -> Ints:
+        order = ascending(column.values)
+        codes: Ints = column.values[order]
+        is_start = starts_in(codes)
+        if bool(is_start.all()):
+            result = self.slots_of(codes, [column.take(order)])
+        else:
+            rows = is_start.nonzero()[0]
+            result = self.slots_of(codes[rows], [column.take(order[rows])])
+            result = result[np.cumsum(is_start) - 1]
+        slots = np.empty_like(result)
+        slots[order] = result
+        return slots
+
+    def _known(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """The slots of known keys; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
         is_by_code = self._is_by_code and have_injective_codes(keys, keys)
         for stored, owners in self.parts:
@@ -583,7 +514,7 @@ class TouchedRows:
             if is_by_code:
                 result[rows] = owners[positions]
                 continue
-            # Another row with the code may come first; this practically never happens.
+            # Another key with the code may come first; this practically never happens.
             while len(rows):
                 is_same = self._is_same(owners[positions], keys, rows)
                 result[rows[is_same]] = owners[positions[is_same]]
@@ -594,16 +525,15 @@ class TouchedRows:
         return result
 
     def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
-        mine = [column.take(slots) for column in self.columns]
-        same = same_keys(mine, [key.take(rows) for key in keys])
+        same = same_keys(self.keys(slots), [key.take(rows) for key in keys])
         return np.ones(len(rows), dtype=np.bool_) if same is None else same
 
-    def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+    def _add(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
         is_by_code = have_injective_codes(keys, keys)
         self._look_up(start, codes, keys, is_by_code=is_by_code)
-        self.values[CODE, start:end] = codes
+        self.codes[start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
             column.append(start, key)
         self._is_by_code = self._is_by_code and is_by_code
@@ -615,33 +545,15 @@ class TouchedRows:
     def _look_up(
         self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
     ) -> None:
-        arrangement, end = self.held.arrangement, start + len(codes)
-        if not is_by_code or not are_determined_by_code(arrangement.runs):
-            located = arrangement.find(codes, keys)
-            for index, name in enumerate(NAMES if located.parts else ()):
-                self.values[index, start:end] = arrangement.gather(located, name)
-        else:
-            # The oldest first: a newer run overwrites the values of a row.
-            for run in arrangement.runs:
-                positions = search(run.pages, run.codes, codes)
-                rows = (run.codes.take(positions, mode="clip") == codes).nonzero()[0]
-                if not len(rows):
-                    continue
-                positions, slots = positions[rows], rows + start
-                for index, name in enumerate(NAMES):
-                    column = run.checked_values(name, positions)
-                    self.values[index, slots] = 0 if column is None else column
-        self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
+        """Set the values of new keys, from slot `start` on; zero if not set."""
 
     def make_room(self, rows: int) -> None:
         room = self.values.shape[1]
         if rows > room:
             # Pages beyond these rows take nothing until somebody writes there.
-            reserve((CODE + 1) * rows * self.values.itemsize)
-            grown = np.zeros((CODE + 1, 2 * rows), dtype=np.int64)
-            grown[:, :room] = self.values
-            grown[FIRST, room:] = -1
-            self.values = grown
+            reserve((len(self.values) + 1) * rows * self.values.itemsize)
+            self.values = with_room(self.values, 2 * rows)
+            self.codes = with_room(self.codes, 2 * rows)
 
     def add_part(self, codes: Ints, slots: Ints) -> None:
         """Add these slots to the lookup; by ascending codes."""
@@ -653,16 +565,86 @@ class TouchedRows:
             codes, slots = codes[order], slots[order]
         self.parts.append((codes, slots))
 
+    def keys(self, slots: Ints) -> list[Vector]:
+        return [column.take(slots) for column in self.columns]
+
+    def ordered(self, slots: Ints) -> Ints:
+        """These slots by ascending codes, as arrangements want them."""
+        return slots if len(slots) < 2 else slots[ascending(self.codes[slots])]
+
+
+def with_room(array: Any, room: int) -> Any:
+    """The array with room for so many values along its last axis; new ones are zero."""
+    grown = np.zeros((*array.shape[:-1], room), dtype=array.dtype)
+    grown[..., : array.shape[-1]] = array
+    return grown
+
+
+# The rows that one step of a fixpoint touches, in slots. Law: a row has one slot throughout the
+# step, with its rank and counts as they are and as they were; a new row has zeros. Untouched rows
+# are as stored. Cost: as of slots; rows that changed are written once.
+
+WAS = 3  # Offset of the old values
+FIRST, LAST = 6, 7
+"""Start and end of a row's join partners, once looked up; -1 before (`single_join`)."""
+MORE = 8  # The first index of other values
+
+
+class TouchedRows(Slots):
+    """The rows of one step; `values` of shape (8 + `more`, room) has the rows named above."""
+
+    def __init__(self, stored: RankedRows, more: int = 0) -> None:
+        super().__init__(stored.kinds, MORE + more)
+        self.stored = stored
+        self.values[FIRST] = -1
+
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
+        arrangement, end = self.stored.arrangement, start + len(codes)
+        names = self.stored.kept
+        if not is_by_code or not are_determined_by_code(arrangement.runs):
+            located = arrangement.find(codes, keys)
+            for index, name in names.items() if located.parts else ():
+                self.values[index, start:end] = arrangement.gather(located, name)
+        else:
+            # The oldest first: a newer run overwrites the values of a row.
+            for run in arrangement.runs:
+                positions = search(run.pages, run.codes, codes)
+                rows = (run.codes.take(positions, mode="clip") == codes).nonzero()[0]
+                if not len(rows):
+                    continue
+                positions, slots = positions[rows], rows + start
+                for index, name in names.items():
+                    column = run.checked_values(name, positions)
+                    self.values[index, slots] = 0 if column is None else column
+        self.values[WAS : 2 * WAS, start:end] = self.values[:WAS, start:end]
+
+    def make_room(self, rows: int) -> None:
+        room = self.values.shape[1]
+        super().make_room(rows)
+        self.values[FIRST, room:] = -1
+
     def take_up_all(self) -> None:
-        result = self.held.whole()
-        if len(result):
-            self.slots_of(result.codes, result.keys)
+        run = self.stored.arrangement.whole()
+        if run is not None:
+            self.slots_of(run.codes, self.stored.keys_of(run))
 
     @property
     def ranks(self) -> Ints:
         """By slot; 0 for a row that is not in the fixpoint (now)."""
         ranks: Ints = self.values[RANK]
         return ranks
+
+    def counted(self, derivations: Batch, rank: AttributeId) -> Ints:
+        """Count derivations, with the highest body ranks in a column of that name; the slots of the
+        derived rows, one for each derivation."""
+        columns = [derivations.columns[name] for name in self.stored.names]
+        slots = self.slots_for(columns, len(derivations))
+        # The low of a row outside the fixpoint does not matter: it is set when the row is inserted.
+        is_low = derivations.columns[rank].values < self.ranks[slots]
+        self.count_in(slots, derivations.weights, is_low)
+        return slots
 
     def count_in(self, slots: Ints, every: Ints, is_low: Bools | None) -> None:
         """Add the weights of derivations, where `is_low` to the low too; slots may repeat.
@@ -675,7 +657,10 @@ class TouchedRows:
             np.add.at(low, slots[is_low], every[is_low])
             if low[slots].min() < 0:
                 raise never_held("ways to derive rows")
-        if self.values[ALL, slots].min() < 0:
+        self.check(slots)
+
+    def check(self, slots: Ints) -> None:
+        if len(slots) and self.values[ALL, slots].min() < 0:
             raise never_held("ways to derive rows")
 
     def groundless(self, slots: Ints) -> Ints:
@@ -707,7 +692,7 @@ class TouchedRows:
 
     def _ranked(self, slots: Ints, weight: int, rank: AttributeId, index: int) -> Batch:
         weights = np.full(len(slots), weight, dtype=np.int64)
-        rows = self.held.batch([column.take(slots) for column in self.columns], weights)
+        rows = self.stored.batch(self.keys(slots), weights)
         ranks = Vector(LONG, self.values[index, slots])
         return Batch({**rows.columns, rank: ranks}, weights, ())
 
@@ -729,14 +714,14 @@ class TouchedRows:
     def kept(self) -> Batch:
         """End the step and store its changes; the rows inserted (+1) and deleted (-1)."""
         values = self.values[:, : self.count]
-        slots = (values[:WAS] != values[WAS:FIRST]).any(axis=0).nonzero()[0]
+        is_other = np.zeros(self.count, dtype=np.bool_)
+        for index in self.stored.kept.keys() & range(WAS):
+            is_other |= values[index] != values[WAS + index]
+        slots = self.ordered(is_other.nonzero()[0])
         if not len(slots):
             return self.none
-        if len(slots) > 1:
-            # By code, as the arrangement wants them.
-            slots = slots[ascending(values[CODE, slots])]
-        keys = [column.take(slots) for column in self.columns]
-        self.held.arrangement.put(values[CODE, slots], keys, self.values_of(slots))
+        keys = self.keys(slots)
+        self.stored.arrangement.put(self.codes[slots], keys, self.values_of(slots))
         signs = (values[RANK, slots] > 0).astype(np.int64) - (values[WAS + RANK, slots] > 0)
         moved = signs.nonzero()[0]
         if not len(moved):
@@ -750,56 +735,53 @@ class TouchedRows:
     def moved_rows(self, keys: Sequence[Vector], slots: Ints, signs: Ints) -> Batch:
         """The rows in these slots, with values `keys`, inserted (+1) or deleted (-1)."""
         del slots
-        return self.held.batch(keys, signs)
+        return self.stored.batch(keys, signs)
 
     def values_of(self, slots: Ints) -> dict[str, Ints]:
         """The stored values of these rows, by name; shapes as `slots`."""
         # Column by column: all at once they would lie in one array, and keep each other in memory.
-        return {name: self.values[index, slots] for index, name in enumerate(NAMES)}
+        return {name: self.values[index, slots] for index, name in self.stored.kept.items()}
 
 
 class GrownColumn:
     def __init__(self, kind: SqlType) -> None:
         self.type = kind
-        self._texts: Vector | None = None
+        self._texts: list[Vector] = []
         self.numbers: Any = np.zeros(0, dtype=np.int64)
         """Values that are not text, with room for more."""
-        self._valid: Bools | None = None
+        self._is_null: Bools | None = None
 
     @property
     def has_null(self) -> bool:
-        return self._valid is not None
+        return self._is_null is not None
 
     def append(self, start: int, more: Vector) -> None:
         """Write values from position `start` on, the current end."""
         if more.is_textual:
-            self._texts = concat([more] if self._texts is None else [self._texts, more])
+            self._texts.append(more)
             return
-        if more.valid is not None and self._valid is None:
-            self._valid = np.ones(len(self.numbers), dtype=np.bool_)
+        if more.valid is not None and self._is_null is None:
+            self._is_null = np.zeros(len(self.numbers), dtype=np.bool_)
         kind, end = more.values.dtype, start + len(more)
         self.make_room(end, np.result_type(self.numbers.dtype, kind) if start else kind)
         self.numbers[start:end] = more.values
-        if self._valid is not None:
-            self._valid[start:end] = more.validity()
+        if self._is_null is not None:
+            self._is_null[start:end] = ~more.validity()
 
     def make_room(self, rows: int, kind: Any = None) -> None:
         kind = self.numbers.dtype if kind is None else kind
         room = len(self.numbers)
         if rows > room or kind != self.numbers.dtype:
             size = max(room, 2 * rows)
-            grown = np.zeros(size, dtype=kind)
-            grown[:room] = self.numbers
-            self.numbers = grown
-            if self._valid is not None:
-                valid = np.ones(size, dtype=np.bool_)
-                valid[:room] = self._valid
-                self._valid = valid
+            self.numbers = with_room(self.numbers.astype(kind, copy=False), size)
+            if self._is_null is not None:
+                self._is_null = with_room(self._is_null, size)
 
     def take(self, slots: Ints) -> Vector:
-        if self._texts is not None:
-            return self._texts.take(slots)
-        valid = None if self._valid is None else self._valid[slots]
+        if self._texts:
+            self._texts = [concat(self._texts)] if len(self._texts) > 1 else self._texts
+            return self._texts[0].take(slots)
+        valid = None if self._is_null is None else ~self._is_null[slots]
         return Vector(self.type, self.numbers[slots], valid)
 
 
@@ -817,7 +799,7 @@ MOST = (1 << RANGE_BITS) - 1  # The greatest number: numbers use the place of ra
 class NumberedFixpointRows(RankedRows):
     """`number` names the column with a row's number as input of the step."""
 
-    stored = (*NAMES, _NUMBER)
+    kept = {**RankedRows.kept, MORE: _NUMBER}
 
     def __init__(
         self, name: str, columns: Sequence[tuple[AttributeId, SqlType]], number: AttributeId
@@ -830,11 +812,8 @@ class NumberedFixpointRows(RankedRows):
         self._free: Ints = np.zeros(0, dtype=np.int64)
 
     def rows(self) -> Batch:
-        result = self.whole()
-        if not len(result):
-            return empty_batch(1)
-        rows = self.batch(result.keys, np.ones(len(result), dtype=np.int64))
-        return tagged(rows, self._numbers())
+        rows = super().rows()
+        return tagged(rows, self._numbers()) if len(rows) else empty_batch(1)
 
     def take(self, count: int, touched: Ints) -> Ints:
         """So many unused numbers; `touched` are those of the rows of the step. UnsupportedError
@@ -868,39 +847,29 @@ class NumberedFixpointRows(RankedRows):
 
 
 class TouchedNumbers(TouchedRows):
-    """The rows of one step with their numbers, by slot; 0 where a row has none."""
+    """The rows of one step with their numbers, 0 where a row has none."""
+
+    stored: NumberedFixpointRows
 
     def __init__(self, stored: NumberedFixpointRows) -> None:
-        super().__init__(stored)
-        self._held = stored
-        self.numbers: Ints = np.zeros(self.values.shape[1], dtype=np.int64)
+        super().__init__(stored, more=1)
 
-    def make_room(self, rows: int) -> None:
-        super().make_room(rows)
-        room = self.values.shape[1]
-        if room > len(self.numbers):
-            grown = np.zeros(room, dtype=np.int64)
-            grown[: len(self.numbers)] = self.numbers
-            self.numbers = grown
-
-    def _look_up(
-        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
-    ) -> None:
-        super()._look_up(start, codes, keys, is_by_code=is_by_code)
-        arrangement = self.held.arrangement
-        result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
-        self.numbers[start : start + len(codes)] = result
+    @property
+    def numbers(self) -> Ints:
+        """By slot; shape (room,)."""
+        numbers: Ints = self.values[MORE]
+        return numbers
 
     def enter(self, slots: Ints, stage: int) -> None:
         super().enter(slots, stage)
         fresh = slots[self.numbers[slots] == 0]
         if len(fresh):
-            self.numbers[fresh] = self._held.take(len(fresh), self.numbers[: self.count])
+            self.numbers[fresh] = self.stored.take(len(fresh), self.numbers[: self.count])
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
         rows = super().batch(slots, weight, rank)
         numbers = Vector(LONG, self.numbers[slots])
-        return Batch({**rows.columns, self._held.number: numbers}, rows.weights, ())
+        return Batch({**rows.columns, self.stored.number: numbers}, rows.weights, ())
 
     def values_of(self, slots: Ints) -> dict[str, Ints]:
         # A deleted row returns its number, even while it is still stored.

@@ -26,7 +26,6 @@ from impctl.engine.fixpoint.frontier import (
     Derived,
     Dismiss,
     FixpointStep,
-    slots_for,
 )
 from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
 from impctl.engine.fixpoint.small_frontier import (
@@ -41,15 +40,12 @@ if TYPE_CHECKING:
     from impctl.engine.tags import Tags
     from impctl.types import AttributeId
 
-_MOST_WAITING = 64  # Steps whose changes wait at most
-
 
 class CachedViews:
     """Views of the stored rows of the fixpoint, by their keys, and of the table's."""
 
     def __init__(self) -> None:
-        self.held, self.own, self.table = Views(), Views(), Views()
-        self.waiting = 0  # Steps whose changes of the rows by their keys may wait to be sorted in
+        self.stored, self.own, self.table = Views(), Views(), Views()
 
 
 class JoinedMoves:
@@ -100,7 +96,7 @@ class JoinedMoves:
 
     @property
     def _held_rows(self) -> int:
-        return self._touched.held.arrangement.rows
+        return self._touched.stored.arrangement.rows
 
     def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
         """As `changed`, row by row; None where that does not apply."""
@@ -127,7 +123,7 @@ class JoinedMoves:
         """As `changed`, where the rank of a row follows from its key: the join is not used."""
         kind, touched = self._touched.columns[0].type, self._touched
         both = Vector(kind, np.concatenate([key.values, head.values]))
-        bodies, heads = np.split(slots_for(touched, [both], len(both)), 2)
+        bodies, heads = np.split(touched.slots_for([both], len(both)), 2)
         ranks = touched.ranks[bodies]
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
@@ -141,7 +137,7 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            stored = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
+            stored = self._seen.stored.of_rows(touched.stored.arrangement, NAMES, self._spent)
             if stored is not None:
                 self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
         return self._thin
@@ -170,7 +166,7 @@ class JoinedMoves:
         if result is None:
             return self._all_come(slots, admit)
         left, derived = result
-        self._tell(derived.weights, derived.source, derived.place)
+        self._report_tags(derived.weights, derived.source, derived.place)
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -198,7 +194,7 @@ class JoinedMoves:
         heads, weights = partners.heads[places], partners.weights[places]
         if len(others):
             result = self._derived(others)
-            self._tell(result.weights, result.source, result.place)
+            self._report_tags(result.weights, result.source, result.place)
             heads = np.concatenate([heads, result.heads])
             weights = np.concatenate([weights, result.weights])
         touched.count_in(heads, weights, None)
@@ -218,19 +214,16 @@ class JoinedMoves:
         if len(gone):
             first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
             places, _ = slice_positions(first, last)
-            self._tell(-partners.weights[places], partners.source[places], partners.place[places])
+            self._report_tags(
+                -partners.weights[places], partners.source[places], partners.place[places]
+            )
         columns = {
-            name: moved.columns[self._rank if position < 0 else touched.held.columns[position][0]]
+            name: moved.columns[self._rank if position < 0 else touched.stored.names[position]]
             for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
-        self._seen.waiting += 1
-        if self._seen.waiting > _MOST_WAITING:
-            # They may not be read for long, and each waiting batch takes memory.
-            self._plain.own.runs()
-            self._seen.waiting = 0
 
-    def _tell(self, weights: Ints, source: Ints, position: Ints) -> None:
+    def _report_tags(self, weights: Ints, source: Ints, position: Ints) -> None:
         if not len(weights) or not any(self._report.accesses):
             return
         if bool((source[1:] < source[:-1]).any()):
@@ -279,4 +272,4 @@ class JoinedMoves:
             left[position].take(bodies) if name is None else right[name]
             for position, name in self._plain.heads
         ]
-        return slots_for(self._touched, columns, len(bodies))
+        return self._touched.slots_for(columns, len(bodies))

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
-from impctl.data.keys import ascending, code_of, when_many
-from impctl.data.pages import search
+from impctl.data.keys import code_of, when_many
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import never_held
 from impctl.engine.fixpoint.frontier import Admit, DeletedDerivations, Derived, Dismiss
 from impctl.engine.fixpoint.rows import (
     ALL,
-    CODE,
     FIRST,
     LAST,
     LOW,
@@ -70,12 +68,9 @@ class TableRuns:
         order, codes = when_many(codes)
         parts: list[tuple[int, Ints, Ints]] = []
         for number, run in enumerate(self.runs):
-            first = search(run.pages, run.codes, codes)
-            rows = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
+            rows, first, last = run.slices_of_known(codes)
             if not len(rows):
                 continue
-            first = first[rows]
-            last = search(run.pages, run.codes, codes[rows], "right")
             check_size(int((last - first).sum()))
             place, owners = slice_positions(first, last)
             run.at(place)
@@ -132,7 +127,7 @@ class RowByRow:
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._held = [(view, view.codes, len(view.codes)) for view in stored]
+        self._stored = [(view, view.codes, len(view.codes)) for view in stored]
         self._is_single = len(touched.columns) == 1
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
@@ -174,7 +169,7 @@ class RowByRow:
         return slot
 
     def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
-        for view, codes, length in self._held:
+        for view, codes, length in self._stored:
             position = bisect_left(codes, code)
             if position == length or codes[position] != code:
                 continue
@@ -204,17 +199,15 @@ class RowByRow:
         self._columns: list[Numbers] = [view_of(column.numbers) for column in touched.columns]
         self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
         self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
-        self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
+        self._first, self._last, self._code = rows[FIRST], rows[LAST], view_of(touched.codes)
 
     def _end(self, hit: list[int] | None) -> Derived:
         """Publish the results; these slots were counted. None: the heads of the derivations
         were."""
         touched = self._touched
         if self._fresh:
-            slots = np.array(self._fresh, dtype=np.int64)
-            if len(slots) > 1:
-                slots = slots[ascending(touched.values[CODE, slots])]
-            touched.add_part(touched.values[CODE, slots], slots)
+            slots = touched.ordered(np.array(self._fresh, dtype=np.int64))
+            touched.add_part(touched.codes[slots], slots)
         heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
         counted = heads if hit is None else np.array(hit, dtype=np.int64)
         if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
@@ -248,8 +241,8 @@ class ChangedRows(Struct, frozen=True):
 
 
 class ThinFronts(RowByRow):
-    """`held` are the rows before the step, `table` those of the table, loaded on first use; fronts
-    have at most so many rows."""
+    """`stored` are the rows before the step, `table` those of the table, loaded on first use;
+    fronts have at most so many rows."""
 
     def __init__(
         self,
@@ -349,7 +342,7 @@ class ThinFronts(RowByRow):
             if spans is None or not may_go(len(front)):
                 break
             is_begun = True
-            front = self._went(front, spans)
+            front = self._delete(front, spans)
         self._end(None)
         return np.array(front, dtype=np.int64) if is_begun else None
 
@@ -364,7 +357,7 @@ class ThinFronts(RowByRow):
             if spans is None:
                 break
             is_begun = True
-            front = self._came(front, spans, admit(len(front)))
+            front = self._insert(front, spans, admit(len(front)))
         result = self._end(self._hit)
         return (np.array(front, dtype=np.int64), result) if is_begun else None
 
@@ -397,7 +390,7 @@ class ThinFronts(RowByRow):
             spans.append(result)
         return None if pairs > _PAIRS * self._most else spans
 
-    def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
+    def _delete(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
         rank, low = self._rank, self._low
         ranks = [rank[slot] for slot in front]
         for slot in front:
@@ -421,7 +414,7 @@ class ThinFronts(RowByRow):
         return [head for head in some if not low[head] and rank[head]]
 
     def _followed(self, slot: int, may_go: Dismiss) -> list[int]:
-        """As `_went` for a row with one partner, and for each single row that loses its ground by
+        """As `_delete` for a row with one partner, and for each single row that loses its ground by
         this; the front that is left. In chains this covers nearly everything."""
         table, known, at, before = (
             self._table or [],
@@ -463,7 +456,7 @@ class ThinFronts(RowByRow):
                 return []
             slot = head
 
-    def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
+    def _insert(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
         rank, every, low = self._rank, self._every, self._low
         for slot in front:
             rank[slot], low[slot] = stage, every[slot]

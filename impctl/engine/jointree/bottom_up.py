@@ -56,7 +56,7 @@ class Tally(Struct, frozen=True):
     old: Values
     new: Values
 
-    def came(self) -> Ints:
+    def signs(self) -> Ints:
         """+1 where the first row was inserted, -1 where the last one was deleted."""
         signs: Ints = (self.new[ROWS] > 0).astype(np.int64) - (self.old[ROWS] > 0)
         return signs
@@ -69,9 +69,9 @@ class Tally(Struct, frozen=True):
 
 
 def add_to_keys(
-    node: TreeNodeState, tuples: Tuples, values: Tally, came: Ints
+    node: TreeNodeState, tuples: Tuples, values: Tally, signs: Ints
 ) -> tuple[KeyChange | None, Ints]:
-    """Add the tuples' changes to their keys; the change seen by the node above. `came` is +1 for a
+    """Add the tuples' changes to their keys; the change seen by the node above. `signs` is +1 for a
     new tuple, -1 for a deleted one. Also, at a root in ring mode, the number of each tuple's
     group."""
     if not node.has_keys:
@@ -80,7 +80,7 @@ def add_to_keys(
     # At the root every tuple needs its group's number for the way down.
     if not node.is_root and not bool(moved.all()):
         positions = moved.nonzero()[0]
-        values, tuples, came = values.take(positions), tuples.take(positions), came[positions]
+        values, tuples, signs = values.take(positions), tuples.take(positions), signs[positions]
     if not len(tuples):
         return None, tuples.codes
     keys = tuples.vectors(node.node.key)
@@ -95,13 +95,13 @@ def add_to_keys(
     for extreme, counts in node.best.items():
         new[extreme.name] = _best(extreme, counts, values, new[NUMBER], grouping)
     if node.once or node.ordered:
-        alive = AliveChange.of(tuples, grouping, values.came(), new[NUMBER])
+        alive = AliveChange.of(tuples, grouping, values.signs(), new[NUMBER])
         for column in (*node.once, *((node.ordered,) if node.ordered else ())):
             column.add(new, old, alive)
     clear_empty(new, node.key_parts)
     differs = changed(node.key_parts, new, old)
     if node.is_root:
-        new[HELD] = old[HELD] + grouping.sums(came)
+        new[HELD] = old[HELD] + grouping.sums(signs)
         differs |= new[HELD] != old[HELD]
     node.keys.put(grouping.codes, leaders, new, differs)
     groups = new[NUMBER][grouping.index()] if node.is_root else tuples.codes[:0]
@@ -109,7 +109,7 @@ def add_to_keys(
 
 
 def set_keys(
-    node: TreeNodeState, tuples: Tuples, values: Tally, came: Ints
+    node: TreeNodeState, tuples: Tuples, values: Tally, signs: Ints
 ) -> tuple[KeyChange | None, Ints]:
     """The same where each key has one tuple: the key's value is the tuple's. Old `values` are the
     stored ones."""
@@ -118,8 +118,8 @@ def set_keys(
     clear_empty(new, node.parts)
     differs = changed(node.parts, new, old)
     if node.is_root:
-        new[HELD] = old[HELD] + came
-        differs |= came != 0
+        new[HELD] = old[HELD] + signs
+        differs |= signs != 0
     keys = tuples.vectors(node.node.key)
     node.keys.put(tuples.codes, keys, new, differs)
     groups = new[NUMBER] if node.is_root else tuples.codes[:0]
@@ -158,7 +158,7 @@ def together(node: TreeNodeState, changes: Sequence[KeyChange]) -> KeyChange | N
 
 def _is_seen(node: TreeNodeState, state: Tally) -> Bools:
     if node.is_bits:
-        crossed: Bools = state.came() != 0
+        crossed: Bools = state.signs() != 0
         return crossed
     if node.ordered:
         # Values may have replaced each other without a change of the group's state.
@@ -230,9 +230,9 @@ def _risen(
     else:
         # The tuples of a virtual root come and go with their rows: nobody owns them.
         values, own = Tally(before, after), Tally(touched.old, touched.new)
-        came = (values if node.node.is_virtual else own).came()
-        moved, groups = to_keys(node, tuples, values, came)
-        node.indexed(tuples, came, groups)
+        signs = (values if node.node.is_virtual else own).signs()
+        moved, groups = to_keys(node, tuples, values, signs)
+        node.indexed(tuples, signs, groups)
     return moved, TouchedNode(
         tuples,
         before[ROWS] > 0,

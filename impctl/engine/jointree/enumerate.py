@@ -82,7 +82,7 @@ class JoinedTree:
         if not len(positions):
             return empty_batch(0)
         weights = start.weights[positions]
-        stored = self._held(start.at, start.tuples.take(positions).columns)
+        stored = self._needed(start.at, start.tuples.take(positions).columns)
         rows = _PartialRows(np.abs(weights), stored, {}, np.sign(weights))
         reached = [(start.at, -1)]
         for here, before in reached:
@@ -109,7 +109,7 @@ class JoinedTree:
         shown = {column.column for column in self.shown if column.node == index}
         return (name for name in node.kept_names if name in leading | shown)
 
-    def _held(self, index: int, columns: Columns) -> _Held:
+    def _needed(self, index: int, columns: Columns) -> _NodeColumns:
         return {(index, name): columns[name] for name in self._names(index)}
 
     def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
@@ -123,7 +123,7 @@ class JoinedTree:
             extended, places = _matched(asking, grouping, result)
             left[extended] = False
             if len(extended):
-                stored = self._held(there, result.columns)
+                stored = self._needed(there, result.columns)
                 parts.append(_joined(rows.take(extended), places, result, stored))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
@@ -174,7 +174,7 @@ class JoinedTree:
         return Vector(shown.kind, values, stored.valid)
 
 
-_Held = dict[tuple[int, AttributeId], Vector]  # Columns by their node and name
+_NodeColumns = dict[tuple[int, AttributeId], Vector]  # Columns by their node and name
 
 
 class _PartialRows(Struct, frozen=True):
@@ -182,7 +182,7 @@ class _PartialRows(Struct, frozen=True):
     tuple."""
 
     weights: Ints
-    columns: _Held
+    columns: _NodeColumns
     absent: Mapping[int, Bools]
     signs: Ints
 
@@ -325,9 +325,11 @@ def _matched(asking: Ints, grouping: Grouping, result: _FoundTuples) -> tuple[In
     return asking[owners], places
 
 
-def _joined(rows: _PartialRows, positions: Ints, result: _FoundTuples, held: _Held) -> _PartialRows:
+def _joined(
+    rows: _PartialRows, positions: Ints, result: _FoundTuples, columns_of_node: _NodeColumns
+) -> _PartialRows:
     """The rows with their matching tuples, repeated by the tuples' rows."""
-    columns = {name: column.take(positions) for name, column in held.items()}
+    columns = {name: column.take(positions) for name, column in columns_of_node.items()}
     weights = product([rows.weights, result.own[positions]])
     return _PartialRows(weights, {**rows.columns, **columns}, rows.absent, rows.signs)
 
@@ -371,8 +373,8 @@ class TreeChange(Struct, frozen=True):
         else:
             seen = self.seen[top]
             if seen is not None:
-                came = seen.is_alive.astype(np.int64) - seen.was_alive
-                yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
+                signs = seen.is_alive.astype(np.int64) - seen.was_alive
+                yield seen.tuples, top, signs * own_of(self.after.nodes[top], seen.tuples)
         for index, position, edge in self._above(self.at if top is None else top):
             if edge is not Edge.LEFT:
                 continue

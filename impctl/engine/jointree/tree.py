@@ -59,8 +59,7 @@ def settle(node: TreeNodeState) -> int:
             continue
         below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
         value = value_of(node, own, below)
-        came = (value if node.node.is_virtual else own)[ROWS] > 0
-        signs = came.astype(np.int64)
+        signs = ((value if node.node.is_virtual else own)[ROWS] > 0).astype(np.int64)
         if node.is_determined_by_key:
             # Nothing is stored yet, so there is nothing to look up.
             nothing = {n: np.zeros(len(tuples), k) for n, k in node.key_columns.items()}

@@ -164,20 +164,20 @@ def _is_whole(kind: SqlType) -> bool:
 
 
 class AliveChange(Struct, frozen=True):
-    """The tuples of a step, `grouping` them by group. `came` is +1 where a tuple became alive, -1
+    """The tuples of a step, `grouping` them by group. `signs` is +1 where a tuple became alive, -1
     where it no longer is. `at` are their positions, `owners` the numbers of their groups."""
 
     tuples: Tuples
     grouping: Grouping
-    came: Ints
+    signs: Ints
     at: Ints
     owners: Ints
 
     @classmethod
-    def of(cls, tuples: Tuples, grouping: Grouping, came: Ints, numbers: Ints) -> Self:
-        positions = came.nonzero()[0]
+    def of(cls, tuples: Tuples, grouping: Grouping, signs: Ints, numbers: Ints) -> Self:
+        positions = signs.nonzero()[0]
         owners = numbers[grouping.index()[positions]] if len(positions) else positions
-        return cls(tuples, grouping, came, positions, owners)
+        return cls(tuples, grouping, signs, positions, owners)
 
 
 # Values that count once per group: DISTINCT at the root. Law: a group has a value of a column that
@@ -198,7 +198,7 @@ class OnceColumn(Struct, frozen=True):
         column, at = change.tuples.columns[self.kept], change.at
         weights = np.zeros(len(change.tuples), dtype=np.int64)
         if len(at):
-            crossings = self.values.crossings(change.owners, column.take(at), change.came[at])
+            crossings = self.values.crossings(change.owners, column.take(at), change.signs[at])
             weights[at] = crossings
         for part in self.parts:
             new.update(part.add(old, part.delta(column, weights, change.grouping)))
@@ -244,14 +244,14 @@ class OrderedColumns:
 
     def add(self, new: Values, old: Values, change: AliveChange) -> None:
         """Count the tuples, and write to `new` how many of them have a value."""
-        held, at = change.tuples.columns, change.at
-        columns = {argument: held[kept] for argument, kept in self._kept.items()}
+        kept_columns, at = change.tuples.columns, change.at
+        columns = {argument: kept_columns[kept] for argument, kept in self._kept.items()}
         for part in self.counts:
-            delta = part.delta(columns[part.argument], change.came, change.grouping)
+            delta = part.delta(columns[part.argument], change.signs, change.grouping)
             new.update(part.add(old, delta))
         if len(at):
             moved = {name: column.take(at) for name, column in columns.items()}
-            self.firsts.add(moved, change.owners, change.came[at])
+            self.firsts.add(moved, change.owners, change.signs[at])
 
 
 # Values of tuples and keys: products of counts, sums multiplied by counts, and their changes. Law:

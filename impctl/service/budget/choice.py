@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from impctl.costs import STATE
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import PRIORS, Graph, KindOfChange, PieceMode, graph_of, restricted
-from impctl.placement.search import StateChoice, conversion_ms, per_day_together, priced
+from impctl.placement.graph import Graph, KindOfChange, PieceMode, graph_of, restricted
+from impctl.placement.search import StateChoice, conversion_ms, per_day_together
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -120,25 +121,16 @@ Rates = Mapping[tuple[TableName, ...], float]
 """Runs per day, by the tables that change in one."""
 
 
-class ChoiceInput(Struct, frozen=True):
-    """Input of a choice: budget and state in bytes, rates, and pins."""
-
-    budget: int
-    bytes: int
-    rates: Rates
-    pins: Mapping[QueryName, str]
-
-
-def needs_choice(basis: StateChoiceBasis | None, now: ChoiceInput) -> bool:
+def needs_choice(basis: StateChoiceBasis | None, now: StateChoiceBasis) -> bool:
     return (
         basis is None
         or has_new_requirements(basis, now.budget, now.pins)
         or now.bytes > now.budget
-        or have_moved(dict(basis.rates), now.rates)
+        or have_moved(dict(basis.rates), dict(now.rates))
     )
 
 
-def is_known_to_exceed(basis: StateChoiceBasis | None, now: ChoiceInput) -> bool:
+def is_known_to_exceed(basis: StateChoiceBasis | None, now: StateChoiceBasis) -> bool:
     """Whether state exceeds a budget that the last choice could not meet either."""
     return (
         basis is not None
@@ -147,7 +139,7 @@ def is_known_to_exceed(basis: StateChoiceBasis | None, now: ChoiceInput) -> bool
         and basis.bytes > now.budget
         and not has_new_requirements(basis, now.budget, now.pins)
         and abs(now.bytes - basis.bytes) <= _ALIKE * basis.bytes
-        and not have_moved(dict(basis.rates), now.rates)
+        and not have_moved(dict(basis.rates), dict(now.rates))
     )
 
 
@@ -200,7 +192,7 @@ def _pays(weighed: WeighedState) -> bool:
             for piece, by_mode in costs.items()
             if now[piece] != then[piece]
         ]
-        takes += PRIORS.conversion_ms + sum(moved) if moved else 0.0
+        takes += STATE.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
 
 
@@ -344,7 +336,7 @@ class _Weigher:
     ) -> tuple[Graph, Modes, Mapping[str, Mapping[PieceMode, float]]]:
         """The graph priced by recorded runs, with pieces pinned that have no choice; the present
         modes; and the milliseconds to convert each piece to a mode."""
-        from impctl.service.budget.costs import learned_of, numbers_of, rows_of_change
+        from impctl.service.budget.costs import numbers_of, priced, rows_of_change
 
         name, tables = query.stored.query, query.stored.versions
         numbers = numbers_of(query, self._ctx.tables, self._expected)
@@ -353,8 +345,7 @@ class _Weigher:
         now = _modes_now(query, by_priors)
         rows = [rows_of_change(kind, tables) for kind in self._expected]
         layout = query.reopened.meta.layout
-        learned = learned_of(by_priors, tables, now, self._store.costs(name), rows, layout)
-        graph = priced(by_priors, learned)
+        graph = priced(by_priors, tables, now, self._store.costs(name), rows, layout)
         choices = [piece for piece in graph.pieces if len(piece.modes) > 1]
         allowed = {piece.name: _allowed(query, piece) for piece in choices}
         fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
@@ -471,7 +462,7 @@ def keep_to_budget(
 
 def _present_input(
     ctx: Context, store: Store, specs: Sequence[QuerySpec], budget: int
-) -> tuple[ChoiceInput, Expectations]:
+) -> tuple[StateChoiceBasis, Expectations]:
     from impctl.service.budget.costs import state_bytes
 
     tables = set[TableName]()
@@ -483,14 +474,17 @@ def _present_input(
     coming = expectations(ctx, store, sorted(tables))
     rates = {tuple(sorted(kind.tables)): kind.per_day for kind in coming.expected(tables)}
     size = state_bytes(store, [spec.name for spec in specs])
-    return ChoiceInput(budget, size, rates, pins_of(specs)), coming
+    present = StateChoiceBasis(
+        budget=budget, rates=tuple(rates.items()), bytes=size, pins=pins_of(specs)
+    )
+    return present, coming
 
 
 def _choose_again(
     ctx: Context,
     store: Store,
     specs: Sequence[QuerySpec],
-    present: ChoiceInput,
+    present: StateChoiceBasis,
     coming: Expectations,
     *,
     has_captured: bool,
@@ -507,15 +501,7 @@ def _choose_again(
             give_back()
     size = state_bytes(store, names)
     least = weighed.fixed + weighed.choice.least
-    basis = StateChoiceBasis(
-        budget=present.budget,
-        rates=tuple(present.rates.items()),
-        bytes=size,
-        pins=present.pins,
-        least=least,
-        settled=not warnings,
-    )
-    store.save_chosen(basis)
+    store.save_chosen(replace(present, bytes=size, least=least, settled=not warnings))
     warnings += [missed_bound_text(missed, weighed.fixed) for missed in weighed.missed]
     if size > present.budget:
         warnings.append(_exceeded(store, specs, size, present.budget, least))

@@ -11,19 +11,20 @@ from msgspec.structs import replace
 
 from impctl.compile import buffers
 from impctl.compile.flows import row_bytes
+from impctl.costs import line_through
 from impctl.placement.graph import (
-    PRIORS,
     Bounded,
+    CostNode,
     Demand,
     Graph,
     KindOfChange,
     Numbers,
     PerKind,
+    Piece,
     PieceMode,
     own,
+    sources_below,
 )
-from impctl.placement.search import Learned
-from impctl.service.cost_model import learned as line_through
 from impctl.service.maintenance_plan import Reopened, check_circuit, reopened, why_not_bounded
 from impctl.service.stored import catch_up, check_definition, check_pins
 from impctl.sketch.sketch import MaintenanceMode
@@ -89,10 +90,11 @@ def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
     return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
-# Costs learned from recorded runs, by kind of change. Law: at least `FEWEST` runs over the same
-# tables teach; fewer teach nothing. The time of an operator in a run is that of its work, the time
-# of reads that of the sides, and the rest is what no choice of state changes. An operator's time
-# says nothing about modes of its pieces other than those in that run.
+# A graph priced by recorded runs instead of prior times. Law: only times change, by kind of change:
+# at least `FEWEST` runs over the same tables teach, fewer change nothing. The time of an operator
+# in a run is that of its work, the time of reads that of the sides, and the rest is what no choice
+# of state changes. An operator's time says nothing about modes of its pieces other than those in
+# that run. If all runs took exactly the estimated times, the graph stays the same.
 
 FEWEST = 3
 """Runs, or reads, needed to replace prior times."""
@@ -100,33 +102,22 @@ FEWEST = 3
 _MOST_TIMES = 30.0
 """Largest factor between actual and prior time; more is not due to a node's pieces."""
 
-
-class _Timed(Struct, frozen=True):
-    rows: int
-    elapsed_ms: float
-    parts: RunParts
-
-    @property
-    def read(self) -> frozenset[str]:
-        """Sides that are read from files, and buffers that are refilled, even without rows."""
-        return frozenset(read.side for read in self.parts.reads)
-
-    def node_ms(self, operator: int, names: Collection[str]) -> float:
-        reads = sum(read.ms for read in self.parts.reads if read.side in names)
-        return self.parts.times[operator] - reads
+_NODE_WORK = ("delta", "keys", "whole")
+_PIECE_WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
+"""What a node, and a piece, costs except reads of tables, for buffers too."""
 
 
-def learned_of(
+def priced(
     graph: Graph,
     tables: Collection[TableName],
     modes: Modes,
     costs: Sequence[RunCost],
     rows: Sequence[float],
     layout: str = "",
-) -> Learned:
-    """Costs from recorded runs. `modes` are the present ones of the pieces, `layout` their name in
-    runs; `rows` are changed rows per run, by kind."""
-    return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).learned()
+) -> Graph:
+    """Price the graph. `modes` are the present ones of the pieces, `layout` their name in runs;
+    `rows` are changed rows per run, by kind."""
+    return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).graph()
 
 
 class _Lessons:
@@ -151,18 +142,32 @@ class _Lessons:
         self._timed = [self._with_parts(runs) for runs in self._whole]
         self._all = self._with_parts(maintained)
 
-    def learned(self) -> Learned:
-        every = len(self._graph.kinds)
-        by_kind = [self._of_kind(kind) for kind in range(every)]
-        reads = {piece.name: self._read_ms(piece.name) for piece in self._graph.pieces}
-        return Learned(
-            times={node: tuple(times[node] for times, _ in by_kind) for node in self._nodes},
-            reads={name: (ms,) * every for name, ms in reads.items() if ms is not None},
-            hits=self._hits(),
-            refills=self._refills(),
-            beside=tuple(beside for _, beside in by_kind),
-            runs=tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole),
+    def graph(self) -> Graph:
+        by_kind = [self._of_kind(kind) for kind in range(len(self._graph.kinds))]
+        nodes = list(self._graph.nodes)
+        # No side reads more of a scan than its change, unless it is rebuilt.
+        for node in self._nodes:
+            nodes[node] = self._priced(nodes[node], [times[node] for times, _ in by_kind])
+        if nodes[-1].inputs:
+            delta = nodes[-1].delta or (0.0,) * len(by_kind)
+            beside = (ms for _, ms in by_kind)
+            both = tuple(ms + more for ms, more in zip(delta, beside, strict=True))
+            nodes[-1] = replace(nodes[-1], delta=both)
+        runs = tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole)
+        return Graph(tuple(nodes), self._graph.kinds, runs)
+
+    def _priced(self, node: CostNode, factors: Sequence[float]) -> CostNode:
+        pieces = tuple(
+            replace(
+                piece,
+                **_multiplied(piece, _PIECE_WORK, factors),
+                read=self._read(piece),
+                hit=self._hit(piece),
+                refill=self._refill(piece),
+            )
+            for piece in node.pieces
         )
+        return replace(node, pieces=pieces, **_multiplied(node, _NODE_WORK, factors))
 
     def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
         """Ratio of actual to estimated time of each node, and the time outside nodes."""
@@ -176,7 +181,7 @@ class _Lessons:
         for node in self._nodes:
             times[node] = _bounded(known[node], estimated[node]) if node in known else usual
             beyond += max(0.0, (actual[node] or 0.0) - times[node] * estimated[node])
-        left = [(run.rows, run.elapsed_ms - sum(run.parts.times)) for run in self._timed[kind]]
+        left = [(run.rows, run.elapsed_ms - sum(parts.times)) for run, parts in self._timed[kind]]
         return times, self._at(left, kind) + beyond
 
     def _of_whole(
@@ -192,9 +197,9 @@ class _Lessons:
         factor = min(1.0, _bounded(ms, total))
         return dict.fromkeys(estimated, factor), max(0.0, ms - factor * total)
 
-    def _with_parts(self, runs: Sequence[RunCost]) -> list[_Timed]:
+    def _with_parts(self, runs: Sequence[RunCost]) -> list[tuple[RunCost, RunParts]]:
         return [
-            _Timed(run.rows, run.elapsed_ms, run.parts)
+            (run, run.parts)
             for run in runs
             if run.parts is not None and len(run.parts.times) == self._operators
         ]
@@ -213,11 +218,14 @@ class _Lessons:
         read = {name for name in names if self._modes[name] is PieceMode.READ}
         read |= {buffer_name(name) for name in names if self._modes[name] is PieceMode.BOUNDED}
         names |= {buffer_name(name) for name in names}
-        runs = [run for run in self._timed[kind] if run.read & names == read]
-        if len(runs) < FEWEST:
-            return None
-        operator = number - self._first
-        return self._at([(run.rows, run.node_ms(operator, names)) for run in runs], kind)
+        points = []
+        for run, parts in self._timed[kind]:
+            # Sides that are read, and buffers that are refilled, even without rows.
+            reads = [side for side in parts.reads if side.side in names]
+            if {side.side for side in reads} == read:
+                ms = parts.times[number - self._first] - sum(side.ms for side in reads)
+                points.append((run.rows, ms))
+        return self._at(points, kind) if len(points) >= FEWEST else None
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
         line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
@@ -225,23 +233,23 @@ class _Lessons:
 
     def _read_ms(self, side: str) -> float | None:
         """Milliseconds per read of a side that was read often enough."""
-        reads = [read for run in self._all for read in run.parts.reads]
+        reads = [read for _, parts in self._all for read in parts.reads]
         times = [read.ms for read in reads if read.side == side and read.keys]
         return sum(times) / len(times) if len(times) >= FEWEST else None
 
-    def _hits(self) -> dict[str, PerKind]:
-        """The probability of a read, for kinds of change that occurred often enough."""
-        result = {}
-        for piece in self._graph.pieces:
-            chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
-            if chances is not None:
-                result[piece.name] = chances
-        return result
+    def _read(self, piece: Piece) -> PerKind:
+        ms = self._read_ms(piece.name)
+        return piece.read if ms is None else (ms,) * len(self._graph.kinds)
+
+    def _hit(self, piece: Piece) -> PerKind:
+        chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
+        return piece.hit if chances is None else chances
 
     def _chances(self, side: str, priors: PerKind) -> PerKind | None:
-        """The prior counts as one more run: what did not occur in three runs may still occur."""
+        """The probability of a read, for kinds of change that occurred often enough. The prior
+        counts as one more run: what did not occur in three runs may still occur."""
         were_read = [
-            [read.keys > 0 for run in runs for read in run.parts.reads if read.side == side]
+            [read.keys > 0 for _, parts in runs for read in parts.reads if read.side == side]
             for runs in self._timed
         ]
         if not any(len(flags) >= FEWEST for flags in were_read):
@@ -251,20 +259,27 @@ class _Lessons:
             for flags, prior in zip(were_read, priors, strict=True)
         )
 
-    def _refills(self) -> dict[str, PerKind]:
-        """Refill time per run and kind, if enough pieces were bounded."""
-        result = {}
-        for piece in self._graph.pieces:
-            if not piece.refill:
-                continue
-            buffer, most = buffer_name(piece.name), max(piece.refill)
-            priors = tuple(ms / most if most else 0.0 for ms in piece.refill)
-            chances, ms = self._chances(buffer, priors), self._read_ms(buffer)
-            if chances is not None:
-                result[piece.name] = tuple(
-                    chance * (most if ms is None else ms) for chance in chances
-                )
-        return result
+    def _refill(self, piece: Piece) -> PerKind:
+        """Refill time per run and kind, learned if the piece was bounded often enough."""
+        if not piece.refill:
+            return ()
+        buffer, most = buffer_name(piece.name), max(piece.refill)
+        priors = tuple(ms / most if most else 0.0 for ms in piece.refill)
+        chances, ms = self._chances(buffer, priors), self._read_ms(buffer)
+        if chances is None:
+            return piece.refill
+        return tuple(chance * (most if ms is None else ms) for chance in chances)
+
+
+def _multiplied(
+    priced: CostNode | Piece, names: Sequence[str], factors: Sequence[float]
+) -> dict[str, PerKind]:
+    """These costs by name, times a factor for each kind of change."""
+    return {
+        name: tuple(cost * factor for cost, factor in zip(costs, factors, strict=True))
+        for name in names
+        if (costs := getattr(priced, name))
+    }
 
 
 def _alike(
@@ -385,15 +400,7 @@ class _Flows:
 
     def below(self, wire: int) -> list[tuple[int, TableName]]:
         """The sources that flow into a wire: number and table."""
-        sources: dict[int, TableName] = {}
-        wires = [wire]
-        while wires:
-            wire = wires.pop()
-            if wire < 0:
-                sources[-1 - wire] = self._sources[-1 - wire].table
-            else:
-                wires += self._wires[wire]
-        return sorted(sources.items())
+        return [(n, self._sources[n].table) for n in sources_below(self._wires, wire)]
 
     def fan_out(self, source: int, wire: int) -> float:
         return self._known[wire] / max(1.0, self._known[-1 - source])
@@ -422,7 +429,6 @@ class _Flows:
 # the wanted rows and the deletions of one run in one group (their mean plus three times its root,
 # as if all hit the best rows). A buffer exhausted earlier is refilled, which costs a read.
 
-_MS = 1e-6
 _NUMBER = 8
 _PAIR = 3 * _NUMBER
 """Bytes of a value of a group with its count, or of a group with its boundary."""
@@ -431,7 +437,7 @@ _PAIR = 3 * _NUMBER
 def _bounded_pieces(query: OpenedQuery, flows: _Flows) -> Mapping[str, Bounded]:
     prepared, meta = query.reopened.prepared, query.reopened.meta
     return {
-        choice.piece: _Piece(query, choice, flows).bounded()
+        choice.piece: _Buffer(query, choice, flows).bounded()
         for choice in query.compiled.buffers
         if choice.piece in meta.buffers or not why_not_bounded(prepared, meta, choice)
     }
@@ -455,7 +461,7 @@ def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
     return min(1.0, lost + walked)
 
 
-class _Piece:
+class _Buffer:
     def __init__(self, query: OpenedQuery, choice: buffers.BufferChoice, flows: _Flows) -> None:
         self._query, self._choice, self._flows = query, choice, flows
         compiled = query.compiled
@@ -483,7 +489,7 @@ class _Piece:
             share = min(1.0, flows.deleted(wire, kind) / max(1.0, changed))
             return chance_of_refill(changed * share_in_buffers, share, spare)
 
-        return Bounded(self._bytes(size), chance, self._refill_ms(), self._kept_bytes(), size)
+        return Bounded(self._bytes(size), chance, self._kept_bytes(), size)
 
     def _rows_in(self, size: int) -> int:
         """Rows or values of a group after a refill."""
@@ -527,32 +533,3 @@ class _Piece:
     def _buffered(self) -> Iterator[tuple[str, int, int]]:
         names = set(self._operator.buffered)
         return (stored for stored in self._stored() if stored[0] in names)
-
-    def _refill_ms(self) -> float:
-        """Time to read the whole table again, or to list all groups below; and to select the
-        requested rows."""
-        wire = self._wire
-        while wire >= 0 and not self._operators[wire].can_refill:
-            (wire,) = self._wires[wire]
-        rows = self._flows.rows(wire)
-        select_ms = rows * PRIORS.group_row_ns * _MS
-        if wire < 0:
-            return select_ms + self._whole_ms(wire)
-        # The groups are listed as if they were read, where that is possible.
-        list_ms = rows * PRIORS.row_ns * _MS
-        piece = self._operators[wire].piece
-        if any(group.side == piece and group.readers for group in self._query.compiled.groupings):
-            list_ms += sum(self._whole_ms(source) for source in self._sources(wire))
-        return select_ms + list_ms
-
-    def _whole_ms(self, source: int) -> float:
-        width = len(self._query.compiled.sources[-1 - source].scan.table_columns)
-        row_ns = PRIORS.read_value_ns * max(1, width) + PRIORS.tag_row_ns
-        return self._flows.rows(source) * row_ns * _MS
-
-    def _sources(self, wire: int) -> Iterator[int]:
-        for source in self._wires[wire]:
-            if source < 0:
-                yield source
-            else:
-                yield from self._sources(source)

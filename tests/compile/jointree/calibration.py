@@ -1,4 +1,4 @@
-"""Makes the constants of `compile.jointree.cost` anew, by `python -m`; no test.
+"""Measures the times of joins in `impctl.costs` again, by `python -m`; no test.
 
 Both ways of many queries are stepped in turns with 1,000 changed rows in memory, and processor time
 is explained by what the estimate counts: what a constant of 1 makes of it is that constant's share.
@@ -23,6 +23,7 @@ from msgspec.structs import astuple
 from benchmarks.large_joins.partners import partners_table
 from benchmarks.large_joins.power_law import power_law_graph
 from benchmarks.trees.streams import Stream, there_and_back, window
+from impctl import costs
 from impctl.compile.compile import compile_plan
 from impctl.compile.jointree import cost
 from impctl.compile.jointree.cost import index_cost, tree_cost
@@ -69,7 +70,7 @@ def main() -> None:
         wanted = np.array([getattr(one, f"{way}_us") for one in own])
         constants = fitted(shares, wanted)
         errors = np.exp(np.abs(np.log(shares @ constants / wanted)))
-        kind = cost.IndexTimes if way == "index" else cost.TreeTimes
+        kind = costs.IndexTimes if way == "index" else costs.TreeTimes
         said = ", ".join(
             f"{name}={c:.3g}" for name, c in zip(kind.__struct_fields__, constants, strict=True)
         )
@@ -141,8 +142,8 @@ def measured(case: Case) -> Measured | None:
         mode,
         index_us,
         tree_us,
-        _shares(cost.INDEX, mode, lambda: cost.index_ms(index.accesses, tree, weights)),
-        _shares(cost.TREE, mode, lambda: cost.tree_ms(tree, weights)),
+        _shares(costs.INDEX_JOIN, mode, lambda: cost.index_ms(index.accesses, tree, weights)),
+        _shares(costs.JOIN_TREE, mode, lambda: cost.tree_ms(tree, weights)),
     )
 
 
@@ -179,7 +180,7 @@ def _filled(root: Plan, tables: Tables, *, trees: Mapping[str, int] | None) -> M
     return session
 
 
-def _shares(constants: dict[TreeMode, Any], mode: TreeMode, milliseconds: Any) -> tuple[float, ...]:
+def _shares(constants: dict[str, Any], mode: TreeMode, milliseconds: Any) -> tuple[float, ...]:
     """What each constant is multiplied with: the time that it makes when it alone is 1."""
     usual = constants[mode]
     count = len(astuple(usual))

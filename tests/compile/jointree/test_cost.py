@@ -18,10 +18,8 @@ from impctl.compile.compile import compile_plan
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
 from impctl.compile.jointree.cost import (
-    INDEX,
     PAIR_BYTES,
     STEP_ROWS,
-    TREE,
     FanOuts,
     IndexCost,
     JoinedAccess,
@@ -46,6 +44,7 @@ from impctl.compile.jointree.cost import (
 )
 from impctl.compile.jointree.decompose import block_of
 from impctl.compile.jointree.shape import tree_shape
+from impctl.costs import INDEX_JOIN, JOIN_TREE
 from impctl.data.schema import LONG
 from impctl.engine.jointree.spec import TreeMode
 from impctl.errors import QueryError, TableError
@@ -487,7 +486,7 @@ ROOT = TouchingAccess(R_AGAIN, 1.0, ((1, 1.0),), 0.0)
 def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change(
     mode: TreeMode,
 ) -> None:
-    mine = INDEX[mode]
+    mine = INDEX_JOIN[mode]
     one = mine.step + 2 * mine.join + STEP_ROWS * (3.0 * mine.kept + 7.0 * mine.last)
     for tuples, changed in ((1e12, STEP_ROWS * 2.0), (5.0, 5.0)):
         tree = cost_of_accesses(LEAF, mode=mode, tuples=tuples)
@@ -496,14 +495,14 @@ def test_an_index_join_takes_its_steps_what_is_joined_and_the_groups_that_change
 
 
 def test_no_more_groups_change_than_rows_are_joined() -> None:
-    mine = INDEX[TreeMode.RING]
+    mine = INDEX_JOIN[TreeMode.RING]
     rare = replace(FIRST, kept=0.0, last=0.01)
     result = mine.step + 2 * mine.join + STEP_ROWS * 0.01 * (mine.last + mine.group)
     assert index_ms([rare], cost_of_accesses(LEAF), {"r": 1}) == pytest.approx(result / 1000)
 
 
 def test_a_changed_row_enters_every_access_of_its_table() -> None:
-    mine = INDEX[TreeMode.BITS]
+    mine = INDEX_JOIN[TreeMode.BITS]
     both = mine.step + 3 * mine.join + STEP_ROWS * (3.0 * mine.kept + 18.0 * mine.last)
     both += STEP_ROWS * 21.0 * mine.again
     result = index_ms([FIRST, AGAIN], cost_of_accesses(LEAF, ROOT, mode=TreeMode.BITS), {"r": 1})
@@ -522,7 +521,7 @@ def test_tables_weigh_as_they_change_and_all_alike_where_none_is_known(
 
 @pytest.mark.parametrize("mode", list(TreeMode))
 def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode: TreeMode) -> None:
-    mine = TREE[mode]
+    mine = JOIN_TREE[mode]
     one = mine.step + 2 * mine.node + STEP_ROWS * (2.5 * mine.touched + 4.0 * mine.woken)
     assert tree_ms(cost_of_accesses(LEAF, mode=mode), {"r": 1}) == pytest.approx(one / 1000)
     both = one + STEP_ROWS * mine.touched
@@ -532,11 +531,11 @@ def test_a_tree_takes_its_nodes_the_tuples_it_touches_and_the_rows_it_wakes(mode
 
 def test_tuples_that_several_rows_touch_are_touched_once() -> None:
     """Of ten tuples all are, of as many as are drawn a share of 1 - 1/e."""
-    fixed = TREE[TreeMode.RING].step + 2 * TREE[TreeMode.RING].node
+    fixed = JOIN_TREE[TreeMode.RING].step + 2 * JOIN_TREE[TreeMode.RING].node
 
     def different(tuples: float) -> float:
         micros = 1000 * tree_ms(cost_of_accesses(ROOT, tuples=tuples), {})
-        return (micros - fixed) / TREE[TreeMode.RING].touched
+        return (micros - fixed) / JOIN_TREE[TreeMode.RING].touched
 
     assert different(10) == pytest.approx(10)
     assert different(1000) == pytest.approx(1000 * (1 - math.exp(-1)))
@@ -544,7 +543,7 @@ def test_tuples_that_several_rows_touch_are_touched_once() -> None:
 
 
 def test_there_are_constants_for_every_mode() -> None:
-    assert set(TREE) == set(INDEX) == set(TreeMode)
+    assert set(JOIN_TREE) == set(INDEX_JOIN) == set(TreeMode)
 
 
 def accesses_of(

@@ -505,24 +505,18 @@ _ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
 def test_keys_keep_their_slots() -> None:
     rng = random.Random(5)
     for _ in range(300):
-        slots, known = Slots(), dict[int | None, int]()
+        slots, known = Slots([LONG], 0), dict[int | None, int]()
         for _ in range(rng.randint(1, 6)):
             values = [rng.choice((None, _ODD, 0, 1, 2, 3)) for _ in range(rng.randint(1, 5))]
             column = from_arrow(pa.array(values, pa.int64()), LONG)
             grouping = group_rows([column], len(column))
             leaders = grouping.leaders([column])
             asked = [values[at] for at in grouping.first.tolist()]
-            result = slots.find(grouping.codes, leaders)
-            assert result.tolist() == [known.get(value, -1) for value in asked]
-            new = (result < 0).nonzero()[0]
-            rest = [key.take(new) for key in leaders]
-            result[new] = slots.add(grouping.codes[new], rest)
-            known.update(zip(asked, result.tolist(), strict=True))
-            assert sorted(known.values()) == list(range(len(slots)))
-            chosen = np.array(sorted(rng.sample(sorted(known.values()), 1)))
-            codes, same = slots.ordered(chosen)
-            assert same.tolist() == chosen.tolist()
-            assert (
-                codes.tolist()
-                == key_codes([key.take(chosen) for key in slots.columns()], len(chosen)).tolist()
-            )
+            result = slots.slots_of(grouping.codes, leaders)
+            assert result.tolist() == [known.setdefault(value, len(known)) for value in asked]
+            assert slots.count == len(known)
+            every = np.array(rng.sample(range(slots.count), slots.count))
+            ordered = slots.ordered(every)
+            codes = key_codes(slots.keys(ordered), len(ordered)).tolist()
+            assert codes == slots.codes[ordered].tolist() == sorted(codes)
+            assert sorted(ordered.tolist()) == list(range(slots.count))

@@ -231,7 +231,7 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         return codes if len(columns) < 2 else codes % np.int64(3)
 
     trees = (f"engine.jointree.{name}" for name in ("node", "values", "top_down"))
-    for module in ("data.keys", "engine.trace", *trees):
+    for module in ("data.keys", "engine.batch", *trees):
         monkeypatch.setattr(f"impctl.{module}.key_codes", crowded)
     nodes = [
         node(0, "s", "ab", "ab", argument=True),

@@ -15,8 +15,8 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
+from impctl.costs import STATE
 from impctl.placement.graph import (
-    PRIORS,
     CostNode,
     Demand,
     Graph,
@@ -34,7 +34,6 @@ from impctl.placement.search import (
     conversion_ms,
     evaluate,
     per_day,
-    priced,
 )
 from impctl.service.budget import bounds
 from impctl.service.budget import choice as keep_to
@@ -47,14 +46,13 @@ from impctl.service.budget.bounds import (
     missed_bound_text,
 )
 from impctl.service.budget.choice import (
-    ChoiceInput,
     WeighedState,
     have_moved,
     is_known_to_exceed,
     is_worth,
     needs_choice,
 )
-from impctl.service.budget.costs import FEWEST, learned_of
+from impctl.service.budget.costs import FEWEST, priced
 from impctl.service.context import open_context
 from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
@@ -74,14 +72,14 @@ RATES = {("t",): 24.0, ("t", "u"): 0.5}
 MADE = StateChoiceBasis(
     budget=100, rates=tuple(RATES.items()), bytes=200, pins={}, least=200, settled=True
 )
-SEEN = ChoiceInput(budget=100, bytes=200, rates=RATES, pins={})
+SEEN = replace(MADE, least=0, settled=False)
 
 
 def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> None:
     for size in (190, 200, 210):
         assert is_known_to_exceed(MADE, replace(SEEN, bytes=size))
     moved = ({"bytes": 189}, {"bytes": 211}, {"budget": 101}, {"pins": {"q": "keep"}})
-    for other in (*moved, {"rates": {**RATES, ("t",): 48.0}}, {"rates": {("t",): 24.0}}):
+    for other in (*moved, {"rates": (*MADE.rates[1:], (("t",), 48.0))}, {"rates": MADE.rates[:1]}):
         assert not is_known_to_exceed(MADE, replace(SEEN, **other))
         assert needs_choice(MADE, replace(SEEN, **other))
     for made in (None, replace(MADE, settled=False), replace(MADE, bytes=90)):
@@ -146,7 +144,7 @@ def test_what_does_not_pay_back_within_a_week_stays(seed: int) -> None:
     moved = sum(now[name] != mode for name, mode in choice.queries["q"].modes.items())
     pays = saved > 0 and saved >= 0.2 * per_day(graph, now)
     for days, is_soon in ((6.9, True), (7.1, False)):
-        each = (days * saved - PRIORS.conversion_ms) / moved if moved else 0.0
+        each = (days * saved - STATE.conversion_ms) / moved if moved else 0.0
         worth = is_worth(kept_of(graph, now, choice, each), is_over=False)
         assert worth == (pays and is_soon), (saved, moved)
         assert is_worth(kept_of(graph, now, choice, each), is_over=True)
@@ -646,8 +644,7 @@ class World:
         return RunCost(RunKind.MAINTAIN, rows, 0, elapsed, moved=tables, parts=parts)
 
     def learned(self, costs: Sequence[RunCost]) -> Graph:
-        told = learned_of(self.graph, TABLES, self.modes, costs, self.rows)
-        return priced(self.graph, told)
+        return priced(self.graph, TABLES, self.modes, costs, self.rows)
 
 
 def _plain(node: CostNode) -> CostNode:
@@ -720,7 +717,7 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     world.modes[turned] = PieceMode.KEPT if is_read else PieceMode.READ
     nodes = list(enumerate(world.graph.nodes))
     (at,) = (at for at, node in nodes if turned in [piece.name for piece in node.pieces])
-    told = learned_of(world.graph, TABLES, world.modes, costs, world.rows)
+    learned = world.learned(costs)
     for kind in kinds:
         known = [
             world.times[place, kind]
@@ -729,7 +726,11 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
         ]
         low, high = (min(known), max(known)) if known else (1.0, 1.0)
         # As its neighbours', taken together.
-        assert min(low, high) * 0.99 <= told.times[at][kind] <= high * 1.01
+        before, after = (
+            sum(piece.upkeep[kind] for piece in graph.nodes[at].pieces if piece.upkeep)
+            for graph in (world.graph, learned)
+        )
+        assert before * low * 0.99 <= after <= before * high * 1.01
 
 
 def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
@@ -764,24 +765,24 @@ def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
     graph, rows = _bounded_graph(), [7.0, 7.0]
 
-    def learned(runs: int, filled: int) -> Any:
+    def learned(runs: int, filled: int) -> Piece:
         bounded = {"p": PieceMode.BOUNDED}
-        return learned_of(graph, ("t", "u"), bounded, _bounded_runs(runs, filled), rows)
+        (piece,) = priced(graph, ("t", "u"), bounded, _bounded_runs(runs, filled), rows).pieces
+        return piece
 
-    (piece,) = priced(graph, learned(5, 3)).pieces
+    piece = learned(5, 3)
     # What was thought of it counts as one run more.
     assert piece.refill == pytest.approx(((3 + 1) / (5 + 1) * 30.0, 0.0))
     assert piece.upkeep == pytest.approx((2.0, 1.0))
-    assert learned(4, 0).refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
+    assert learned(4, 0).refill == pytest.approx((5.0 / (4 + 1), 0.0))
 
 
 @pytest.mark.parametrize("mode", [PieceMode.KEPT, PieceMode.READ])
 def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: PieceMode) -> None:
     graph, costs = _bounded_graph(), _bounded_runs(5, 3)
-    told = learned_of(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
-    assert told.times[3] == (1.0, 1.0)
-    assert not told.reads
-    assert not told.hits
+    learned = priced(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
+    (piece,) = learned.pieces
+    assert graph.pieces == (replace(piece, refill=graph.pieces[0].refill),)
 
 
 def _has_certain_read(world: World) -> list[tuple[int, str]]:

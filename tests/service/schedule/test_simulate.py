@@ -16,9 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl import stopwatch
+from impctl.costs import STATE
 from impctl.errors import UsageError
 from impctl.forecast import Commit, History
-from impctl.placement.graph import PRIORS, Graph, PieceMode
+from impctl.placement.graph import Graph, PieceMode
 from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.bounds import Bound
 from impctl.service.budget.choice import WeighedState
@@ -340,8 +341,8 @@ def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None
     moved = sum(now[name] != mode for name, mode in then.items())
     is_over = graph.bytes_of(now) > budget
     for days in (6.9, 7.1):
-        ms = max(0.0, (days * saved - PRIORS.conversion_ms) / moved) if moved else 0.0
-        takes = PRIORS.conversion_ms + ms * moved
+        ms = max(0.0, (days * saved - STATE.conversion_ms) / moved) if moved else 0.0
+        takes = STATE.conversion_ms + ms * moved
         pays = saved > 0 and saved >= 0.2 * per_day(graph, now) and takes <= 7.0 * saved
         within = pieces(graph, now, ms=ms).within(budget, {})
         assert within.conversions == (1 if moved and (is_over or pays) else 0)
