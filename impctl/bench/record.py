@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
+from impctl.bench.quantity import number_or_name
 from impctl.errors import UsageError
 
 # Law: a record is complete: machine, versions, commit, seed, scale and noise stand beside the
@@ -134,7 +135,8 @@ class Record(Struct, frozen=True, kw_only=True):
 # format, is refused with one sentence; older formats and the envelope of `impctl bench --json` are
 # read.
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ADDED = frozenset({"tables", "figure_noise", "kind", "fingerprint"})
+"""Fields that older records of this format lack."""
 
 
 def record_to_json(record: Record) -> str:
@@ -145,12 +147,12 @@ def record_to_json(record: Record) -> str:
 def record_from_json(text: str, name: str) -> Record:
     """Read a record from JSON; UsageError, with `name` for the file, if it is none."""
     try:
-        result = _unwrapped(json.loads(text))
+        document = _unwrapped(json.loads(text))
     except ValueError:
         raise _foreign(name, "it is not JSON") from None
-    if not isinstance(result, dict) or "suite" not in result or "cells" not in result:
+    if not isinstance(document, dict) or "suite" not in document or "cells" not in document:
         raise _foreign(name, "it has no suite and cells")
-    version = result.get("format")
+    version = document.get("format")
     if not isinstance(version, int):
         raise _foreign(name, "it does not name its format")
     if version > RECORD_FORMAT:
@@ -160,9 +162,13 @@ def record_from_json(text: str, name: str) -> Record:
             hint=f"this impctl reads format {RECORD_FORMAT}; use the impctl that wrote the record",
         )
     try:
-        return _record(result)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _foreign(name, "parts of it are missing or have another type") from None
+        # Not strict, so that "NaN" is a number where one belongs.
+        record = convert(document, Record, strict=False)
+    except ValidationError:
+        record = None
+    if record is None or not _is_written(_plain(to_builtins(record)), document):
+        raise _foreign(name, "parts of it are missing or have another type")
+    return record
 
 
 def _foreign(name: str, why: str) -> UsageError:
@@ -182,79 +188,21 @@ def _unwrapped(document: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Replace numbers that JSON lacks by text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
+    """Replace numbers that JSON lacks by their names."""
+    if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return value
+    return number_or_name(value) if isinstance(value, float) else value
 
 
-def _record(result: Mapping[str, Any]) -> Record:
-    return Record(
-        suite=str(result["suite"]),
-        title=str(result["title"]),
-        scale=_number(result["scale"]),
-        repeat=int(result["repeat"]),
-        seed=int(result["seed"]),
-        started=str(result["started"]),
-        elapsed_s=_number(result["elapsed_s"]),
-        noise=_number(result["noise"]),
-        machine={str(key): str(fact) for key, fact in result["machine"].items()},
-        figures=tuple(_figure(entry) for entry in result["figures"]),
-        cells=tuple(_cell(entry) for entry in result["cells"]),
-        failures=tuple(str(failure) for failure in result["failures"]),
-        format=int(result["format"]),
-        tables={str(name): int(rows) for name, rows in result.get("tables", {}).items()},
-        figure_noise={
-            str(name): _number(noise) for name, noise in result.get("figure_noise", {}).items()
-        },
-        kind=RecordKind(result.get("kind", RecordKind.SUITE)),
-    )
-
-
-def _figure(result: Mapping[str, Any]) -> Figure:
-    chart = result["chart"]
-    lists = {key: tuple(str(word) for word in chart[key]) for key in ("y", "series", "log")}
-    texts = {key: str(result[key]) for key in ("name", "title", "about", "claim", "source")}
-    return Figure(chart=Chart(x=str(chart["x"]), **lists), **texts)
-
-
-def _cell(result: Mapping[str, Any]) -> Cell:
-    return Cell(
-        figure=str(result["figure"]),
-        labels={str(name): _label(label) for name, label in result["labels"].items()},
-        metrics={str(name): _metric(metric) for name, metric in result["metrics"].items()},
-        covers=_checked(result["covers"]),
-        slack=None if result["slack"] is None else int(result["slack"]),
-        equal=_checked(result["equal"]),
-        note=str(result["note"]),
-        fingerprint=str(result.get("fingerprint", "")),
-    )
-
-
-def _metric(result: Mapping[str, Any]) -> Metric:
-    median, low, high = (_number(result[key]) for key in ("median", "low", "high"))
-    return Metric(median, low, high, int(result["runs"]))
-
-
-def _label(value: Any) -> Label:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError
-    return value
-
-
-def _checked(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str):
-        return _NOT_FINITE[value]
-    if isinstance(value, bool):
-        raise TypeError
-    return float(value)
+def _is_written(written: Any, document: Any) -> bool:
+    """Whether the document has all that was written; it may have more, and lack what was added."""
+    if isinstance(written, dict):
+        return all(
+            _is_written(value, document[name]) if name in document else name in _ADDED
+            for name, value in written.items()
+        )
+    if isinstance(written, list):
+        return all(map(_is_written, written, document))
+    return bool(written == document) and isinstance(written, bool) is isinstance(document, bool)

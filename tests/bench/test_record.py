@@ -94,11 +94,19 @@ def test_the_envelope_of_the_command_line_is_read_too() -> None:
     assert record_from_json(json.dumps(envelope), "r") == record
 
 
+DOCUMENT = json.loads(record_to_json(record_of(Cell("f", {}, {"a_ms": Metric.of([1.0])}))))
+CELL = DOCUMENT["cells"][0]
+
+
 def altered(**changes: Any) -> str:
     """A record with other fields, or without those that are `...`."""
-    document = json.loads(record_to_json(record_of(Cell("f", {}, {"a_ms": Metric.of([1.0])}))))
-    fields = {**document, **changes}
+    fields = {**DOCUMENT, **changes}
     return json.dumps({name: value for name, value in fields.items() if value is not ...})
+
+
+def altered_cell(**changes: Any) -> str:
+    fields = {**CELL, **changes}
+    return altered(cells=[{name: value for name, value in fields.items() if value is not ...}])
 
 
 @pytest.mark.parametrize(
@@ -111,6 +119,16 @@ def altered(**changes: Any) -> str:
         *((altered(cells=value), "record_foreign") for value in (..., [{}], 3)),
         *((altered(noise=value), "record_foreign") for value in ("loud", True)),
         (altered(machine=[]), "record_foreign"),
+        (altered(failures=...), "record_foreign"),
+        (altered(repeat="3"), "record_foreign"),
+        *(
+            (altered_cell(**{name: ...}), "record_foreign")
+            for name in CELL
+            if name != "fingerprint"
+        ),
+        *((altered_cell(covers=value), "record_foreign") for value in (1, "true")),
+        (altered_cell(slack="1"), "record_foreign"),
+        (altered_cell(labels={"a": True}), "record_foreign"),
         (altered(figures=[{"name": "f"}]), "record_foreign"),
     ],
 )
