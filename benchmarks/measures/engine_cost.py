@@ -3,15 +3,15 @@
 Options: `changes`, sizes of a change. `yardstick_ratio` is the time of that work over the time of
 one maintenance, both timed in turn, so that it says more of the code than of the machine.
 Law: the sketch is compared with recapture before anything is timed.
-Out of scope: the work (`bench.machine`), against recapture (`measure.kinds`).
+Out of scope: the work (`bench.timing`), against recapture (`measure.kinds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from impctl.bench.machine import yardstick
 from impctl.bench.record import Cell, Metric
+from impctl.bench.timing import yardstick
 from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import measured_copy, worse_of
 

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.record import Cell, Metric
-from impctl.bench.timing import in_turns, milliseconds, warmed_up
+from impctl.bench.timing import in_turns, milliseconds, warm_up
 from impctl.measure.duckdb import duckdb_sketch_metrics
 from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
@@ -63,12 +63,14 @@ def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
         if view is not None:
             works["view_ms"] = view.answer
         ground.step(f"comparing the answers of {ground.query.name} and its alternatives")
-        answers = {name: warmed_up(work) for name, work in works.items()}
+        answers = {name: work() for name, work in works.items()}
+        for work in works.values():
+            warm_up(work, done=1)
         whole = answers["plain_ms"]
         expected = answer_of(whole).rows
         equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
         ground.step(f"timing {ground.query.name} and its alternatives in turns")
-        times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
+        times = in_turns(works, ground.repeat)
         times.setdefault("pruned_ms", times["plain_ms"])
         beside = duckdb_sketch_metrics(measured, whole, ground.repeat)
         metrics = {

@@ -131,6 +131,40 @@ class Record(Struct, frozen=True, kw_only=True):
         return noise if math.isfinite(noise) and noise > 0 else 0.0
 
 
+# The noise rule of reports and comparisons. Law: two metrics differ only if their runs do not
+# interleave and their medians lie further apart than the band. The band of times and ratios is the
+# noise, but at least a tenth, since two yardsticks may agree by chance, and at least half if either
+# has a single run; sizes have hardly any.
+
+SINGLE = 0.5
+"""Band of a time measured once: single runs of Spark differ by that much."""
+
+LEAST = 0.1
+"""Minimum band of times, however quiet the machine seemed: noise comes from few yardsticks."""
+
+UNSTEADY = 0.25
+"""Noise from which the reader is warned."""
+
+_EXACT = 0.01
+"""Band of sizes and counts, which do not depend on the machine."""
+
+
+def band_of(metric: str, left: Metric, right: Metric, noise: float) -> float:
+    """The share by which the medians of this metric may differ for no reason."""
+    if not metric.endswith(("_ms", "_ratio")):
+        return _EXACT
+    return max(noise, SINGLE if min(left.runs, right.runs) < 2 else LEAST)
+
+
+def side_of(left: Metric, right: Metric, band: float) -> int:
+    """1 if `right` is more than `left` beyond the band, -1 if it is less, else 0."""
+    if right.low > left.high and right.median > left.median * (1 + band):
+        return 1
+    if right.high < left.low and left.median > right.median * (1 + band):
+        return -1
+    return 0
+
+
 # JSON. Law: reading what was written gives the same record. A file that is no record, or of a newer
 # format, is refused with one sentence; older formats and the envelope of `impctl bench --json` are
 # read.

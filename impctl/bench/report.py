@@ -24,27 +24,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.bench.break_even import (
-    BY_ENGINE,
-    DUCKDB_RECAPTURE,
-    DUCKDB_WITH,
-    DUCKDB_WITHOUT,
-    FROM_STATE,
-    INDEX,
-    MAINTAIN,
-    PRUNED,
-    RECAPTURE,
-    RECAPTURED,
-    TREE,
-    UNUSED,
-    VIEW,
-    WITH,
-    WITHOUT,
-    break_even_words,
-    comparisons,
-    labels_name,
-    workload_contests,
-)
 from impctl.bench.quantity import (
     Unit,
     dimension_of,
@@ -58,9 +37,24 @@ from impctl.bench.quantity import (
     times,
     unit_of,
 )
-from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
-from impctl.bench.summary import Summary, range_text, summarize
-from impctl.bench.timing import LEAST, SINGLE
+from impctl.bench.record import (
+    LEAST,
+    SINGLE,
+    Cell,
+    Chart,
+    Figure,
+    Label,
+    Record,
+    RecordKind,
+)
+from impctl.bench.summary import (
+    PAIRS,
+    break_even_words,
+    contests,
+    labels_name,
+    range_text,
+    summarize,
+)
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,48 +68,17 @@ _NAMED = 4
 """Maximum cases listed beside a chart."""
 
 
-class Page(Struct, frozen=True, kw_only=True):
-    """`command` made the page from the figures and cells of `record`. `here` is the heading of
-    measured values of a figure. `method` are paragraphs below the heading `how`; without any, the
-    page explains how `impctl bench` measures."""
-
-    command: str
-    kicker: str
-    title: str
-    facts: Mapping[str, str]
-    summary: Summary
-    record: Record
-    here: str
-    how: str
-    method: Sequence[str] = ()
-    made: str
-
-
 def render_report(record: Record) -> str:
-    """Render the page of a record."""
-    return render_page(
-        Page(
-            command="bench",
-            kicker=record.suite,
-            title=record.title or record.suite,
-            facts=_facts(record),
-            summary=summarize(record),
-            record=record,
-            here="Measured here",
-            how="How this was measured",
-            made="from one record",
-        )
-    )
-
-
-def render_page(page: Page) -> str:
-    """Render a page; UsageError without the template library."""
+    """Render the page of a record; UsageError without the template library."""
     check_templates()
     from markupsafe import Markup
 
-    views = [_view(page.record, figure) for figure in page.record.figures]
+    views = [_view(record, figure) for figure in record.figures]
     return _environment().get_template("report.html").render(
-        page=page,
+        record=record,
+        title=record.title or record.suite,
+        facts=_facts(record),
+        summary=summarize(record),
         views=views,
         charts={
             f"{index}-{panel.number}": panel.chart
@@ -123,7 +86,7 @@ def render_page(page: Page) -> str:
             for panel in view.panels
         },
         library=Markup(_asset(LIBRARY).strip()),
-        noise=readable(page.record.noise, Unit.SHARE),
+        noise=readable(record.noise, Unit.SHARE),
         least=readable(LEAST, Unit.SHARE),
         single=readable(SINGLE, Unit.SHARE),
     )  # fmt: skip
@@ -258,24 +221,11 @@ def _view(record: Record, figure: Figure) -> _View:
 
 def _measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
-    compared = {
-        "over recapture": comparisons(record, MAINTAIN, RECAPTURE),
-        "over recapture in DuckDB": comparisons(record, MAINTAIN, DUCKDB_RECAPTURE),
-        "of the query with its sketch": comparisons(record, WITH, WITHOUT),
-        "of that over statistics alone": comparisons(record, WITH, PRUNED),
-        "of that over a manually maintained view": comparisons(record, WITH, VIEW),
-        "of that over DuckDB": comparisons(record, WITH, DUCKDB_WITHOUT),
-        "of the materialized result over a manually maintained view": comparisons(
-            record, FROM_STATE, VIEW
-        ),
-        "of the engine with the sketch over DuckDB": comparisons(record, BY_ENGINE, DUCKDB_WITHOUT),
-        "of DuckDB with the sketch": comparisons(record, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "of the tree over the index join": comparisons(record, TREE, INDEX),
-        "of the tree over running DuckDB again": comparisons(record, TREE, DUCKDB_RECAPTURE),
-        "over no sketch": workload_contests(record, UNUSED),
-        "over recaptured sketches": workload_contests(record, RECAPTURED),
-    }
-    texts = [f"Speed-up {over}: {range_text(won)}." for over, won in compared.items() if won]
+    texts = [
+        f"Speed-up {pair.gain}: {range_text(compared)}."
+        for pair in PAIRS
+        if pair.gain and (compared := contests(record, pair.ours, pair.other))
+    ]
     # The table shows the cases in which costs do not cross.
     evens = [(case, text) for (_, case), text in break_even_words(record).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]

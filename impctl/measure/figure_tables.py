@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.bench.break_even import SIZES, break_even_words
 from impctl.bench.quantity import label_text, plain_name, readable, unit_of
+from impctl.bench.summary import SIZES, break_even_words
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Record

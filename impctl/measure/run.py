@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.bench.machine import UNSTEADY, describe_machine, noise_of, yardstick
-from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
+from impctl.bench.record import UNSTEADY, Cell, Chart, Figure, Label, Record, RecordKind
+from impctl.bench.timing import describe_machine, noise_of, yardstick
 from impctl.data.schema import name_parts
 from impctl.errors import (
     ImpctlError,

@@ -30,7 +30,6 @@ from impctl.bench.data import (
     split_last_days,
     synthetic_batches,
 )
-from impctl.bench.machine import noise_of, yardstick
 from impctl.bench.quantity import (
     Unit,
     label_text,
@@ -42,7 +41,15 @@ from impctl.bench.quantity import (
     unit_of,
 )
 from impctl.bench.record import RECORD_FORMAT, Cell, Metric, record_from_json, record_to_json
-from impctl.bench.timing import WARM_UP, in_turns, median_of, milliseconds, warm_up
+from impctl.bench.timing import (
+    WARM_UP,
+    in_turns,
+    median_of,
+    milliseconds,
+    noise_of,
+    warm_up,
+    yardstick,
+)
 from impctl.errors import UsageError
 from tests.bench.paper_records import record_of
 from tests.support.run_cli import refused
@@ -274,7 +281,7 @@ def test_what_is_compared_is_timed_in_turns() -> None:
     calls: list[str] = []
     times = in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 2)
     assert calls == ["a", "b", "a", "b"]
-    assert {name: len(values) for name, values in times.items()} == {"a": 2, "b": 2}
+    assert {name: metric.runs for name, metric in times.items()} == {"a": 2, "b": 2}
 
 
 def test_a_failing_call_is_not_a_measurement() -> None:

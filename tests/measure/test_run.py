@@ -18,10 +18,10 @@ from deltalake import write_deltalake
 from msgspec.structs import replace
 from sqlglot import exp
 
-from impctl.bench.break_even import break_evens
-from impctl.bench.machine import yardstick
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric, record_from_json, record_to_json
+from impctl.bench.summary import break_evens
+from impctl.bench.timing import yardstick
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.data.schema import LONG
@@ -480,7 +480,7 @@ def test_from_workload_to_comparison(spark: Any, tmp_path: Path, capsys: Capsys,
         assert cell.metrics["recapture_ratio"].median > 0
         assert cell.metrics["maintain_ms"].runs == 4
     (even,) = break_evens(record)
-    assert even.labels == {"query": "by_g"}
+    assert even.case == "by_g"
     for saved in record.cells_of("skipping"):
         assert saved.equal is True
         assert {"plain_ms", "sketch_ms", "rows_share"} <= saved.metrics.keys()
