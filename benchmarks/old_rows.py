@@ -45,7 +45,7 @@ def old_rows_deleted(
             steps.append(step)
         measured.maintain(rows, forth=True)
     assert checked is not None, "the first turn checks"
-    return worse_of(checked, measured.follower.checked(measured.unchanged)), steps
+    return worse_of(checked, measured.checked(measured.unchanged)), steps
 
 
 def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> MeasuredStep:

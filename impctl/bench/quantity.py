@@ -145,13 +145,6 @@ def number(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def number_or_name(value: float) -> float | str:
-    """The number, or the name of one that JSON lacks."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
 def spread_text(metric: Metric, unit: Unit) -> str:
     """The range of the runs, with the unit once if equal; empty for a single run."""
     if metric.runs < 2 or not (math.isfinite(metric.low) and math.isfinite(metric.high)):

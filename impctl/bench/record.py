@@ -10,7 +10,6 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
-from impctl.bench.quantity import number_or_name
 from impctl.errors import UsageError
 
 # Law: a record is complete: machine, versions, commit, seed, scale and noise stand beside the
@@ -102,19 +101,19 @@ class Record(Struct, frozen=True, kw_only=True):
     and after a figure. `suite` is the name of the suite or the workload, as `kind` says. `tables`
     has the rows of every table that queries read, before any change: scale does not determine them
     if there is a minimum size or source data. `failures` lists everything that could not be
-    measured, one sentence each."""
+    measured, one sentence each. A run that is planned has no more than its first five fields."""
 
     suite: str
     title: str
     scale: float
     repeat: int
     seed: int
-    started: str
-    elapsed_s: float
-    noise: float
-    machine: Mapping[str, str]
-    figures: tuple[Figure, ...]
-    cells: tuple[Cell, ...]
+    started: str = ""
+    elapsed_s: float = 0.0
+    noise: float = 0.0
+    machine: Mapping[str, str] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    cells: tuple[Cell, ...] = ()
     failures: tuple[str, ...] = ()
     format: int = RECORD_FORMAT
     tables: Mapping[str, int] = field(default_factory=dict)
@@ -219,6 +218,13 @@ def _unwrapped(document: Any) -> Any:
         records = [r for r in document["results"] if isinstance(r, dict) and "cells" in r]
         return records[0] if len(records) == 1 else document
     return document
+
+
+def number_or_name(value: float) -> float | str:
+    """The number, or the name of one that JSON lacks."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _plain(value: Any) -> Any:

@@ -506,8 +506,10 @@ def losses(record: Record) -> tuple[str, ...]:
 
 def _undecided_losses(record: Record) -> list[str]:
     """Slower, but within the noise: neither lost nor won, but to be reported."""
-    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
-    pairs += ((TOTAL, UNUSED), (TOTAL, RECAPTURED))
+    pairs = (
+        *((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED)),
+        *((TOTAL, UNUSED), (TOTAL, RECAPTURED)),
+    )
     close = [contest for pair in pairs for contest in contests(record, *pair)]
     slower = [contest for contest in close if contest.ratio < 1 and not contest.is_lost]
     if not slower:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from impctl.bench.quantity import number
-from impctl.bench.quantity import number_or_name as number_or_name
+from impctl.bench.record import number_or_name as number_or_name
 from impctl.errors import UsageError
 
 # Law: control characters of foreign text are escaped, so that it cannot control a terminal. Numbers
