@@ -6,7 +6,6 @@ values and break-even have the words of the report, which shows the same record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,34 +14,33 @@ from impctl.bench.quantity import label_text, plain_name, readable, unit_of
 from impctl.bench.summary import SIZES, break_even_words
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Cell, Figure, Label, Record
+    from impctl.bench.record import Cell, Figure, Record
 
 
 class FigureTable(Struct, frozen=True):
-    """A figure's table: `labels` and `metrics` are its columns, `rows` their values in order.
-
-    `break_evens` are cases with their break-even; the name of the only case may be empty.
-    """
+    """A figure's table: a column has its heading, its texts, and whether they are numbers.
+    `break_evens` are cases with their break-even; the name of the only case may be empty."""
 
     figure: Figure
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    rows: tuple[tuple[Label | None, ...], ...]
+    columns: tuple[tuple[str, tuple[str, ...], bool], ...]
     break_evens: tuple[tuple[str, str], ...]
 
 
 def figure_tables(record: Record) -> tuple[FigureTable, ...]:
     """The table of every figure with cells."""
     evens = break_even_words(record)
-    return tuple(
-        _table(
-            figure,
-            cells,
-            [(case, text) for (name, case), text in evens.items() if name == figure.name],
+    tables = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        if not cells:
+            continue
+        columns = (
+            *(_label_column(name, cells) for name in _labels(figure, cells)),
+            *(_metric_column(name, cells) for name in _metrics(figure, cells)),
         )
-        for figure in record.figures
-        if (cells := record.cells_of(figure.name))
-    )
+        cases = tuple((case, text) for (name, case), text in evens.items() if name == figure.name)
+        tables.append(FigureTable(figure, columns, cases))
+    return tuple(tables)
 
 
 def heading(name: str) -> str:
@@ -55,29 +53,16 @@ def metric_text(name: str, value: float) -> str:
     return readable(value, unit_of(name))
 
 
-def value_text(table: FigureTable, column: int, value: Label | None) -> str:
-    """Format a value of this column; a hyphen for None."""
-    name = (*table.labels, *table.metrics)[column]
-    if value is None:
-        return "-"
-    if isinstance(value, str) or column < len(table.labels):
-        return label_text(name, value)
-    return metric_text(name, value)
+def _label_column(name: str, cells: tuple[Cell, ...]) -> tuple[str, tuple[str, ...], bool]:
+    values = [cell.labels.get(name) for cell in cells]
+    texts = tuple("-" if value is None else label_text(name, value) for value in values)
+    return heading(name), texts, not any(isinstance(value, str) for value in values)
 
 
-def _table(
-    figure: Figure, cells: tuple[Cell, ...], result: Sequence[tuple[str, str]]
-) -> FigureTable:
-    labels = _labels(figure, cells)
-    metrics = _metrics(figure, cells)
-    rows = tuple(
-        (
-            *(cell.labels.get(label) for label in labels),
-            *(None if (m := cell.metrics.get(name)) is None else m.median for name in metrics),
-        )
-        for cell in cells
-    )
-    return FigureTable(figure, labels, metrics, rows, tuple(result))
+def _metric_column(name: str, cells: tuple[Cell, ...]) -> tuple[str, tuple[str, ...], bool]:
+    metrics = [cell.metrics.get(name) for cell in cells]
+    texts = ("-" if metric is None else metric_text(name, metric.median) for metric in metrics)
+    return heading(name), tuple(texts), True
 
 
 def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:

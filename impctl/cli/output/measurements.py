@@ -15,7 +15,6 @@ from impctl.measure.figure_tables import (
     figure_tables,
     heading,
     metric_text,
-    value_text,
 )
 from impctl.service.results import (
     Record,
@@ -95,15 +94,12 @@ def _figure_lines(table: FigureTable) -> list[str]:
 
 
 def _table(table: FigureTable) -> list[str]:
-    rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
-    rows += [
-        [value_text(table, column, value) for column, value in enumerate(row)] for row in table.rows
-    ]
     columns = []
-    for number, cells in enumerate(zip(*rows, strict=True)):
-        is_text = any(isinstance(row[number], str) for row in table.rows)
-        width = max(map(len, cells))
-        columns.append([c.ljust(width) if is_text else c.rjust(width) for c in cells])
+    for head, texts, is_number in table.columns:
+        width = max(map(len, (head, *texts)))
+        columns.append(
+            [text.rjust(width) if is_number else text.ljust(width) for text in (head, *texts)]
+        )
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
