@@ -66,6 +66,17 @@ MEASURES: Mapping[str, Measure] = {
         (),
         Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
     ),
+    "maintain": Measure(
+        measure_suite_maintain,
+        ("changes", "shares", "processes"),
+        Drawable(
+            ("changes", "share", "kind"),
+            (
+                *("maintain_ms", "read_ms", "engine_ms", "commit_ms"),
+                *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms", "process_ms"),
+            ),
+        ),
+    ),
     "query": Measure(
         _without_options(measure_query),
         (),
@@ -81,17 +92,6 @@ MEASURES: Mapping[str, Measure] = {
         _without_options(measure_ways),
         (),
         Drawable(("way",), ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio")),
-    ),
-    "maintain": Measure(
-        measure_suite_maintain,
-        ("changes", "shares", "processes"),
-        Drawable(
-            ("changes", "share", "kind"),
-            (
-                *("maintain_ms", "read_ms", "engine_ms", "commit_ms"),
-                *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms", "process_ms"),
-            ),
-        ),
     ),
     "answers": Measure(
         measure_answers,

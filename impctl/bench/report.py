@@ -222,9 +222,9 @@ def _view(record: Record, figure: Figure) -> _View:
 def _measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
     texts = [
-        f"Speed-up {pair.gain}: {range_text(compared)}."
-        for pair in PAIRS
-        if pair.gain and (compared := contests(record, pair.ours, pair.other))
+        f"Speed-up {gain}: {range_text(compared)}."
+        for pair, (gain, _) in PAIRS.items()
+        if gain and (compared := contests(record, *pair))
     ]
     # The table shows the cases in which costs do not cross.
     evens = [(case, text) for (_, case), text in break_even_words(record).items()]

@@ -34,108 +34,62 @@ if TYPE_CHECKING:
 # machine. Wins and losses follow the rule of record comparison (`band_of`), with the figure's
 # noise.
 
-MAINTAIN = "maintain_ms"
-RECAPTURE = "recapture_ms"
-WITHOUT = "plain_ms"
-WITH = "sketch_ms"
-PRUNED = "pruned_ms"
-VIEW = "view_ms"
-FROM_STATE = "state_ms"
-BY_ENGINE = "by_engine_ms"
-TREE = "tree_ms"
-INDEX = "index_ms"
-TOTAL = "total_ms"
-DUCKDB_RECAPTURE = "duckdb_ms"
-DUCKDB_WITHOUT = "duckdb_plain_ms"
-DUCKDB_WITH = "duckdb_sketch_ms"
-STATE = "state_bytes"
-STRATEGY = "strategy"
-"""The label for how a whole workload was run."""
-
-MAINTAINED, RECAPTURED, UNUSED = "incremental", "recapture", "none"
-"""Values of that label: sketches maintained, recaptured, or not used."""
-
 SIZES = ("changes", "share")
 """Labels for the size of a change: rows, and their share of the table."""
 
 
-class Pair(Struct, frozen=True):
-    """Two metrics of a cell to compare, or `total_ms` with that of another strategy. `gain` says
-    what a speed-up is of, if a figure shows it; `loss` says that `other` was faster."""
-
-    ours: str
-    other: str
-    gain: str
-    loss: str
-
-
-PAIRS = (
-    Pair(MAINTAIN, RECAPTURE, "over recapture", "Recapture was faster than maintaining"),
-    Pair(MAINTAIN, DUCKDB_RECAPTURE, "over recapture in DuckDB", "Recapture in DuckDB was faster"),
-    Pair(WITH, WITHOUT, "of the query with its sketch", "The query was slower with its sketch"),
-    Pair(
-        WITH,
-        PRUNED,
+PAIRS = {
+    ("maintain_ms", "recapture_ms"): ("over recapture", "Recapture was faster than maintaining"),
+    ("maintain_ms", "duckdb_ms"): ("over recapture in DuckDB", "Recapture in DuckDB was faster"),
+    ("sketch_ms", "plain_ms"): (
+        "of the query with its sketch",
+        "The query was slower with its sketch",
+    ),
+    ("sketch_ms", "pruned_ms"): (
         "of that over statistics alone",
         "The query was slower with its sketch than with statistics alone",
     ),
-    Pair(
-        WITH,
-        VIEW,
+    ("sketch_ms", "view_ms"): (
         "of that over a manually maintained view",
         "A manually maintained view was faster than the sketch",
     ),
-    Pair(
-        WITH,
-        DUCKDB_WITHOUT,
+    ("sketch_ms", "duckdb_plain_ms"): (
         "of that over DuckDB",
         "The query in DuckDB was faster than Spark with the sketch",
     ),
-    Pair(
-        DUCKDB_WITH,
-        DUCKDB_WITHOUT,
+    ("duckdb_sketch_ms", "duckdb_plain_ms"): (
         "of DuckDB with the sketch",
         "The query in DuckDB was slower with the sketch",
     ),
-    Pair(
-        FROM_STATE,
-        VIEW,
+    ("state_ms", "view_ms"): (
         "of the materialized result over a manually maintained view",
         "A manually maintained view was faster than the materialized result",
     ),
-    Pair(
-        FROM_STATE,
-        DUCKDB_WITHOUT,
+    ("state_ms", "duckdb_plain_ms"): (
         "",
         "The query in DuckDB was faster than the materialized result",
     ),
-    Pair(
-        BY_ENGINE,
-        DUCKDB_WITHOUT,
+    ("by_engine_ms", "duckdb_plain_ms"): (
         "of the engine with the sketch over DuckDB",
         "The query in DuckDB was faster than the engine with the sketch",
     ),
-    Pair(BY_ENGINE, WITH, "", "With the sketch, Spark was faster than the engine"),
-    Pair(
-        TREE,
-        INDEX,
+    ("by_engine_ms", "sketch_ms"): ("", "With the sketch, Spark was faster than the engine"),
+    ("tree_ms", "index_ms"): (
         "of the tree over the index join",
         "The index join was faster than the tree",
     ),
-    Pair(
-        TREE,
-        DUCKDB_RECAPTURE,
+    ("tree_ms", "duckdb_ms"): (
         "of the tree over running DuckDB again",
         "Running the query again in DuckDB was faster than a step of the tree",
     ),
-    Pair(TOTAL, UNUSED, "over no sketch", "The workload was faster without a sketch"),
-    Pair(
-        TOTAL,
-        RECAPTURED,
+    ("total_ms", "none"): ("over no sketch", "The workload was faster without a sketch"),
+    ("total_ms", "recapture"): (
         "over recaptured sketches",
         "The workload was faster with recaptured sketches",
     ),
-)
+}
+"""Metrics to compare, ours first; of `total_ms`, the other is a strategy. What a speed-up is of,
+where figures show it, and what a report says if the other was faster."""
 
 
 class Contest(Struct, frozen=True):
@@ -184,12 +138,12 @@ def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
 
 
 def _rival(cells: Sequence[Cell], cell: Cell, ours: str, other: str) -> Metric | None:
-    if ours != TOTAL:
+    if ours != "total_ms":
         return cell.metrics.get(other)
-    if cell.labels.get(STRATEGY) != MAINTAINED:
+    if cell.labels.get("strategy") != "incremental":
         return None
-    labels = {**cell.labels, STRATEGY: other}
-    return next((cell.metrics.get(TOTAL) for cell in cells if cell.labels == labels), None)
+    labels = {**cell.labels, "strategy": other}
+    return next((cell.metrics.get("total_ms") for cell in cells if cell.labels == labels), None)
 
 
 def _is_amount(metric: Metric) -> bool:
@@ -240,7 +194,7 @@ def labels_name(figure: Figure, cell: Cell) -> str:
 def case_name(figure: Figure, cell: Cell) -> str:
     """The labels of a cell except the one on x, in words; the size of a change once."""
     size = [name for name in SIZES if name in cell.labels]
-    hidden = {STRATEGY, figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
+    hidden = {"strategy", figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
     return ", ".join(named(name, cell.labels[name]) for name in cell.labels if name not in hidden)
 
 
@@ -299,7 +253,7 @@ class BreakEven(Struct, frozen=True):
         return {n: _size_text(n, amounts[n]) for n in reversed(SIZES) if n in amounts}
 
 
-def break_evens(record: Record, other: str = RECAPTURE) -> tuple[BreakEven, ...]:
+def break_evens(record: Record, other: str = "recapture_ms") -> tuple[BreakEven, ...]:
     """Break-evens of every series of every figure over the size of a change. Maintaining is
     compared with the metric `other`."""
     result: list[BreakEven] = []
@@ -319,7 +273,7 @@ def break_evens(record: Record, other: str = RECAPTURE) -> tuple[BreakEven, ...]
     return tuple(result)
 
 
-def break_even_words(record: Record, other: str = RECAPTURE) -> dict[tuple[str, str], str]:
+def break_even_words(record: Record, other: str = "recapture_ms") -> dict[tuple[str, str], str]:
     """Break-even in words, by figure and case."""
     return {(even.figure.name, even.case): even.text for even in break_evens(record, other)}
 
@@ -338,16 +292,16 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
 
 def _has_costs(cell: Cell, other: str) -> bool:
     """Whether both costs and the size of the change are positive amounts."""
-    if not {MAINTAIN, other} <= cell.metrics.keys() or "changes" not in cell.labels:
+    if not {"maintain_ms", other} <= cell.metrics.keys() or "changes" not in cell.labels:
         return False
-    costs = [cell.metrics[name].median for name in (MAINTAIN, other)]
+    costs = [cell.metrics[name].median for name in ("maintain_ms", other)]
     sizes = [cell.labels[name] for name in SIZES if name in cell.labels]
     return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
 
 
 def _side_and_amount(size: str, cells: Sequence[Cell], other: str) -> tuple[int, float]:
     points = sorted(
-        (float(cell.labels[size]), cell.metrics[MAINTAIN].median / cell.metrics[other].median)
+        (float(cell.labels[size]), cell.metrics["maintain_ms"].median / cell.metrics[other].median)
         for cell in cells
     )
     if points[0][1] > 1:
@@ -370,8 +324,12 @@ def _size_text(name: str, amount: float) -> str:
 # The fastest way per case. Law: every case is reported once, with the least median and the distance
 # of the next; within the noise both are named and neither wins.
 
-_WAYS = {WITH: "Spark with the sketch", WITHOUT: "Spark without sketch"}
-"""Names of ways whose metric's name does not say who answers."""
+_ANSWERS = {
+    **dict.fromkeys(("state_ms", "by_engine_ms", "view_ms", "duckdb_sketch_ms", "duckdb_plain_ms")),
+    "sketch_ms": "Spark with the sketch",
+    "plain_ms": "Spark without sketch",
+}
+"""Ways to an answer, with a name if that of the metric does not say who answers."""
 
 
 def quickest(record: Record) -> tuple[str, ...]:
@@ -380,15 +338,14 @@ def quickest(record: Record) -> tuple[str, ...]:
         _ranking(record, figure, cell)
         for figure in record.figures
         for cell in record.cells_of(figure.name)
-        if FROM_STATE in cell.metrics and BY_ENGINE in cell.metrics
+        if "state_ms" in cell.metrics and "by_engine_ms" in cell.metrics
     )
 
 
 def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
-    ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
     ranked = [
-        (cell.metrics[way], _WAYS.get(way, plain_name(way)))
-        for way in ways
+        (cell.metrics[way], _ANSWERS[way] or plain_name(way))
+        for way in _ANSWERS
         if way in cell.metrics and cell.metrics[way].median > 0
     ]
     ranked.sort(key=lambda pair: pair[0].median)
@@ -397,7 +354,7 @@ def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
         f"{words} {times(metric.median / first.median)} as long" for metric, words in slower
     )
     sentence = f"{name} ({readable(first.median, Unit.MS)})"
-    band = band_of(WITH, first, second, record.noise_of(cell.figure))
+    band = band_of("sketch_ms", first, second, record.noise_of(cell.figure))
     if side_of(first, second, band) > 0:
         sentence += f", then {other}, {times(second.median / first.median)} as long"
     else:
@@ -500,15 +457,15 @@ _LISTED = 6
 
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
-    lost = (text for pair in PAIRS for text in _loss_texts(record, pair))
+    lost = (text for pair, (_, says) in PAIRS.items() for text in _loss_texts(record, pair, says))
     return (*lost, *_undecided_losses(record), *_slack(record), *_state(record))
 
 
 def _undecided_losses(record: Record) -> list[str]:
     """Slower, but within the noise: neither lost nor won, but to be reported."""
     pairs = (
-        *((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED)),
-        *((TOTAL, UNUSED), (TOTAL, RECAPTURED)),
+        *(("maintain_ms", "recapture_ms"), ("sketch_ms", "plain_ms"), ("sketch_ms", "pruned_ms")),
+        *(("total_ms", "none"), ("total_ms", "recapture")),
     )
     close = [contest for pair in pairs for contest in contests(record, *pair)]
     slower = [contest for contest in close if contest.ratio < 1 and not contest.is_lost]
@@ -523,10 +480,10 @@ def _undecided_losses(record: Record) -> list[str]:
     ]
 
 
-def _loss_texts(record: Record, pair: Pair) -> list[str]:
+def _loss_texts(record: Record, pair: tuple[str, str], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
     figures: dict[str, list[str]] = {}
-    for (_, case), group in by_case(contests(record, pair.ours, pair.other)).items():
+    for (_, case), group in by_case(contests(record, *pair)).items():
         lost_contests = [contest for contest in group if contest.is_lost]
         if lost_contests:
             worst = min(lost_contests, key=lambda contest: contest.ratio)
@@ -534,7 +491,7 @@ def _loss_texts(record: Record, pair: Pair) -> list[str]:
             text = f"{_where(group, lost_contests)} ({times(worst.ratio)} as fast{place})"
             title = group[0].figure.title
             figures.setdefault(title, []).append(f"{case} {text}" if case else text)
-    return [f"{pair.loss} in “{title}”: {_listed(cases)}." for title, cases in figures.items()]
+    return [f"{says} in “{title}”: {_listed(cases)}." for title, cases in figures.items()]
 
 
 def _listed(cases: Sequence[str]) -> str:
@@ -572,13 +529,13 @@ def _slack(record: Record) -> list[str]:
 
 
 def _state(record: Record) -> list[str]:
-    sizes = [(cell.metrics[STATE].median, cell) for cell in record.cells if STATE in cell.metrics]
-    finite = [(size, cell) for size, cell in sizes if math.isfinite(size) and size > 0]
-    if not finite:
+    metrics = ((cell.metrics.get("state_bytes"), cell) for cell in record.cells)
+    sizes = [(metric.median, cell) for metric, cell in metrics if metric and _is_amount(metric)]
+    if not sizes:
         return []
-    size, cell = max(finite, key=lambda pair: pair[0])
+    size, cell = max(sizes, key=lambda pair: pair[0])
     return [
-        f"State is stored: at most {readable(size, unit_of(STATE))} "
+        f"State is stored: at most {readable(size, unit_of('state_bytes'))} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
     ]
 
@@ -614,8 +571,8 @@ class Summary(Struct, frozen=True):
 
 def summarize(record: Record) -> Summary:
     """Summarize a record."""
-    maintained = contests(record, MAINTAIN, RECAPTURE)
-    used = contests(record, WITH, WITHOUT)
+    maintained = contests(record, "maintain_ms", "recapture_ms")
+    used = contests(record, "sketch_ms", "plain_ms")
     sections = [
         _unsteady(record),
         _maintaining(maintained),
@@ -668,7 +625,7 @@ def _cases(record: Record, group: Sequence[Contest]) -> Section | None:
     if not group:
         return None
     evens = {"Break-even": break_even_words(record)}
-    if duckdb := break_even_words(record, DUCKDB_RECAPTURE):
+    if duckdb := break_even_words(record, "duckdb_ms"):
         evens["with DuckDB"] = duckdb
     heads = ("Figure", "Case", *evens, "Median", "Least", "at", "Greatest", "at")
     # What to look for stands where a narrow screen still has it.
@@ -714,8 +671,8 @@ def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], text: str) -> tuple[s
 def _workloads(record: Record) -> Section | None:
     points = _over(
         (
-            ("no sketch", contests(record, TOTAL, UNUSED)),
-            ("recaptured sketches", contests(record, TOTAL, RECAPTURED)),
+            ("no sketch", contests(record, "total_ms", "none")),
+            ("recaptured sketches", contests(record, "total_ms", "recapture")),
         ),
         "workload",
     )
@@ -729,7 +686,7 @@ def _using(group: Sequence[Contest]) -> Section | None:
     if not group:
         return None
     text = f"With its sketch, a query was faster in {_won_of(group)}; speed-up {range_text(group)}."
-    total = _total_words(group, WITH, WITHOUT, "with their sketches")
+    total = _total_words(group, "sketch_ms", "plain_ms", "with their sketches")
     points = []
     for name in _text_labels(group):
         for value in dict.fromkeys(contest.cell.labels[name] for contest in group):
@@ -757,8 +714,8 @@ def _answering(record: Record) -> Section | None:
     if not points:
         return None
     text = "The fastest way to each answer; a sketch or a view includes its upkeep:"
-    materialized = contests(record, FROM_STATE, WITHOUT)
-    total = _total_words(materialized, FROM_STATE, WITHOUT, "from their materialized results")
+    materialized = contests(record, "state_ms", "plain_ms")
+    total = _total_words(materialized, "state_ms", "plain_ms", "from their materialized results")
     return Section("Fastest way to answer", (total, text) if total else (text,), points)
 
 
@@ -766,8 +723,8 @@ def _trees(record: Record) -> Section | None:
     """Join trees, compared with the index join and with running DuckDB again."""
     points = _over(
         (
-            ("an index join", contests(record, TREE, INDEX)),
-            ("running DuckDB again", contests(record, TREE, DUCKDB_RECAPTURE)),
+            ("an index join", contests(record, "tree_ms", "index_ms")),
+            ("running DuckDB again", contests(record, "tree_ms", "duckdb_ms")),
         ),
         "measurement",
     )

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from impctl.bench.compare import Difference, RecordComparison, compare_records
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record, RecordKind
 from impctl.bench.summary import (
-    MAINTAIN,
-    RECAPTURE,
     BreakEven,
     Section,
     break_even_words,
@@ -185,7 +183,7 @@ def test_records_of_different_runs_are_refused(change: dict[str, object]) -> Non
 def contest(ours: Sequence[float], other: Sequence[float], noise: float = 0.0) -> tuple[bool, bool]:
     """Whether ours won, and whether it lost."""
     record = record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise)
-    (result,) = contests(record, MAINTAIN, RECAPTURE)
+    (result,) = contests(record, "maintain_ms", "recapture_ms")
     return result.is_won, result.is_lost
 
 
@@ -225,9 +223,9 @@ def test_a_win_is_what_a_comparison_calls_faster(values: tuple[Times, Times], no
 
 def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
     record = record_of(cell(maintain_ms=(10, 11), recapture_ms=(20, 22)), noise=1.5)
-    (whole,) = contests(record, MAINTAIN, RECAPTURE)
-    (local,) = contests(replace(record, figure_noise={"f": 0.2}), MAINTAIN, RECAPTURE)
-    (other,) = contests(replace(record, figure_noise={"g": 0.2}), MAINTAIN, RECAPTURE)
+    (whole,) = contests(record, "maintain_ms", "recapture_ms")
+    (local,) = contests(replace(record, figure_noise={"f": 0.2}), "maintain_ms", "recapture_ms")
+    (other,) = contests(replace(record, figure_noise={"g": 0.2}), "maintain_ms", "recapture_ms")
     assert [contest.is_won for contest in (whole, local, other)] == [False, True, False]
     assert (local.band, other.band) == (0.2, 1.5)
 
@@ -235,7 +233,7 @@ def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_amount_is_no_contest(bad: float) -> None:
     record = record_of(cell(maintain_ms=(bad,), recapture_ms=(1.0,)), cell(maintain_ms=(1.0,)))
-    assert contests(record, MAINTAIN, RECAPTURE) == ()
+    assert contests(record, "maintain_ms", "recapture_ms") == ()
 
 
 def test_a_quotient_is_that_of_the_medians() -> None:
@@ -279,7 +277,7 @@ def sized(cost: float, **labels: Label) -> Cell:
 
 
 def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
-    result = contests(record_of(*cells), MAINTAIN, RECAPTURE)
+    result = contests(record_of(*cells), "maintain_ms", "recapture_ms")
     return [(words, [one.ratio for one in group]) for words, group in by_size(result).items()]
 
 
