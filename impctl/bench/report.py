@@ -25,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.bench.quantity import (
+    SCALES,
     Unit,
     dimension_of,
     is_number,
@@ -55,7 +56,7 @@ from impctl.bench.summary import (
     range_text,
     summarize,
 )
-from impctl.errors import UsageError
+from impctl.errors import UsageError, count_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -83,7 +84,7 @@ def render_report(record: Record) -> str:
         charts={
             f"{index}-{panel.number}": panel.chart
             for index, view in enumerate(views, 1)
-            for panel in view.panels
+            for panel in view.drawing.panels
         },
         library=Markup(_asset(LIBRARY).strip()),
         noise=readable(record.noise, Unit.SHARE),
@@ -113,7 +114,11 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {"csp_hash": _csp_hash, "prose": _prose}
-    environment.globals |= {"groupby": _grouped, "palette": (*_WORDS, *_AMOUNTS)}
+    environment.globals |= {
+        "count_text": count_text,
+        "groupby": _grouped,
+        "palette": (*_WORDS, *_AMOUNTS),
+    }
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
@@ -147,7 +152,7 @@ def _facts(record: Record) -> dict[str, str]:
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows" if is_suite else "",
         "Rows": "; ".join(f"{number(rows)} in {', '.join(named)}" for rows, named in names.items()),
-        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} requested",
+        "Repeat": f"{count_text(record.repeat, 'run')} requested",
         "Seed": str(record.seed),
         "Noise": f"equal work took at most {readable(record.noise, Unit.SHARE)} longer",
         **_machine(record.machine),
@@ -189,33 +194,26 @@ class _Column(Struct, frozen=True):
 
 
 class _View(Struct, frozen=True):
-    """A figure as the template shows it; `rows` are panels of one unit each."""
+    """A figure as the template shows it, with a table of `size` rows."""
 
     figure: Figure
     here: tuple[str, ...]
-    keys: tuple[KeyGroup, ...]
-    panels: tuple[Panel, ...]
-    rows: tuple[tuple[Panel, ...], ...]
+    drawing: Drawing
     notes: tuple[str, ...]
     columns: tuple[_Column, ...]
     size: int
-    size_text: str
 
 
 def _view(record: Record, figure: Figure) -> _View:
     cells = record.cells_of(figure.name)
     drawing = draw(figure.chart, cells)
-    by_unit = groupby(drawing.panels, key=lambda panel: panel.unit)
     return _View(
         figure,
         _measured_here(replace(record, figures=(figure,), cells=cells), figure),
-        drawing.keys,
-        drawing.panels,
-        tuple(tuple(panels) for _, panels in by_unit),
+        drawing,
         tuple(_notes(record, figure, cells, drawing.hidden)),
         tuple(column for column in _columns(cells) if any(map(any, column.fields))),
         len(cells),
-        "1 row" if len(cells) == 1 else f"{number(len(cells))} rows",
     )
 
 
@@ -339,12 +337,6 @@ _DASHES = ((), (7, 4), (2, 3), (10, 3, 2, 3))
 _FILLS = (("ff", 1.0), ("00", 0.0), ("66", 0.4), ("33", 0.2))
 """Metrics of one group: opacity as the last two digits of a colour, and as a number."""
 
-_SCALES: Mapping[Unit, Sequence[float]] = {
-    Unit.MS: (3.6e6, 6e4, 1e3, 1.0),
-    Unit.BYTES: (1e12, 1e9, 1e6, 1e3, 1.0),
-}
-"""Sizes of the units in which an axis counts."""
-
 
 class LegendKey(Struct, frozen=True):
     """An entry of a legend: what it hides, and its mark; without a `color` it is grey."""
@@ -381,6 +373,11 @@ class Drawing(Struct, frozen=True):
     panels: tuple[Panel, ...]
     hidden: int
 
+    @property
+    def rows(self) -> list[list[Panel]]:
+        """The panels of one unit each."""
+        return [list(row) for _, row in groupby(self.panels, key=lambda panel: panel.unit)]
+
 
 class _ChartLine(Struct, frozen=True):
     """The points of one group and metric, by their positions in the figure's lists."""
@@ -409,7 +406,10 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
                         lines.append(_ChartLine(index, metric, points))
             if lines:
                 parts.append((facet, unit, lines))
+    values = sorted({point["x"] for *_, lines in parts for line in lines for point in line.points})
     look = _Look(
+        chart=chart,
+        x=_category_axis(chart, categories) if categories else _place_axis(chart, values),
         groups=tuple(", ".join(_texts(label_text, chart.series, group)) for group in groups),
         metrics=tuple(map(plain_name, metrics)),
         is_ordered=len(chart.series) == 1 and all(is_number(group[0]) for group in groups),
@@ -417,8 +417,6 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
         is_across=bool(categories),
         has_bars=bool(categories) and "y" not in chart.log,
     )
-    values = sorted({point["x"] for *_, lines in parts for line in lines for point in line.points})
-    x = _category_axis(chart, categories) if categories else _place_axis(chart, values)
     panels: list[Panel] = []
     for facet, unit, lines in parts:
         names = [name for name in metrics if unit_of(name) is unit]
@@ -430,11 +428,10 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
         y = _value_axis(title, unit, "y" in chart.log, same)
         words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
         words += [text] if (text := ", ".join(_texts(named, labels, facet))) else []
-        panels.append(_panel(len(panels), ": ".join(words), unit, chart, look, lines, x, y))
+        panels.append(_panel(len(panels), ": ".join(words), unit, look, lines, y))
     measured = sum(name in cell.metrics for cell in cells for name in metrics)
     drawn = sum(len(line.points) for *_, lines in parts for line in lines)
-    keys = look.legend(", ".join(map(plain_name, chart.series)))
-    return Drawing(keys, tuple(panels), measured - drawn)
+    return Drawing(look.legend(), tuple(panels), measured - drawn)
 
 
 def facet_labels(chart: Chart, cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -490,11 +487,11 @@ def _points(
 
 
 class _Look(Struct, frozen=True, kw_only=True):
-    """Colours, shapes, dashes and fills of a figure's lines.
+    """What panels of a figure share: the axis x, and colours, shapes, dashes and fills of lines.
+    `is_ordered` says that groups are amounts, `has_metrics` that a panel has several metrics."""
 
-    `is_ordered` says that groups are amounts, `has_metrics` that a chart has several metrics.
-    """
-
+    chart: Chart
+    x: Mapping[str, Any]
     groups: tuple[str, ...]
     metrics: tuple[str, ...]
     is_ordered: bool
@@ -522,12 +519,16 @@ class _Look(Struct, frozen=True, kw_only=True):
             "pointStyle": _SHAPES[name % len(_SHAPES)][0],
         }
 
-    def legend(self, title: str) -> tuple[KeyGroup, ...]:
+    @property
+    def series(self) -> str:
+        return ", ".join(map(plain_name, self.chart.series))
+
+    def legend(self) -> tuple[KeyGroup, ...]:
         """Groups if there are several, metrics if a chart has several."""
         groups = []
         if len(self.groups) > 1:
             keys = [self._key("group", index, 0, name) for index, name in enumerate(self.groups)]
-            groups.append(KeyGroup(title, tuple(keys)))
+            groups.append(KeyGroup(self.series, tuple(keys)))
         if self.has_metrics:
             keys = [self._key("metric", 0, index, name) for index, name in enumerate(self.metrics)]
             groups.append(KeyGroup("", tuple(keys)))
@@ -576,18 +577,16 @@ def _panel(
     position: int,
     title: str,
     unit: Unit,
-    chart: Chart,
     look: _Look,
     lines: Sequence[_ChartLine],
-    x: Mapping[str, Any],
     y: Mapping[str, Any],
 ) -> Panel:
-    series = ", ".join(map(plain_name, chart.series))
+    x = look.x
     words = [
         f"Chart of {', '.join(_distinct(look.metrics[line.metric] for line in lines))} "
-        f"by {plain_name(chart.x)}",
+        f"by {plain_name(look.chart.x)}",
         f"for {title}" if title else "",
-        f"a line for each {series}" if len(look.groups) > 1 else "",
+        f"a line for each {look.series}" if len(look.groups) > 1 else "",
     ]
     categories = len(x.get("labels", ()))
     has_values = look.has_bars and len(lines) * categories <= 24
@@ -711,7 +710,7 @@ def _decades(low: float, high: float) -> list[float]:
 def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float:
     """The next 1, 2 or 5 times a power of ten below or above, in the unit of the axis."""
     # Steps of 200,000 ms would read 3.33 min.
-    size = next((size for size in _SCALES.get(unit, ()) if value * 4 >= size), 1.0)
+    size = next((size for size, _ in SCALES.get(unit, ()) if value * 4 >= size), 1.0)
     power = 10.0 ** math.floor(math.log10(value / size)) * size
     steps = [step * power for step in (1, 2, 5, 10)]
     if is_up:

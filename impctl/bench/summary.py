@@ -26,6 +26,7 @@ from impctl.bench.quantity import (
     unit_of,
 )
 from impctl.bench.record import UNSTEADY, band_of, side_of
+from impctl.errors import count_text
 
 if TYPE_CHECKING:
     from impctl.bench.record import Cell, Figure, Label, Metric, Record
@@ -473,7 +474,7 @@ def _undecided_losses(record: Record) -> list[str]:
         return []
     worst, _ = extreme_ratios(slower)
     return [
-        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or "
+        f"Not decided: {count_text(len(slower), 'cell')} slower with a sketch, but within the noise or "
         f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
         f"({worst.full_name}), where equal work may take {readable(worst.band, Unit.SHARE)} "
         "longer."
@@ -522,8 +523,8 @@ def _slack(record: Record) -> list[str]:
         return []
     slack, cell = max(loose, key=lambda pair: pair[0])
     return [
-        f"Sketches larger than needed: {_cells(len(loose))} with slack, the most "
-        f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
+        f"Sketches larger than needed: {count_text(len(loose), 'cell')} with slack, the most "
+        f"{count_text(slack, 'range')} "
         f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
     ]
 
@@ -538,10 +539,6 @@ def _state(record: Record) -> list[str]:
         f"State is stored: at most {readable(size, unit_of('state_bytes'))} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
     ]
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{number(count)} cells"
 
 
 # The summary itself.
@@ -789,5 +786,4 @@ def _undecided(group: Sequence[Contest]) -> str:
 
 def _won_of(group: Sequence[Contest], noun: str = "measurement") -> str:
     won = sum(contest.is_won for contest in group)
-    ending = "" if len(group) == 1 else "s"
-    return f"{number(won)} of {number(len(group))} {noun}{ending}{_undecided(group)}"
+    return f"{number(won)} of {count_text(len(group), noun)}{_undecided(group)}"
