@@ -474,8 +474,8 @@ def _undecided_losses(record: Record) -> list[str]:
         return []
     worst, _ = extreme_ratios(slower)
     return [
-        f"Not decided: {count_text(len(slower), 'cell')} slower with a sketch, but within the noise or "
-        f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
+        f"Not decided: {count_text(len(slower), 'cell')} slower with a sketch, but within the "
+        f"noise or the spread of the runs. The slowest was {times(worst.ratio)} as fast "
         f"({worst.full_name}), where equal work may take {readable(worst.band, Unit.SHARE)} "
         "longer."
     ]
@@ -483,16 +483,15 @@ def _undecided_losses(record: Record) -> list[str]:
 
 def _loss_texts(record: Record, pair: tuple[str, str], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
-    figures: dict[str, list[str]] = {}
+    figures: dict[Figure, list[str]] = {}
     for (_, case), group in by_case(contests(record, *pair)).items():
         lost_contests = [contest for contest in group if contest.is_lost]
         if lost_contests:
             worst = min(lost_contests, key=lambda contest: contest.ratio)
             place = f" at {worst.place}" if len(lost_contests) > 1 else ""
             text = f"{_where(group, lost_contests)} ({times(worst.ratio)} as fast{place})"
-            title = group[0].figure.title
-            figures.setdefault(title, []).append(f"{case} {text}" if case else text)
-    return [f"{says} in “{title}”: {_listed(cases)}." for title, cases in figures.items()]
+            figures.setdefault(worst.figure, []).append(f"{case} {text}" if case else text)
+    return [f"{says} in “{figure.title}”: {_listed(cases)}." for figure, cases in figures.items()]
 
 
 def _listed(cases: Sequence[str]) -> str:
@@ -524,8 +523,8 @@ def _slack(record: Record) -> list[str]:
     slack, cell = max(loose, key=lambda pair: pair[0])
     return [
         f"Sketches larger than needed: {count_text(len(loose), 'cell')} with slack, the most "
-        f"{count_text(slack, 'range')} "
-        f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
+        f"{count_text(slack, 'range')} ({cell_name(record, cell)}). "
+        "A sketch with slack is correct, but skips less."
     ]
 
 
