@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from impctl.bench.record import Figure, Label
 from impctl.errors import Location, Problem, WorkloadError
-from impctl.measure.kinds import Case
+from impctl.measure.kinds import MeasuredCase
 from impctl.measure.run import words_of
 from impctl.types import QueryName, TableName
 from impctl.workload.yaml import shown, suggestion
@@ -40,7 +40,7 @@ class FigureSpec(Struct, frozen=True, kw_only=True):
         return self.figure.name
 
 
-class SuiteCase(Case, frozen=True, kw_only=True):
+class SuiteCase(MeasuredCase, frozen=True, kw_only=True):
     """One case of one figure of a suite. Tables are already scaled by `scale`; sizes among the
     options go through `scaled`. Law: a measure is called once per case, for all cases before
     anything is generated or timed; so it reads its options when called, and refuses unknown ones

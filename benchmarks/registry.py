@@ -27,7 +27,7 @@ from benchmarks.measures.state_processes import measure_processes
 from benchmarks.measures.strategies import measure_strategies
 from benchmarks.measures.tree_cost import measure_trees
 from impctl.bench.record import Cell
-from impctl.measure.kinds import Case, measure_capture, measure_query, measure_ways
+from impctl.measure.kinds import MeasuredCase, measure_capture, measure_query, measure_ways
 
 
 class Drawable(Struct, frozen=True):
@@ -52,7 +52,9 @@ class Measure(Struct, frozen=True):
     drawable: Drawable
 
 
-def _without_options(measure: Callable[[Case], Iterator[Cell]]) -> Callable[..., Iterator[Cell]]:
+def _without_options(
+    measure: Callable[[MeasuredCase], Iterator[Cell]],
+) -> Callable[..., Iterator[Cell]]:
     def run(case: SuiteCase) -> Iterator[Cell]:
         case.only()
         return measure(case)

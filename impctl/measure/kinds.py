@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from impctl.workload.models import QuerySpec
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class MeasuredCase(Struct, frozen=True, kw_only=True):
     """One query of one figure, which a measure turns into cells with these labels. A measure
     accesses tables only when iterated; if it fails, it loses its cells from there on."""
 
@@ -115,7 +115,7 @@ _MOST = 3
 """Maximum captures timed; they are long enough to be steady."""
 
 
-def measure_capture(case: Case) -> Iterator[Cell]:
+def measure_capture(case: MeasuredCase) -> Iterator[Cell]:
     """Measure one cell."""
     case.step(f"capturing {case.query.name}")
     with measured_copy(case.ctx, case.query) as measured:
@@ -142,7 +142,7 @@ def measure_capture(case: Case) -> Iterator[Cell]:
 # turns in one session.
 
 
-def measure_query(case: Case) -> Iterator[Cell]:
+def measure_query(case: MeasuredCase) -> Iterator[Cell]:
     """Measure one cell."""
     case.step(f"running {case.query.name} with and without its sketch")
     with measured_copy(case.ctx, case.query) as measured:
@@ -213,7 +213,10 @@ class MaintainedChange(Struct, frozen=True):
 
 
 def measure_maintain(
-    case: Case, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str] = ("both",)
+    case: MeasuredCase,
+    changes: Sequence[int],
+    shares: Sequence[float],
+    kinds: Sequence[str] = ("both",),
 ) -> Iterator[Cell]:
     """Measure a cell for every size and kind of change, labelled by kind if there are several."""
     case.step(f"capturing {case.query.name}")
@@ -258,7 +261,9 @@ def _real_share(share: float, size: int, total: int) -> float:
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
-def _maintained(case: Case, measured: MeasuredQuery, size: int, share: float) -> MaintainedChange:
+def _maintained(
+    case: MeasuredCase, measured: MeasuredQuery, size: int, share: float
+) -> MaintainedChange:
     """Check one size, then maintain insertions and deletions in turn."""
     case.step(f"{case.query.name} with {size} changes")
     rows = measured.rows_like_the_table(size, case.seed)
@@ -271,7 +276,7 @@ def _maintained(case: Case, measured: MeasuredQuery, size: int, share: float) ->
     return MaintainedChange(size, share, checked, runs, measured.state_bytes)
 
 
-def duckdb_recapture_with_note(case: Case, measured: MeasuredQuery) -> tuple[Metrics, str]:
+def duckdb_recapture_with_note(case: MeasuredCase, measured: MeasuredQuery) -> tuple[Metrics, str]:
     """Measure DuckDB's recapture, with a note on missing ranges too."""
     metrics, note = duckdb_recapture_metrics(measured, min(case.repeat, _RECAPTURES))
     return metrics, "; ".join(filter(None, (_missing_ranges(measured), note)))
@@ -290,7 +295,7 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     return "; ".join(result.values())
 
 
-def recapture_times(case: Case, measured: MeasuredQuery, sizes: int) -> list[float]:
+def recapture_times(case: MeasuredCase, measured: MeasuredQuery, sizes: int) -> list[float]:
     """Time recaptures; the checks made one per size and one without a change."""
     case.step(f"recapturing {case.query.name}")
     warm_up(measured.recapture, done=sizes + 1)
@@ -298,7 +303,7 @@ def recapture_times(case: Case, measured: MeasuredQuery, sizes: int) -> list[flo
 
 
 def change_cell(
-    case: Case,
+    case: MeasuredCase,
     change: MaintainedChange,
     kind: str,
     recaptures: Sequence[float],
@@ -345,7 +350,7 @@ class _TimedWay(Struct, frozen=True):
     files: int
 
 
-def measure_ways(case: Case) -> Iterator[Cell]:
+def measure_ways(case: MeasuredCase) -> Iterator[Cell]:
     """Measure a cell for each way."""
     case.step(f"capturing {case.query.name}")
     connection = ParquetSql.open()
@@ -414,7 +419,9 @@ def _answers(way: _TimedWay) -> bool:
     return True
 
 
-def _timed(case: Case, measured: MeasuredQuery, ways: list[_TimedWay], note: str) -> Iterator[Cell]:
+def _timed(
+    case: MeasuredCase, measured: MeasuredQuery, ways: list[_TimedWay], note: str
+) -> Iterator[Cell]:
     """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
 

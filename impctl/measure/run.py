@@ -21,7 +21,7 @@ from impctl.bench.timing import describe_machine, noise_of, yardstick
 from impctl.data.schema import name_parts
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError, UsageError
 from impctl.measure.kinds import (
-    Case,
+    MeasuredCase,
     measure_capture,
     measure_maintain,
     measure_query,
@@ -47,7 +47,7 @@ class PlannedFigure(Struct, frozen=True):
     """A figure with its cases, each with its fingerprint and the cells that measuring it yields."""
 
     figure: Figure
-    cases: tuple[tuple[Case, str, Iterator[Cell]], ...]
+    cases: tuple[tuple[MeasuredCase, str, Iterator[Cell]], ...]
 
 
 class PlannedRun(Struct, frozen=True):
@@ -67,7 +67,7 @@ class PlannedRun(Struct, frozen=True):
 
 
 def fingerprint(
-    case: Case,
+    case: MeasuredCase,
     measure: str,
     options: Mapping[str, object] | None = None,
     data: Sequence[Mapping[str, object]] = (),
@@ -167,14 +167,14 @@ def run_workload(
     given, are all the sizes of a change."""
     check_outputs(request, ctx.reserved)
     sizes = (delta_rows, ()) if delta_rows else (_CHANGES, _SHARES)
-    measures: Mapping[str, tuple[str, Callable[[Case], Iterator[Cell]]]] = {
+    measures: Mapping[str, tuple[str, Callable[[MeasuredCase], Iterator[Cell]]]] = {
         "changes": ("maintain", lambda case: measure_maintain(case, *sizes)),
         "skipping": ("query", measure_query),
         "capture": ("capture", measure_capture),
         "ways": ("ways", measure_ways),
     }
     repeat = REPEAT if request.repeat is None else request.repeat
-    case_of = partial(Case, ctx=ctx, repeat=repeat, seed=SEED)
+    case_of = partial(MeasuredCase, ctx=ctx, repeat=repeat, seed=SEED)
     specs = ctx.sketched(queries)
     figures = []
     for figure in chosen_figures({figure.name: figure for figure in FIGURES}, request.only):
@@ -312,7 +312,7 @@ def _cells(run: PlannedRun, figure: PlannedFigure, failures: list[Failure]) -> I
         failures += [_failure(case, failure.error, case.labels) for failure in failed]
 
 
-def _unsound(run: PlannedRun, case: Case, cell: Cell) -> Iterator[ImpctlError]:
+def _unsound(run: PlannedRun, case: MeasuredCase, cell: Cell) -> Iterator[ImpctlError]:
     name, hint = case.query.name, f"please report this, with the {run.record.kind} and its seed"
     if cell.covers is False:
         text = f"The maintained sketch of query `{name}` is too small"
@@ -322,7 +322,7 @@ def _unsound(run: PlannedRun, case: Case, cell: Cell) -> Iterator[ImpctlError]:
         yield UnsoundSketchError(text, hint=hint)
 
 
-def _failure(case: Case, error: ImpctlError, labels: Mapping[str, Label]) -> Failure:
+def _failure(case: MeasuredCase, error: ImpctlError, labels: Mapping[str, Label]) -> Failure:
     place = ", ".join(f"{name} {value}" for name, value in labels.items())
     text = f"Figure `{case.figure}`, {place}: {error.message}"
     return Failure(case.query.name, error.saying(text))

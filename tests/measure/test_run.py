@@ -42,7 +42,7 @@ from impctl.measure.duckdb import (
     duckdb_recapture,
 )
 from impctl.measure.generate import generate
-from impctl.measure.kinds import Case, _real_share
+from impctl.measure.kinds import MeasuredCase, _real_share
 from impctl.measure.record_files import check_outputs, compare_files, report_file, write_outputs
 from impctl.measure.run import run_workload
 from impctl.measure.scratch import AgainstRecapture, captured, sample_rows, scratch_copy
@@ -71,18 +71,18 @@ queries: {good: {sql: SELECT 1 FROM t}, bad: {sql: SELECT 2 FROM t}}
 ONE = {"maintain_ms": Metric.of([1.0])}
 
 
-def changes(case: Case, *sizes: tuple[float, ...]) -> Iterator[Cell]:
+def changes(case: MeasuredCase, *sizes: tuple[float, ...]) -> Iterator[Cell]:
     """A cell of `good`, labelled with the sizes; `bad` can only be recaptured."""
     if case.query.name == "bad":
         raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
     yield case.cell(ONE, {"sizes": str(tuple(chain(*sizes)))}, checked=AgainstRecapture(True, 0))
 
 
-def same(case: Case) -> Iterator[Cell]:
+def same(case: MeasuredCase) -> Iterator[Cell]:
     yield case.cell(ONE, {"repeat": case.repeat}, equal=True)
 
 
-def failing(case: Case, *_: object) -> Iterator[Cell]:
+def failing(case: MeasuredCase, *_: object) -> Iterator[Cell]:
     """Two cells of `good`; of `bad` one, then an error."""
     yield case.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
     if case.query.name == "bad":
@@ -90,17 +90,17 @@ def failing(case: Case, *_: object) -> Iterator[Cell]:
     yield case.cell(ONE, {"at": case.repeat})
 
 
-def unsound(case: Case) -> Iterator[Cell]:
+def unsound(case: MeasuredCase) -> Iterator[Cell]:
     yield case.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
     yield case.cell(ONE, {"at": 2}, equal=False)
 
 
-def broken(case: Case) -> Iterator[Cell]:
+def broken(case: MeasuredCase) -> Iterator[Cell]:
     yield case.cell(ONE)
     raise KeyError("a bug")
 
 
-def stopped(case: Case) -> Iterator[Cell]:
+def stopped(case: MeasuredCase) -> Iterator[Cell]:
     yield case.cell(ONE)
     raise KeyboardInterrupt
 
