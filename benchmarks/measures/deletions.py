@@ -27,9 +27,10 @@ from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
 from impctl.measure.kinds import single
-from impctl.measure.scratch import MeasuredStep, captured, scratch_copy, sync_commit
+from impctl.measure.scratch import captured, scratch_copy, sync_commit
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
+from impctl.service.step import StepDone
 from impctl.tables.rows import read_rows
 from impctl.workload.models import EVERYTHING, Everything
 
@@ -140,7 +141,7 @@ def _series(
     spec = replace(case.query, buffer=buffer)
     with scratch_copy(case.ctx, (table,)) as scratch, scratch.writing("bench"):
         follower = captured(scratch, spec)
-        steps: list[MeasuredStep] = []
+        steps: list[StepDone] = []
         reported = 0
         points = min(options.points, len(batches))
         for part in np.array_split(np.arange(len(batches)), points):
@@ -162,7 +163,7 @@ def _series(
 
 
 def _metrics(
-    steps: Sequence[MeasuredStep], latest: Sequence[MeasuredStep], state_bytes: int
+    steps: Sequence[StepDone], latest: Sequence[StepDone], state_bytes: int
 ) -> dict[str, Metric]:
     """Of the steps so far and of those since the last point."""
     return {
@@ -170,8 +171,8 @@ def _metrics(
         **single(
             {
                 "total_ms": sum(step.total_ms for step in steps),
-                "refill_count": sum(step.done.refilled[0] for step in steps),
-                "refilled_rows": sum(step.done.refilled[1] for step in steps),
+                "refill_count": sum(step.refilled[0] for step in steps),
+                "refilled_rows": sum(step.refilled[1] for step in steps),
                 "state_bytes": state_bytes,
             }
         ),

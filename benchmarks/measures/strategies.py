@@ -21,13 +21,13 @@ from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
 from impctl.measure.scratch import (
     AgainstRecapture,
-    MeasuredStep,
     captured,
     changed_table,
     scratch_copy,
     worse_of,
 )
 from impctl.service.prepare import prepare
+from impctl.service.step import StepDone
 
 LAZY = "lazy"
 """The label `batch` of the cell that maintains once."""
@@ -43,7 +43,7 @@ class _Options(Struct, frozen=True):
 class _Run(Struct, frozen=True):
     """All updates once: the maintenances, and the sketch at the end."""
 
-    steps: Sequence[MeasuredStep]
+    steps: Sequence[StepDone]
     checked: AgainstRecapture
 
 
@@ -89,7 +89,7 @@ def _run(
     with scratch_copy(case.ctx, tables) as scratch, scratch.writing("bench"):
         follower = captured(scratch, case.query)
         stream = UpdateStream(scratch.tables, pool, case.seed)
-        steps: list[MeasuredStep | None] = []
+        steps: list[StepDone | None] = []
         waiting = 0
         for _ in range(updates):
             stream.commit(options.changes)
@@ -112,8 +112,8 @@ def _cell(case: SuiteCase, options: _Options, batch: int | None, runs: Sequence[
         "per_update_ms": Metric.of([total / options.updates for total in totals]),
         "step_ms": Metric.of([step.total_ms for step in steps]),
         "read_ms": Metric.of([step.read_ms for step in steps]),
-        "engine_ms": Metric.of([step.done.engine_ms for step in steps]),
-        "commit_ms": Metric.of([step.done.commit_ms for step in steps]),
+        "engine_ms": Metric.of([step.engine_ms for step in steps]),
+        "commit_ms": Metric.of([step.commit_ms for step in steps]),
     }
     label = LAZY if batch is None else str(batch)
     note = f"{options.updates} updates of {options.changes} rows in {len(runs[0].steps)} steps"

@@ -24,13 +24,13 @@ from impctl.measure.duckdb import (
 from impctl.measure.scratch import (
     AgainstRecapture,
     MeasuredQuery,
-    MeasuredStep,
     measured_copy,
     worse_of,
 )
 from impctl.service.engine_answer import engine_answer
 from impctl.service.materialized import materialized_result
 from impctl.service.spark_answer import answer_of
+from impctl.service.step import StepDone
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows
 
@@ -208,7 +208,7 @@ class MaintainedChange(Struct, frozen=True):
     rows: int
     share: float
     checked: Mapping[str, AgainstRecapture]
-    runs: Sequence[tuple[str, MeasuredStep]]
+    runs: Sequence[tuple[str, StepDone]]
     state_bytes: int
 
 
@@ -320,8 +320,8 @@ def change_cell(
     metrics = {
         "maintain_ms": maintain,
         "read_ms": Metric.of([run.read_ms for run in runs]),
-        "engine_ms": Metric.of([run.done.engine_ms for run in runs]),
-        "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
+        "engine_ms": Metric.of([run.engine_ms for run in runs]),
+        "commit_ms": Metric.of([run.commit_ms for run in runs]),
         "recapture_ms": recapture,
         "recapture_ratio": Metric.quotient(recapture, maintain),
         "state_bytes": Metric.of([change.state_bytes]),

@@ -151,17 +151,6 @@ def sync_commit(tables: PinnedTables, table: TableName, commits: int) -> None:
 # count (`benchmarks.fresh_process` measures them).
 
 
-class MeasuredStep(Struct, frozen=True):
-    """One step: its times and what it did."""
-
-    read_ms: float
-    done: StepDone
-
-    @property
-    def total_ms(self) -> float:
-        return self.read_ms + self.done.engine_ms + self.done.commit_ms
-
-
 class AgainstRecapture(Struct, frozen=True):
     """The sketches of a query compared with recapture."""
 
@@ -229,7 +218,7 @@ class MeasuredQuery:
         """Whether a capture fills operator state too."""
         return self._state is not None and self._state.session is not None
 
-    def follow(self) -> MeasuredStep | None:
+    def follow(self) -> StepDone | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
         moved = {}
@@ -242,8 +231,7 @@ class MeasuredQuery:
         read_ms = watch.ms
         partners = partners_of(self.scratch, self._way, self.partitions)
         maintainer = Maintainer(self.scratch.store(), self.state, partners)
-        done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
-        return MeasuredStep(read_ms, done)
+        return maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
 
     def _moved(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
@@ -286,15 +274,15 @@ class MeasuredQuery:
         session = None if self._state is None else self._state.session
         return 0 if session is None else session.state_bytes()
 
-    def maintain(self, rows: pa.Table, *, forth: bool) -> MeasuredStep:
+    def maintain(self, rows: pa.Table, *, forth: bool) -> StepDone:
         """Commit the change, then maintain: read, engine and commit."""
         self.commit(rows, forth=forth)
         return self.followed(len(rows))
 
-    def followed(self, wanted: int) -> MeasuredStep:
+    def followed(self, wanted: int) -> StepDone:
         """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
         step = self.follow()
-        changes = 0 if step is None else step.done.changes
+        changes = 0 if step is None else step.changes
         if step is None or changes != wanted:
             raise RecaptureNeededError(
                 f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
