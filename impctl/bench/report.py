@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import chain, groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -393,44 +393,39 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
     labels = facet_labels(chart, cells)
-    parts: list[tuple[Key, Unit, list[_ChartLine]]] = []
-    for unit in _distinct(map(unit_of, metrics)):
-        for facet in _ordered(_distinct(_key(cell, labels) for cell in cells)):
-            members = [cell for cell in cells if _key(cell, labels) == facet]
-            lines = []
-            for index, group in enumerate(groups):
-                of_group = [cell for cell in members if _key(cell, chart.series) == group]
-                for metric, name in enumerate(metrics):
-                    points = _points(chart, places, of_group, name) if unit_of(name) is unit else ()
-                    if points:
-                        lines.append(_ChartLine(index, metric, points))
-            if lines:
-                parts.append((facet, unit, lines))
-    values = sorted({point["x"] for *_, lines in parts for line in lines for point in line.points})
+    facets = _ordered(_distinct(_key(cell, labels) for cell in cells))
+    parts: dict[tuple[Unit, Key], list[_ChartLine]] = {}
+    for unit, facet in product(_distinct(map(unit_of, metrics)), facets):
+        for (index, group), (metric, name) in product(enumerate(groups), enumerate(metrics)):
+            if unit_of(name) is unit:
+                keys = (*labels, *chart.series)
+                members = [cell for cell in cells if _key(cell, keys) == (*facet, *group)]
+                if points := _points(chart, places, members, name):
+                    line = _ChartLine(index, metric, points)
+                    parts.setdefault((unit, facet), []).append(line)
+    every = [line for lines in parts.values() for line in lines]
+    values = sorted({point["x"] for line in every for point in line.points})
     look = _Look(
         chart=chart,
         x=_category_axis(chart, categories) if categories else _place_axis(chart, values),
         groups=tuple(", ".join(_texts(label_text, chart.series, group)) for group in groups),
         metrics=tuple(map(plain_name, metrics)),
         is_ordered=len(chart.series) == 1 and all(is_number(group[0]) for group in groups),
-        has_metrics=any(len({line.metric for line in lines}) > 1 for *_, lines in parts),
+        has_metrics=any(len({line.metric for line in lines}) > 1 for lines in parts.values()),
         is_across=bool(categories),
         has_bars=bool(categories) and "y" not in chart.log,
     )
     panels: list[Panel] = []
-    for facet, unit, lines in parts:
+    for (unit, facet), lines in parts.items():
         names = [name for name in metrics if unit_of(name) is unit]
-        of_unit = chain.from_iterable(
-            unit_panels for _, other, unit_panels in parts if other is unit
-        )
-        same = [point for line in of_unit for point in line.points]
+        same = [point for line in every if metrics[line.metric] in names for point in line.points]
         title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
         y = _value_axis(title, unit, "y" in chart.log, same)
         words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
         words += [text] if (text := ", ".join(_texts(named, labels, facet))) else []
         panels.append(_panel(len(panels), ": ".join(words), unit, look, lines, y))
     measured = sum(name in cell.metrics for cell in cells for name in metrics)
-    drawn = sum(len(line.points) for *_, lines in parts for line in lines)
+    drawn = sum(len(line.points) for line in every)
     return Drawing(look.legend(), tuple(panels), measured - drawn)
 
 

@@ -440,8 +440,6 @@ def test_measures_follow_a_with_noise() -> None:
     residual = rows["c"].to_numpy() - a
     assert abs(residual.mean()) < 2
     assert abs(residual.std() - 50) < 2
-    exact = table(100, 10, noise=0.0)
-    assert exact["b"].to_pylist() == [float(value) for value in exact["a"].to_pylist()]
 
 
 def test_more_groups_than_rows() -> None:
@@ -450,15 +448,10 @@ def test_more_groups_than_rows() -> None:
     assert rows.num_rows == 10
 
 
-@pytest.mark.parametrize(
-    ("rows", "groups", "options"),
-    [(-1, 1, {}), (2**31, 1, {}), (1, 0, {}), (1, 1, {"noise": -1.0}), (1, 1, {"batch_rows": 0})],
-)
-def test_senseless_sizes_are_refused_before_the_first_batch(
-    rows: int, groups: int, options: dict[str, float]
-) -> None:
+@pytest.mark.parametrize(("rows", "groups"), [(-1, 1), (2**31, 1), (1, 0)])
+def test_senseless_sizes_are_refused_before_the_first_batch(rows: int, groups: int) -> None:
     with pytest.raises(UsageError):
-        synthetic_batches(rows, groups, 1, **options)  # type: ignore[arg-type]
+        synthetic_batches(rows, groups, 1)
 
 
 @pytest.mark.slow
