@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -50,12 +49,6 @@ def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, 
     return {name: Metric.of(values) for name, values in times.items()}
 
 
-def median_of(work: Callable[[], object], repeat: int) -> float:
-    """Median milliseconds of `repeat` calls, after one that is not counted."""
-    work()
-    return statistics.median(milliseconds(work) for _ in range(repeat))
-
-
 # The yardstick. Law: the work is the same in every run and exercises what measurements rest on:
 # numbers, a file, a sync. Differences of its medians are noise.
 
@@ -69,7 +62,8 @@ def yardstick(folder: Path) -> float:
     numbers = np.random.default_rng(0).random(_NUMBERS)
     file = folder / ".impctl-yardstick"
     try:
-        return median_of(lambda: _work(numbers, file), _RUNS)
+        _work(numbers, file)  # not counted
+        return in_turns({"": lambda: _work(numbers, file)}, _RUNS)[""].median
     finally:
         file.unlink(missing_ok=True)
 

@@ -372,29 +372,21 @@ def evens(*cells: Cell) -> Sequence[BreakEven]:
     return break_evens(record_of(*cells))
 
 
-def test_it_lies_where_the_costs_cross_on_logarithmic_axes() -> None:
-    (result,) = evens(sized_cell(0.01, 10), sized_cell(0.1, 1000))
-    assert (result.size, result.side) == ("share", 0)
-    assert result.amount == pytest.approx(math.sqrt(0.01 * 0.1))
-
-
-def test_an_exact_tie_is_the_crossing() -> None:
-    (result,) = evens(sized_cell(0.01, 10), sized_cell(0.05, 100), sized_cell(0.1, 200))
-    assert (result.side, result.amount) == (0, pytest.approx(0.05))
-
-
-def test_beyond_the_largest_and_below_the_smallest() -> None:
-    (cheap,) = evens(sized_cell(0.1, 99), sized_cell(0.01, 1))
-    assert (cheap.side, cheap.amount) == (1, 0.1)
-    (dear,) = evens(sized_cell(0.1, 500), sized_cell(0.01, 101))
-    assert (dear.side, dear.amount) == (-1, 0.01)
-
-
-def test_the_first_crossing_counts() -> None:
-    costs = {0.01: 50, 0.02: 200, 0.04: 50, 0.08: 200}
+@pytest.mark.parametrize(
+    ("costs", "side", "amount"),
+    [
+        pytest.param({0.01: 10, 0.1: 1000}, 0, math.sqrt(0.001), id="logarithmic axes"),
+        pytest.param({0.01: 10, 0.05: 100, 0.1: 200}, 0, 0.05, id="an exact tie"),
+        pytest.param({0.1: 99, 0.01: 1}, 1, 0.1, id="beyond the largest"),
+        pytest.param({0.1: 500, 0.01: 101}, -1, 0.01, id="below the smallest"),
+        pytest.param(
+            {0.01: 50, 0.02: 200, 0.04: 50, 0.08: 200}, 0, math.sqrt(0.0002), id="the first of two"
+        ),
+    ],
+)
+def test_it_lies_where_the_costs_cross(costs: dict[float, float], side: int, amount: float) -> None:
     (result,) = evens(*(sized_cell(*cost) for cost in costs.items()))
-    assert result.side == 0
-    assert 0.01 < result.amount < 0.02
+    assert (result.size, result.side, result.amount) == ("share", side, pytest.approx(amount))
 
 
 def test_every_series_has_its_own() -> None:
@@ -418,24 +410,21 @@ def test_a_single_size_or_no_size_has_none() -> None:
     assert evens(cell(1, plain_ms=[1.0])) == ()
 
 
-def test_the_earliest_is_a_crossing_before_any_that_lies_beyond() -> None:
-    record = record_of(
-        sized_cell(0.01, 10, groups=5), sized_cell(0.1, 50, groups=5),
-        sized_cell(0.01, 10, groups=9), sized_cell(0.1, 1000, groups=9),
-    )  # fmt: skip
-    even = earliest_break_even(record)
-    assert even is not None
-    assert even[0] == "3.2 %"
-    assert even[1].endswith("9 groups")
-
-
-def test_beyond_everything_it_is_the_least_of_the_largest_sizes() -> None:
-    record = record_of(
-        sized_cell(0.01, 10, groups=5), sized_cell(0.1, 50, groups=5),
-        sized_cell(0.01, 10, groups=9), sized_cell(0.05, 50, groups=9),
-    )  # fmt: skip
-    assert earliest_break_even(record) == ("above 5 %", "above every measured change")
-    assert earliest_break_even(record_of(sized_cell(0.01, 10))) is None
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        # A crossing comes before any that lies beyond; among those the least of the largest sizes.
+        ({5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.1: 1000}}, ("3.2 %", "First: 9 groups")),
+        (
+            {5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.05: 50}},
+            ("above 5 %", "above every measured change"),
+        ),
+        ({5: {0.01: 10}}, None),
+    ],
+)
+def test_the_earliest(costs: dict[int, dict[float, float]], told: tuple[str, str] | None) -> None:
+    cells = [sized_cell(*cost, groups=g) for g, of_g in costs.items() for cost in of_g.items()]
+    assert earliest_break_even(record_of(*cells)) == told
 
 
 def test_each_case_has_its_own_and_duckdb_another() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -22,6 +21,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from impctl import stopwatch
+from impctl.bench import timing
 from impctl.bench.data import (
     MEASURES,
     SYNTHETIC_SCHEMA,
@@ -44,7 +44,6 @@ from impctl.bench.record import RECORD_FORMAT, Cell, Metric, record_from_json, r
 from impctl.bench.timing import (
     WARM_UP,
     in_turns,
-    median_of,
     milliseconds,
     noise_of,
     warm_up,
@@ -235,34 +234,27 @@ def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
     monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(result))
 
 
-def test_a_call_is_really_made_and_measured() -> None:
+def test_a_call_is_really_made_and_measured_in_milliseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticking(monkeypatch, 0.25, 0)
     calls: list[int] = []
-
-    def work() -> None:
-        calls.append(1)
-        time.sleep(0.01)
-
-    assert 10 <= milliseconds(work) < 5000
+    assert milliseconds(lambda: calls.append(1)) == pytest.approx(250)
     assert calls == [1]
-
-
-def test_seconds_become_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticking(monkeypatch, 0.25)
-    assert milliseconds(lambda: None) == pytest.approx(250)
+    with pytest.raises(ZeroDivisionError):
+        milliseconds(lambda: 1 / 0)
 
 
 @pytest.mark.parametrize(
     ("durations", "expected"),
     [((3, 1, 2), 2000), ((1, 2, 3, 100), 2500), ((5,), 5000), ((1, 1), 1000)],
 )
-def test_the_median_counts_and_the_first_run_is_not_measured(
+def test_the_median_counts(
     durations: tuple[float, ...], expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticking(monkeypatch, *durations)
-    calls: list[int] = []
-    runs = len(durations)
-    assert median_of(lambda: calls.append(1), runs) == pytest.approx(expected)
-    assert len(calls) == runs + 1
+    metric = in_turns({"a": lambda: None}, len(durations))["a"]
+    assert (metric.median, metric.runs) == (pytest.approx(expected), len(durations))
 
 
 @pytest.mark.parametrize(
@@ -284,15 +276,20 @@ def test_what_is_compared_is_timed_in_turns() -> None:
     assert {name: metric.runs for name, metric in times.items()} == {"a": 2, "b": 2}
 
 
-def test_a_failing_call_is_not_a_measurement() -> None:
-    with pytest.raises(ZeroDivisionError):
-        median_of(lambda: 1 / 0, 3)
+def test_the_first_run_of_the_yardstick_does_not_count_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(timing, "_work", lambda numbers, file: calls.append(file.write_bytes(b"1")))
+    ticking(monkeypatch, 5, 1, 2, 3, 4)
+    assert yardstick(tmp_path) == pytest.approx(3000)
+    assert len(calls) == 6
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_yardstick_takes_time(tmp_path: Path) -> None:
     assert yardstick(tmp_path) > 0
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
