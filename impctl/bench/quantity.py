@@ -127,6 +127,11 @@ def readable(value: float, unit: Unit) -> str:
             return number(value)
 
 
+def metric_text(name: str, value: float) -> str:
+    """Format the value of a metric with its unit."""
+    return readable(value, unit_of(name))
+
+
 def times(value: float) -> str:
     """Format a ratio: `180×`, `2.1×`; two digits, because more would promise too much."""
     if not math.isfinite(value):

@@ -30,6 +30,7 @@ from impctl.bench.quantity import (
     dimension_of,
     is_number,
     label_text,
+    metric_text,
     named,
     number,
     plain_name,
@@ -50,9 +51,12 @@ from impctl.bench.record import (
 )
 from impctl.bench.summary import (
     PAIRS,
+    FigureColumn,
     break_even_words,
     contests,
+    label_column,
     labels_name,
+    metric_column,
     range_text,
     summarize,
 )
@@ -183,16 +187,6 @@ def _moment(started: str) -> str:
     return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-class _Column(Struct, frozen=True):
-    """A column of the table; a field is its text and the range beside it. `kind` is `label`,
-    `metric`, `check`, `note`, or empty."""
-
-    name: str
-    kind: str
-    is_right: bool
-    fields: tuple[tuple[str, str], ...]
-
-
 class _View(Struct, frozen=True):
     """A figure as the template shows it, with a table of `size` rows."""
 
@@ -200,7 +194,7 @@ class _View(Struct, frozen=True):
     here: tuple[str, ...]
     drawing: Drawing
     notes: tuple[str, ...]
-    columns: tuple[_Column, ...]
+    columns: tuple[FigureColumn, ...]
     size: int
 
 
@@ -239,7 +233,7 @@ def _range_of_first_metric(record: Record, figure: Figure) -> tuple[str, ...]:
     finite = [value for value in medians if math.isfinite(value)]
     if not finite:
         return ()
-    low, high = (readable(value, unit_of(name)) for value in (min(finite), max(finite)))
+    low, high = (metric_text(name, value) for value in (min(finite), max(finite)))
     text = low if low == high else f"{low} to {high}"
     return (f"{plain_name(name).capitalize()}: {text}.",)
 
@@ -265,37 +259,22 @@ def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -
         yield f"Around this figure, equal work took at most {noise} longer."
 
 
-def _columns(cells: Sequence[Cell]) -> list[_Column]:
+def _columns(cells: Sequence[Cell]) -> list[FigureColumn]:
     def column(
         name: str, kind: str, text: Callable[[Cell], str], *, is_right: bool = False
-    ) -> _Column:
-        return _Column(name, kind, is_right, tuple((text(cell), "") for cell in cells))
+    ) -> FigureColumn:
+        return FigureColumn(name, kind, is_right, tuple((text(cell), "") for cell in cells))
 
     labels = _distinct(name for cell in cells for name in cell.labels)
     return [
-        *(_label_column(name, cells) for name in labels),
-        *(_metric_column(name, cells) for name in _distinct(n for c in cells for n in c.metrics)),
+        *(label_column(name, cells) for name in labels),
+        *(metric_column(name, cells) for name in _distinct(n for c in cells for n in c.metrics)),
         column("runs", "", _runs, is_right=True),
         column("covers", "check", lambda cell: _check(cell.covers)),
         column("slack", "", lambda c: "" if c.slack is None else number(c.slack), is_right=True),
         column("equal", "check", lambda cell: _check(cell.equal)),
         column("note", "note", lambda cell: cell.note),
     ]
-
-
-def _label_column(name: str, cells: Sequence[Cell]) -> _Column:
-    is_right = all(is_number(cell.labels[name]) for cell in cells if name in cell.labels)
-    texts = [label_text(name, cell.labels[name]) if name in cell.labels else "" for cell in cells]
-    return _Column(plain_name(name), "label", is_right, tuple((text, "") for text in texts))
-
-
-def _metric_column(name: str, cells: Sequence[Cell]) -> _Column:
-    unit = unit_of(name)
-    fields = tuple(
-        (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
-        for metric in (cell.metrics.get(name) for cell in cells)
-    )
-    return _Column(plain_name(name), "metric", True, fields)
 
 
 def _runs(cell: Cell) -> str:
@@ -466,7 +445,7 @@ def _points(
         if not math.isfinite(metric.median) or (is_log and metric.median <= 0):
             continue
         low = metric.low if math.isfinite(metric.low) else metric.median
-        value, spread = readable(metric.median, unit_of(name)), spread_text(metric, unit_of(name))
+        value, spread = metric_text(name, metric.median), spread_text(metric, unit_of(name))
         points.append(
             {
                 "x": places[label],

@@ -18,10 +18,13 @@ from msgspec import Struct
 from impctl.bench.quantity import (
     Unit,
     is_number,
+    label_text,
+    metric_text,
     named,
     number,
     plain_name,
     readable,
+    spread_text,
     times,
     unit_of,
 )
@@ -203,6 +206,77 @@ def place_name(figure: Figure, cell: Cell) -> str:
     """The label on x, in words."""
     name = figure.chart.x
     return named(name, cell.labels[name]) if name in cell.labels else ""
+
+
+# A figure as a table. Law: for a terminal it has only labels that differ within the figure and the
+# metrics of its chart, with ratios; its words are those of the page.
+
+
+class FigureColumn(Struct, frozen=True):
+    """A column; a field is its text, empty for none, and the range beside it. `kind` is `label`,
+    `metric`, `check`, `note`, or empty; numbers stand to the right."""
+
+    name: str
+    kind: str
+    is_right: bool
+    fields: tuple[tuple[str, str], ...]
+
+
+def label_column(name: str, cells: Sequence[Cell]) -> FigureColumn:
+    is_right = all(is_number(cell.labels[name]) for cell in cells if name in cell.labels)
+    texts = [label_text(name, cell.labels[name]) if name in cell.labels else "" for cell in cells]
+    return FigureColumn(plain_name(name), "label", is_right, tuple((text, "") for text in texts))
+
+
+def metric_column(name: str, cells: Sequence[Cell]) -> FigureColumn:
+    unit = unit_of(name)
+    fields = tuple(
+        (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
+        for metric in (cell.metrics.get(name) for cell in cells)
+    )
+    return FigureColumn(plain_name(name), "metric", True, fields)
+
+
+class FigureTable(Struct, frozen=True):
+    """A figure's table. `break_evens` are cases with their break-even; the name of the only case
+    may be empty."""
+
+    figure: Figure
+    columns: tuple[FigureColumn, ...]
+    break_evens: tuple[tuple[str, str], ...]
+
+
+def figure_tables(record: Record) -> tuple[FigureTable, ...]:
+    """The table of every figure with cells."""
+    evens = break_even_words(record)
+    tables = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        if not cells:
+            continue
+        columns = (
+            *(label_column(name, cells) for name in _labels(figure, cells)),
+            *(metric_column(name, cells) for name in _metrics(figure, cells)),
+        )
+        cases = tuple((case, text) for (name, case), text in evens.items() if name == figure.name)
+        tables.append(FigureTable(figure, columns, cases))
+    return tuple(tables)
+
+
+def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+    """Labels with several values; of the two sizes, only the one that the chart draws."""
+    names = dict.fromkeys(name for cell in cells for name in cell.labels)
+    differing = [name for name in names if len({cell.labels.get(name) for cell in cells}) > 1]
+    if figure.chart.x in SIZES:
+        differing = [name for name in differing if name not in SIZES or name == figure.chart.x]
+    return tuple(differing or list(names)[:1])
+
+
+def _metrics(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+    measured = dict.fromkeys(name for cell in cells for name in cell.metrics)
+    drawn = [name for name in figure.chart.y if name in measured]
+    ratios = [name for name in measured if name.endswith("_ratio") and name not in drawn]
+    return tuple(drawn + ratios)
 
 
 # Break-even: the size of a change from which recapture is cheaper. Law: between measured sizes
@@ -535,7 +609,7 @@ def _state(record: Record) -> list[str]:
         return []
     size, cell = max(sizes, key=lambda pair: pair[0])
     return [
-        f"State is stored: at most {readable(size, unit_of('state_bytes'))} "
+        f"State is stored: at most {metric_text('state_bytes', size)} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
     ]
 
