@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from benchmarks.figures import OptionValue
 from benchmarks.large_joins.power_law import USUAL_EXPONENT
 from benchmarks.layout import Order
 from benchmarks.networks.shapes import Shape
@@ -31,7 +32,6 @@ from benchmarks.tables import (
     write_social,
 )
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
-from impctl.measure.figures import OptionValue
 from impctl.measure.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.service.context import Reporter
 from impctl.service.output import check_output

@@ -17,17 +17,17 @@ from impctl.errors import UsageError
 from impctl.measure.scratch import (
     AgainstRecapture,
     MeasuredQuery,
-    MeasuredStep,
     sync_commit,
     worse_of,
 )
+from impctl.service.step import StepDone
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 
 
 def old_rows_deleted(
     measured: MeasuredQuery, key: str, size: int, repeat: int, seed: int
-) -> tuple[AgainstRecapture, list[MeasuredStep]]:
+) -> tuple[AgainstRecapture, list[StepDone]]:
     """So many deletions maintained, after one that is only checked, gone and come back.
 
     `key` is the column that tells rows apart.
@@ -35,7 +35,7 @@ def old_rows_deleted(
     before = measured.scratch.tables.snapshot(measured.table)
     key = _spelled(before, key)
     checked: AgainstRecapture | None = None
-    steps: list[MeasuredStep] = []
+    steps: list[StepDone] = []
     for turn in range(1 + repeat):
         rows = _rows_of_a_file(before, size, np.random.default_rng(seed + turn))
         step = _deleted(measured, key, rows)
@@ -45,10 +45,10 @@ def old_rows_deleted(
             steps.append(step)
         measured.maintain(rows, forth=True)
     assert checked is not None, "the first turn checks"
-    return worse_of(checked, measured.follower.checked(measured.unchanged)), steps
+    return worse_of(checked, measured.checked(measured.unchanged)), steps
 
 
-def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> MeasuredStep:
+def _deleted(measured: MeasuredQuery, key: str, rows: pa.Table) -> StepDone:
     """The rows gone, and that maintained."""
     table = measured.table
     keys = rows.column(key).to_pylist()

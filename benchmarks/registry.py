@@ -6,8 +6,11 @@ refused before hours are measured for it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from msgspec import Struct
+
+from benchmarks.figures import SuiteCase
 from benchmarks.measures.answer_ways import measure_answers
 from benchmarks.measures.deletions import measure_deletions
 from benchmarks.measures.engine_cost import measure_engine
@@ -23,11 +26,48 @@ from benchmarks.measures.state_deadlines import measure_deadlines
 from benchmarks.measures.state_processes import measure_processes
 from benchmarks.measures.strategies import measure_strategies
 from benchmarks.measures.tree_cost import measure_trees
-from impctl.measure.run import MEASURES as OF_WORKLOADS
-from impctl.measure.run import Drawable, Measure
+from impctl.bench.record import Cell
+from impctl.measure.kinds import MeasuredCase, measure_capture, measure_query, measure_ways
+
+
+class Drawable(Struct, frozen=True):
+    """Labels that a measure adds to those of the case, and its metrics. With `operators` there are
+    more metrics, named after operators (`join_bytes`)."""
+
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    operators: bool = False
+
+    def has(self, metric: str) -> bool:
+        return metric in self.metrics or (self.operators and metric.endswith("_bytes"))
+
+
+class Measure(Struct, frozen=True):
+    """What a figure does with each case. `labelled` are options whose every value has cells
+    labelled with it, or only adds a metric to one; not those whose values act together on a cell,
+    as `changes` of `memory`. A fingerprint does not include them."""
+
+    run: Callable[[SuiteCase], Iterator[Cell]]
+    labelled: tuple[str, ...]
+    drawable: Drawable
+
+
+def _without_options(
+    measure: Callable[[MeasuredCase], Iterator[Cell]],
+) -> Callable[..., Iterator[Cell]]:
+    def run(case: SuiteCase) -> Iterator[Cell]:
+        case.only()
+        return measure(case)
+
+    return run
+
 
 MEASURES: Mapping[str, Measure] = {
-    **OF_WORKLOADS,
+    "capture": Measure(
+        _without_options(measure_capture),
+        (),
+        Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
+    ),
     "maintain": Measure(
         measure_suite_maintain,
         ("changes", "shares", "processes"),
@@ -38,6 +78,22 @@ MEASURES: Mapping[str, Measure] = {
                 *("recapture_ms", "recapture_ratio", "state_bytes", "duckdb_ms", "process_ms"),
             ),
         ),
+    ),
+    "query": Measure(
+        _without_options(measure_query),
+        (),
+        Drawable(
+            (),
+            (
+                *("plain_ms", "sketch_ms", "gain_ratio", "duckdb_plain_ms"),
+                *("files_share", "rows_share", "fragments_share"),
+            ),
+        ),
+    ),
+    "ways": Measure(
+        _without_options(measure_ways),
+        (),
+        Drawable(("way",), ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio")),
     ),
     "answers": Measure(
         measure_answers,

@@ -5,7 +5,7 @@ Everything that can be wrong with a suite is found before a table is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -13,13 +13,20 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from benchmarks.data import DataRequest, Example, make_data, requests_of
+from benchmarks.figures import CaseSpec, FigureSpec, SuiteCase
 from benchmarks.registry import MEASURES
 from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
-from impctl.bench.record import RecordKind
+from impctl.bench.record import Record, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
-from impctl.measure.figures import CaseSpec, FigureSpec, words_of
 from impctl.measure.record_files import check_outputs
-from impctl.measure.run import PlannedRun, chosen_figures, measured, planned_figures
+from impctl.measure.run import (
+    PlannedFigure,
+    PlannedRun,
+    chosen_figures,
+    fingerprint,
+    measured,
+    words_of,
+)
 from impctl.service.context import Context, Reporter
 from impctl.service.results import Outcome
 from impctl.service.settings import MeasureRequest, Settings
@@ -71,14 +78,12 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[Planned
             f"The scale must be above 0 and at most {MAX_SCALE}: {scale:g}",
             hint="1 is the full size of the suite",
         )
-    figures = chosen_figures(suite.figures_at(scale), request.figures.only)
+    named = {figure.name: figure for figure in suite.figures_at(scale)}
+    figures = chosen_figures(named, request.figures.only)
     repeat = suite.repeat if request.figures.repeat is None else request.figures.repeat
     settings = Settings(path, spark_profile=request.spark_profile)
     with closing(Context(settings, suite.workload, reporter)) as ctx:
         check_charts(figures)
-        planned = planned_figures(
-            ctx, figures, MEASURES, repeat=repeat, seed=suite.seed, scale=scale
-        )
         cases = [case for figure in figures for case in figure.cases]
         specs = data_read(suite, cases, folder)
         data = requests_of(specs, scale=scale, seed=suite.seed, source=request.source)
@@ -88,19 +93,59 @@ def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[Planned
             # The rows of its tables identify a source: its place and time differ by machine.
             return [{**asdict(one), "source": None} for one in data if one.name in read]
 
-        run = PlannedRun(
-            ctx,
-            planned,
-            name=suite.name,
+        record = Record(
+            suite=suite.name,
             title=suite.title,
             scale=scale,
             repeat=repeat,
             seed=suite.seed,
-            folder=folder,
             kind=RecordKind.SUITE,
-            data_of=data_of,
         )
-        yield PlannedSuite(run, data)
+        planned = planned_figures(ctx, figures, record, data_of)
+        yield PlannedSuite(PlannedRun(ctx, planned, record, folder), data)
+
+
+def planned_figures(
+    ctx: Context,
+    figures: Sequence[FigureSpec],
+    record: Record,
+    data_of: Callable[[CaseSpec], Sequence[Mapping[str, object]]] = lambda case: (),
+) -> tuple[PlannedFigure, ...]:
+    """Call the measures for every case, which reads their options; WorkloadError lists every wrong
+    one."""
+    problems: list[Problem] = []
+    result = []
+    for spec in figures:
+        measure = MEASURES[spec.measure]
+        options = {
+            name: spec.options[name] for name in spec.options if name not in measure.labelled
+        }
+        planned = []
+        try:
+            for one in spec.cases:
+                case = SuiteCase(
+                    ctx=ctx,
+                    figure=spec.name,
+                    query=ctx.workload.queries[one.query],
+                    labels=one.labels,
+                    repeat=record.repeat,
+                    seed=record.seed,
+                    spec=spec,
+                    location=one.location,
+                    scale=record.scale,
+                )
+                cells = measure.run(case)
+                planned.append(
+                    (case, fingerprint(case, spec.measure, options, data_of(one)), cells)
+                )
+        except WorkloadError as error:
+            # The options belong to the figure, so one case reports every problem.
+            problems += error.problems
+        result.append(PlannedFigure(spec.figure, tuple(planned)))
+    if problems:
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise WorkloadError(f"The figures have {count}", problems)
+    return tuple(result)
 
 
 def data_read(suite: Suite, cases: Sequence[CaseSpec], folder: Path) -> tuple[DataSpec, ...]:
@@ -135,7 +180,10 @@ def checked_suite(path: Path, reporter: Reporter) -> Suite:
         for scale in sorted({suite.scale, 1.0}):
             figures = suite.figures_at(scale)
             check_charts(figures)
-            planned_figures(ctx, figures, MEASURES, repeat=1, seed=suite.seed, scale=scale)
+            record = Record(
+                suite=suite.name, title=suite.title, scale=scale, repeat=1, seed=suite.seed
+            )
+            planned_figures(ctx, figures, record)
     return suite
 
 
@@ -149,7 +197,7 @@ def check_charts(figures: Sequence[FigureSpec]) -> None:
 def _chart_problems(figure: FigureSpec) -> list[Problem]:
     """One for every name of the chart that no cell of the figure can have."""
     drawable = MEASURES[figure.measure].drawable
-    chart = figure.chart
+    chart = figure.figure.chart
     own = dict.fromkeys(label for case in figure.cases for label in case.labels)
     labels = (*own, *drawable.labels)
     wrong = [("label", name, labels) for name in (chart.x, *chart.series) if name not in labels]

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from benchmarks.kept_view import VIEW, KeptView, kept_view
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.measure.duckdb import ParquetSql, SqlFailed
 from impctl.spark.expressions import DIALECT
 
 _TARGET = "duckdb"

@@ -16,8 +16,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from yaml.nodes import Node, SequenceNode
 
+from benchmarks.figures import CaseSpec, FigureSpec, OptionValue
+from impctl.bench.record import Chart, Figure
 from impctl.errors import Location, UsageError
-from impctl.measure.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.workload.load import all_problems, open_document, read_text, read_workload
 from impctl.workload.models import Workload
 from impctl.workload.scalars import kind_text
@@ -301,7 +302,7 @@ def _read_figure(
         key: reading.text(fields.get(key), inside(path, key))
         for key in ("title", "about", "claim", "source")
     }
-    texts = {key: text.strip() for key, text in read.items() if text is not None}
+    title, about, claim, source = ((text or "").strip() for text in read.values())
     measure = reading.choice(fields.get("measure"), inside(path, "measure"), measures)
     values, places = _read_with(fields.get("with"), inside(path, "with"), reading)
     lines: _Lines = {}
@@ -310,19 +311,13 @@ def _read_figure(
         cases = _every_query(queries, reading.location(entry.key), lines)
     full = _read_full(fields.get("full"), inside(path, "full"), queries, lines, reading)
     chart = _read_chart(fields.get("chart"), inside(path, "chart"), reading)
-    title = texts.get("title")
-    if title is None or measure is None or chart is None:
+    if read["title"] is None or measure is None or chart is None:
         return None
     spec = FigureSpec(
-        name=name,
-        title=title,
-        about=texts.get("about", ""),
-        claim=texts.get("claim", ""),
-        source=texts.get("source", ""),
+        figure=Figure(name, title, about, chart, claim, source),
         measure=measure,
         options=values,
         cases=cases,
-        chart=chart,
         location=reading.location(entry.key),
         places=places,
     )
@@ -420,7 +415,7 @@ def _read_label(node: Node, path: str, reading: FileReading) -> str | int | floa
     return cell.value
 
 
-def _read_chart(node: Node | None, path: str, reading: FileReading) -> ChartSpec | None:
+def _read_chart(node: Node | None, path: str, reading: FileReading) -> Chart | None:
     fields = reading.record(node, path, ("x", "y"), ("series", "log"))
     if fields is None:
         return None
@@ -430,7 +425,7 @@ def _read_chart(node: Node | None, path: str, reading: FileReading) -> ChartSpec
     log = _words(fields.get("log"), inside(path, "log"), reading, AXES)
     if x is None or not y:
         return None
-    return ChartSpec(x, y, series, log)
+    return Chart(x, y, series, log)
 
 
 def _words(

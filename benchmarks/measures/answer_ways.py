@@ -22,15 +22,13 @@ import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.signed_view import SignedView, signed_view
-from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.bench.timing import warm_up
-from impctl.measure.duckdb import duckdb_plain, duckdb_sketch, same_answer
-from impctl.measure.figures import CaseContext
-from impctl.measure.kinds import from_state, single
+from impctl.measure.duckdb import ParquetSql, duckdb_answers, same_answer
+from impctl.measure.kinds import by_engine, from_state, single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
-from impctl.service.engine_answer import engine_answer
 from impctl.service.result_changes import not_materialized
 from impctl.spark.predicates import rewrite_sql
 from impctl.stopwatch import Stopwatch
@@ -44,44 +42,44 @@ _FEWEST_BATCHES = 2
 """One that comes and one that goes."""
 
 
-def measure_answers(ground: CaseContext) -> Iterator[Cell]:
+def measure_answers(case: SuiteCase) -> Iterator[Cell]:
     """One cell."""
-    ground.only("changes", "batches")
-    batches = ground.whole_number("batches", 6, least=_FEWEST_BATCHES)
-    return _cells(ground, ground.whole_number("changes", 1000), batches)
+    case.only("changes", "batches")
+    batches = case.whole_number("batches", 6, least=_FEWEST_BATCHES)
+    return _cells(case, case.whole_number("changes", 1000), batches)
 
 
-def _cells(ground: CaseContext, changes: int, batches: int) -> Iterator[Cell]:
-    ground.step(f"answering {ground.query.name} in every way")
-    spec = replace(ground.query, answer=True)
+def _cells(case: SuiteCase, changes: int, batches: int) -> Iterator[Cell]:
+    case.step(f"answering {case.query.name} in every way")
+    spec = replace(case.query, answer=True)
     connection = ParquetSql.open()
-    with measured_copy(ground.ctx, spec) as measured:
+    with measured_copy(case.ctx, spec) as measured:
         if not measured.stored.state_meta.get("answer"):
             raise not_materialized(spec)
         if connection is None:
-            yield _cell(ground, _Ways(measured), changes, batches, "DuckDB is not installed")
+            yield _cell(case, _Ways(measured), changes, batches, "DuckDB is not installed")
             return
         with closing(connection):
             ways = _Ways(measured)
             note = ways.add_duckdb(connection)
-            yield _cell(ground, ways, changes, batches, note)
+            yield _cell(case, ways, changes, batches, note)
 
 
-def _cell(ground: CaseContext, ways: _Ways, changes: int, batches: int, note: str) -> Cell:
+def _cell(case: SuiteCase, ways: _Ways, changes: int, batches: int, note: str) -> Cell:
     measured = ways.measured
-    rows = measured.rows_like_the_table(changes, ground.seed)
+    rows = measured.rows_like_the_table(changes, case.seed)
     ways.warmed_up(rows)
-    ground.step(f"timing {batches} batches of {ground.query.name}")
+    case.step(f"timing {batches} batches of {case.query.name}")
     times: dict[str, list[float]] = {}
     equal = True
     for batch in range(batches):
-        rows = measured.rows_like_the_table(changes, ground.seed + batch // 2 + 1)
+        rows = measured.rows_like_the_table(changes, case.seed + batch // 2 + 1)
         result, is_equal = ways.after(rows, forth=batch % 2 == 0)
         equal &= is_equal
         for name, elapsed in result.items():
             times.setdefault(name, []).append(elapsed)
     metrics = {name: Metric.of(result) for name, result in times.items()}
-    return ground.cell({**metrics, **single(_left(measured))}, equal=equal, note=note)
+    return case.cell({**metrics, **single(_left(measured))}, equal=equal, note=note)
 
 
 def _left(measured: MeasuredQuery) -> dict[str, float]:
@@ -100,27 +98,23 @@ class _Ways(Struct):
         own = self.measured
         self.works = {
             "state_ms": lambda: from_state(own),
-            "by_engine_ms": self._by_engine,
+            "by_engine_ms": lambda: by_engine(own, own.weighed().pruned),
             "sketch_ms": lambda: own.answer(own.weighed().pruned),
             _PLAIN: own.answer,
         }
 
     def add_duckdb(self, connection: ParquetSql) -> str:
         """DuckDB's ways too, as far as it has them; what to say of others."""
-        own, prepared = self.measured, self.measured.prepared
-        plain = duckdb_plain(connection, own.scratch.tables, prepared)
-        through = duckdb_sketch(connection, own)
-        offered = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
-        self.works |= {name: run for name, run in offered.items() if run is not None}
-        if plain.run is None:
-            return plain.reason
-        plain.run()  # so that the view is made of all files
-        self.view = signed_view(connection, rewrite_sql(prepared.query, {}, is_local=True))
-        return (
-            through.reason
-            if self.view is not None
-            else "there is no manually maintained view for this query"
-        )
+        works, reason = duckdb_answers(connection, self.measured)
+        self.works |= works
+        if "duckdb_plain_ms" not in works:
+            return reason
+        works["duckdb_plain_ms"]()  # so that the view is made of all files
+        sql = rewrite_sql(self.measured.prepared.query, {}, is_local=True)
+        self.view = signed_view(connection, sql)
+        if self.view is None:
+            return "there is no manually maintained view for this query"
+        return reason
 
     def warmed_up(self, rows: pa.Table) -> None:
         """A change there and back, and each way until Spark has compiled it."""
@@ -145,11 +139,6 @@ class _Ways(Struct):
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)
         expected = answers[_PLAIN]
         return times, all(same_answer(answer, expected) for answer in answers.values())
-
-    def _by_engine(self) -> pa.Table:
-        own = self.measured
-        pruned, stored = own.weighed().pruned, own.stored
-        return engine_answer(own.scratch, own.prepared, stored.versions, pruned, stored.sketches)
 
     def _viewed(self, view: SignedView, answers: dict[str, pa.Table]) -> dict[str, float]:
         """The view brought on by the newest commit's feed, and asked."""

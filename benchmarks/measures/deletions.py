@@ -22,14 +22,15 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.update_stream import delete_where
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import MeasuredStep, captured, scratch_copy, sync_commit
+from impctl.measure.scratch import captured, scratch_copy, sync_commit
 from impctl.service.pinned import PinnedTables
 from impctl.service.prepare import prepare
+from impctl.service.step import StepDone
 from impctl.tables.rows import read_rows
 from impctl.workload.models import EVERYTHING, Everything
 
@@ -49,45 +50,45 @@ class _Options(Struct, frozen=True, kw_only=True):
     key: str
 
 
-def measure_deletions(ground: CaseContext) -> Iterator[Cell]:
+def measure_deletions(case: SuiteCase) -> Iterator[Cell]:
     """`points` cells per pattern and size of buffer."""
-    ground.only(
+    case.only(
         *("patterns", "buffers", "rows", "updates", "least", "points", "by", "greatest", "key")
     )
-    patterns = ground.texts("patterns", ("minimal", "random", "2:1", "4:1"))
+    patterns = case.texts("patterns", ("minimal", "random", "2:1", "4:1"))
     if any(pattern_of(text) is None for text in patterns):
-        raise ground.refuse("patterns", "`minimal`, `random`, or a ratio of both such as `2:1`")
+        raise case.refuse("patterns", "`minimal`, `random`, or a ratio of both such as `2:1`")
     options = _Options(
         patterns=patterns,
-        buffers=_buffers(ground),
-        rows=ground.whole_number("rows", 20),
-        updates=ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
-        points=ground.whole_number("points", 5),
-        by=ground.text("by", "a"),
-        greatest=ground.flag("greatest"),
-        key=ground.key(),
+        buffers=_buffers(case),
+        rows=case.whole_number("rows", 20),
+        updates=case.scaled("updates", 500, least=case.whole_number("least", 60)),
+        points=case.whole_number("points", 5),
+        by=case.text("by", "a"),
+        greatest=case.flag("greatest"),
+        key=case.key(),
     )
-    return _cells(ground, options)
+    return _cells(case, options)
 
 
-def _buffers(ground: CaseContext) -> tuple[int | Everything, ...]:
+def _buffers(case: SuiteCase) -> tuple[int | Everything, ...]:
     result: list[int | Everything] = []
-    for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
+    for text in case.texts("buffers", ("20", "50", "100", EVERYTHING)):
         if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
-            raise ground.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
+            raise case.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
         result.append(EVERYTHING if text == EVERYTHING else int(text))
     return tuple(result)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    ctx = ground.ctx
-    table = _only_table(ground)
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    ctx = case.ctx
+    table = _only_table(case)
     ordered = _ordered(ctx.tables, table, options)
     for pattern in options.patterns:
         turns = pattern_of(pattern)
         assert turns is not None
         batches = list(
-            islice(deletions_of(turns, ordered, options.rows, ground.seed), options.updates)
+            islice(deletions_of(turns, ordered, options.rows, case.seed), options.updates)
         )
         if not batches:
             raise UsageError(
@@ -95,19 +96,19 @@ def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
                 hint="generate more of them with a larger `--scale`, or correct `data`",
             )
         for buffer in options.buffers:
-            ground.step(f"{pattern} deletions, buffer {buffer}")
-            yield from _series(ground, options, table, pattern, buffer, batches)
+            case.step(f"{pattern} deletions, buffer {buffer}")
+            yield from _series(case, options, table, pattern, buffer, batches)
 
 
-def _only_table(ground: CaseContext) -> str:
-    tables = prepare(ground.ctx, ground.query).tables
+def _only_table(case: SuiteCase) -> str:
+    tables = prepare(case.ctx, case.query).tables
     if len(tables) != 1:
         raise UnsupportedError(
-            f"Measure `deletions` needs a query over one table; `{ground.query.name}` reads "
+            f"Measure `deletions` needs a query over one table; `{case.query.name}` reads "
             f"{len(tables)}",
             code="deletions_of_one_table",
             hint="name another query in the figure's cases",
-            location=ground.case.location,
+            location=case.location,
         )
     return tables[0]
 
@@ -129,7 +130,7 @@ def _ordered(tables: PinnedTables, table: str, options: _Options) -> Keys:
 
 
 def _series(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     table: str,
     pattern: str,
@@ -137,10 +138,10 @@ def _series(
     batches: Sequence[Keys],
 ) -> Iterator[Cell]:
     """The cells of one pattern and buffer, after every part of the deletions."""
-    spec = replace(ground.query, buffer=buffer)
-    with scratch_copy(ground.ctx, (table,)) as scratch, scratch.writing("bench"):
+    spec = replace(case.query, buffer=buffer)
+    with scratch_copy(case.ctx, (table,)) as scratch, scratch.writing("bench"):
         follower = captured(scratch, spec)
-        steps: list[MeasuredStep] = []
+        steps: list[StepDone] = []
         reported = 0
         points = min(options.points, len(batches))
         for part in np.array_split(np.arange(len(batches)), points):
@@ -158,11 +159,11 @@ def _series(
                 "buffer": str(buffer),
                 "updates": len(steps),
             }
-            yield ground.cell(metrics, labels, checked=follower.checked())
+            yield case.cell(metrics, labels, checked=follower.checked())
 
 
 def _metrics(
-    steps: Sequence[MeasuredStep], latest: Sequence[MeasuredStep], state_bytes: int
+    steps: Sequence[StepDone], latest: Sequence[StepDone], state_bytes: int
 ) -> dict[str, Metric]:
     """Of the steps so far and of those since the last point."""
     return {
@@ -170,8 +171,8 @@ def _metrics(
         **single(
             {
                 "total_ms": sum(step.total_ms for step in steps),
-                "refill_count": sum(step.done.refilled[0] for step in steps),
-                "refilled_rows": sum(step.done.refilled[1] for step in steps),
+                "refill_count": sum(step.refilled[0] for step in steps),
+                "refilled_rows": sum(step.refilled[1] for step in steps),
                 "state_bytes": state_bytes,
             }
         ),

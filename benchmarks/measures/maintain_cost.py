@@ -14,21 +14,23 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.old_rows import old_rows_deleted
-from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import CaseContext
+from impctl.bench.record import Cell, Metric
 from impctl.measure.kinds import (
     KINDS,
+    MaintainedChange,
+    change_cell,
     duckdb_recapture_with_note,
     measure_maintain,
-    metrics_of,
     recapture_times,
 )
-from impctl.measure.scratch import AgainstRecapture, RestoredQuery, measured_copy
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, measured_copy
 
 OLD = "delete_old"
-_OWN = ("changes", "shares", "kind")
+_CHANGES = (10, 50, 100, 500, 1000)
+"""Sizes that the papers call realistic."""
 _PROCESSES = 3
 """Processes started for a change and for its way back."""
 
@@ -40,33 +42,33 @@ class _Processes(Struct, frozen=True):
     checked: AgainstRecapture
 
 
-def measure_suite_maintain(ground: CaseContext) -> Iterator[Cell]:
+def measure_suite_maintain(case: SuiteCase) -> Iterator[Cell]:
     """Cells for every size and kind of change."""
-    ground.only(*_OWN, "processes", "key")
-    kinds = ground.choices("kind", (*KINDS, OLD), ("both",))
-    changes = ground.whole_numbers("changes")
-    processes = ground.whole_numbers("processes")
+    case.only("changes", "shares", "kind", "processes", "key")
+    kinds = case.choices("kind", (*KINDS, OLD), ("both",))
+    changes = case.whole_numbers("changes")
+    processes = case.whole_numbers("processes")
     if not set(processes) <= set(changes):
-        raise ground.refuse("processes", "sizes that also occur in `changes`")
-    if OLD in kinds and ground.numbers("shares"):
-        raise ground.refuse(
+        raise case.refuse("processes", "sizes that also occur in `changes`")
+    shares = case.numbers("shares")
+    if OLD in kinds and shares:
+        raise case.refuse(
             "shares", f"not measured where `kind` has `{OLD}`: its rows are of one file"
         )
     if OLD in kinds and not changes:
-        raise ground.refuse("changes", f"given where `kind` has `{OLD}`")
-    options = {name: value for name, value in ground.figure.options.items() if name in _OWN}
+        raise case.refuse("changes", f"given where `kind` has `{OLD}`")
     own = tuple(kind for kind in kinds if kind != OLD)
-    options["kind"] = own
-    others = measure_maintain(replace(ground, figure=replace(ground.figure, options=options)))
-    cells = _cells(ground, others if own else iter(()), kinds, processes)
-    old = _old_rows(ground, changes, ground.key(), labelled=len(kinds) > 1)
+    sizes = changes if changes or shares else _CHANGES
+    others = measure_maintain(case, sizes, shares, own)
+    cells = _cells(case, others if own else iter(()), kinds, processes)
+    old = _old_rows(case, changes, case.key(), labelled=len(kinds) > 1)
     return chain(cells, old if OLD in kinds else ())
 
 
 def _cells(
-    ground: CaseContext, others: Iterator[Cell], kinds: tuple[str, ...], processes: tuple[int, ...]
+    case: SuiteCase, others: Iterator[Cell], kinds: tuple[str, ...], processes: tuple[int, ...]
 ) -> Iterator[Cell]:
-    afresh = {size: _processes(ground, size) for size in processes}
+    afresh = {size: _processes(case, size) for size in processes}
     for cell in others:
         labels = dict(cell.labels)
         kind = str(labels.get("kind", kinds[0]))
@@ -89,39 +91,39 @@ def _with_processes(cell: Cell, kind: str, afresh: Mapping[int, _Processes]) -> 
     )
 
 
-def _processes(ground: CaseContext, size: int) -> _Processes:
-    ground.step(f"{ground.query.name} with {size} changes, each in a new process")
+def _processes(case: SuiteCase, size: int) -> _Processes:
+    case.step(f"{case.query.name} with {size} changes, each in a new process")
     times: dict[str, list[float]] = {"insert": [], "delete": []}
-    with measured_copy(ground.ctx, ground.query) as measured:
+    with measured_copy(case.ctx, case.query) as measured:
         unchanged = measured.unchanged
-        rows = measured.rows_like_the_table(size, ground.seed)
+        rows = measured.rows_like_the_table(size, case.seed)
         for turn in range(2 * _PROCESSES):
             forth = turn % 2 == 0
             measured.commit(rows, forth=forth)
             measured.scratch.tables.advance(measured.table)
-            run = maintain_afresh(measured.scratch, ground.query)
+            run = maintain_afresh(measured.scratch, case.query)
             times["insert" if forth else "delete"].append(run.elapsed_ms)
-        stored = RestoredQuery(measured.scratch, measured.prepared)
+        stored = MeasuredQuery(measured.scratch, measured.prepared)
         return _Processes(times, stored.checked(unchanged))
 
 
 def _old_rows(
-    ground: CaseContext, changes: tuple[int, ...], key: str, *, labelled: bool
+    case: SuiteCase, changes: tuple[int, ...], key: str, *, labelled: bool
 ) -> Iterator[Cell]:
-    with measured_copy(ground.ctx, ground.query) as measured:
+    with measured_copy(case.ctx, case.query) as measured:
         total = measured.scratch.tables.snapshot(measured.table).rows or 0
         with measured.scratch.writing("bench"):
-            runs = {
-                size: old_rows_deleted(measured, key, size, ground.repeat, ground.seed)
-                for size in sorted(changes)
-            }
-            recaptures = recapture_times(ground, measured, len(runs))
-            beside = duckdb_recapture_with_note(ground, measured)
-        for size, (checked, steps) in runs.items():
-            share = float(f"{size / total if total else 0.0:.3g}")
-            labels: dict[str, Label] = {"changes": size, "share": share}
-            if labelled:
-                labels["kind"] = OLD
-            metrics = metrics_of(steps, recaptures, measured.follower.state_bytes)
-            metrics = {**metrics, **beside.metrics}
-            yield ground.cell(metrics, labels, checked=checked, note=beside.note)
+            runs = [_old(case, measured, key, size, total) for size in sorted(changes)]
+            recaptures = recapture_times(case, measured, len(runs))
+            duckdb = duckdb_recapture_with_note(case, measured)
+        for change in runs:
+            yield change_cell(case, change, OLD, recaptures, duckdb, is_labelled=labelled)
+
+
+def _old(
+    case: SuiteCase, measured: MeasuredQuery, key: str, size: int, total: int
+) -> MaintainedChange:
+    checked, steps = old_rows_deleted(measured, key, size, case.repeat, case.seed)
+    runs = [(OLD, step) for step in steps]
+    share = size / total if total else 0.0
+    return MaintainedChange(size, share, {OLD: checked}, runs, measured.state_bytes)

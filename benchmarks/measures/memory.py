@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.fresh_process import maintain_afresh
 from benchmarks.update_stream import UpdateStream, pool_of
 from impctl.bench.record import Cell, Label
-from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import RestoredQuery, captured, changed_table, scratch_copy
+from impctl.measure.scratch import MeasuredQuery, captured, changed_table, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.sketch.partition import RangePartition
@@ -37,27 +37,27 @@ class _Options(Struct, frozen=True):
     key: str
 
 
-def measure_memory(ground: CaseContext) -> Iterator[Cell]:
+def measure_memory(case: SuiteCase) -> Iterator[Cell]:
     """A cell per number of ranges and size of change."""
-    ground.only("changes", "ranges", "process", "key")
+    case.only("changes", "ranges", "process", "key")
     options = _Options(
-        ground.whole_numbers("changes", (1000,)),
-        ground.whole_numbers("ranges"),
-        ground.flag("process", True),
-        ground.key(),
+        case.whole_numbers("changes", (1000,)),
+        case.whole_numbers("ranges"),
+        case.flag("process", True),
+        case.key(),
     )
-    return _cells(ground, options)
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
     for ranges in options.ranges or (None,):
-        ctx = ground.ctx if ranges is None else _with_ranges(ground, ranges)
-        yield from _grown(ground, ctx, options, ranges)
+        ctx = case.ctx if ranges is None else _with_ranges(case, ranges)
+        yield from _grown(case, ctx, options, ranges)
 
 
-def _with_ranges(ground: CaseContext, ranges: int) -> Context:
+def _with_ranges(case: SuiteCase, ranges: int) -> Context:
     """The suite's workbench with so many ranges on every attribute that has a partition."""
-    ctx, spec = ground.ctx, ground.query
+    ctx, spec = case.ctx, case.query
     parts = [replace(part, boundaries=None, ranges=ranges) for part in ctx.workload.partitions]
     known = {(part.table, part.column) for part in parts}
     parts += [
@@ -69,38 +69,36 @@ def _with_ranges(ground: CaseContext, ranges: int) -> Context:
     return Context(ctx.settings, workload, ctx.reporter)
 
 
-def _grown(
-    ground: CaseContext, ctx: Context, options: _Options, ranges: int | None
-) -> Iterator[Cell]:
+def _grown(case: SuiteCase, ctx: Context, options: _Options, ranges: int | None) -> Iterator[Cell]:
     """The cells of one partition: the table grows by every change."""
-    spec = ground.query
+    spec = case.query
     tables = prepare(ctx, spec).tables
     changed = changed_table(ctx.tables, tables)
-    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
+    pool = pool_of(ctx.tables, changed, options.key, case.seed)
     with scratch_copy(ctx, tables) as scratch:
         with scratch.writing("bench"):
             follower = captured(scratch, spec)
-        stream = UpdateStream(scratch.tables, pool, ground.seed)
+        stream = UpdateStream(scratch.tables, pool, case.seed)
         for size in options.changes:
-            ground.step(f"memory after {size} changes")
+            case.step(f"memory after {size} changes")
             stream.insert(size)
             peak = None
             if options.process:
                 peak = maintain_afresh(scratch, spec).peak_bytes
                 for table in tables:
                     scratch.tables.advance(table)
-                follower = RestoredQuery(scratch, prepare(scratch, spec))
+                follower = MeasuredQuery(scratch, prepare(scratch, spec))
             else:
                 with scratch.writing("bench"):
                     follower.follow()
-            yield _cell(ground, follower, size, ranges, peak)
+            yield _cell(case, follower, size, ranges, peak)
 
 
 def _cell(
-    ground: CaseContext, follower: RestoredQuery, size: int, ranges: int | None, peak: int | None
+    case: SuiteCase, follower: MeasuredQuery, size: int, ranges: int | None, peak: int | None
 ) -> Cell:
     values: dict[str, float] = {**operator_bytes(follower), **_sketch_bytes(follower)}
-    stored = follower.scratch.store().run_refs(ground.query.name)
+    stored = follower.scratch.store().run_refs(case.query.name)
     values["stored_bytes"] = sum(run.bytes for run in stored)
     if peak is not None:
         values["process_bytes"] = peak
@@ -108,12 +106,12 @@ def _cell(
     if ranges is not None:
         labels["ranges"] = ranges
     held = sum(sketch.partition.ranges for sketch in follower.state.stored.sketches)
-    return ground.cell(
+    return case.cell(
         single(values), labels, checked=follower.checked(), note=f"{held} ranges in use"
     )
 
 
-def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
+def operator_bytes(follower: MeasuredQuery) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
     session = follower.state.session
     result: dict[str, int] = {}
@@ -133,7 +131,7 @@ def operator_bytes(follower: RestoredQuery) -> dict[str, int]:
     return {**result, "state_bytes": follower.state_bytes}
 
 
-def _sketch_bytes(follower: RestoredQuery) -> dict[str, int]:
+def _sketch_bytes(follower: MeasuredQuery) -> dict[str, int]:
     sketches = follower.state.stored.sketches
     return {
         "sketch_bytes": sum(len(sketch.ranges.to_bytes()) for sketch in sketches),

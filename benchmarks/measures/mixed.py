@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.measures.mixed_strategies import (
     Incremental,
     MixedStrategy,
@@ -32,7 +33,6 @@ from benchmarks.measures.mixed_strategies import (
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import WARM_UP
-from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import AgainstRecapture, changed_table, scratch_copy, worse_of
 from impctl.service.context import Context
 from impctl.service.parameters import with_parameters
@@ -112,47 +112,47 @@ class _Run(Struct, frozen=True):
         return self.update_ms + spent.query_ms + spent.maintain_ms + spent.capture_ms
 
 
-def measure_mixed(ground: CaseContext) -> Iterator[Cell]:
+def measure_mixed(case: SuiteCase) -> Iterator[Cell]:
     """A cell per ratio, size of change and strategy."""
-    ground.only("operations", "least", "ratios", "changes", "constants", "key")
+    case.only("operations", "least", "ratios", "changes", "constants", "key")
     ratios = []
-    for text in ground.texts("ratios", ("1U1Q", "1U5Q", "5U1Q")):
+    for text in case.texts("ratios", ("1U1Q", "1U5Q", "5U1Q")):
         ratio = Ratio.read(text)
         if ratio is None:
-            raise ground.refuse("ratios", "ratios of updates to queries such as `1U5Q`")
+            raise case.refuse("ratios", "ratios of updates to queries such as `1U5Q`")
         ratios.append(ratio)
     options = _Options(
-        ground.scaled("operations", 1000, least=ground.whole_number("least", 24)),
+        case.scaled("operations", 1000, least=case.whole_number("least", 24)),
         tuple(ratios),
-        ground.whole_numbers("changes", (1, 20, 200, 2000)),
-        ground.texts("constants"),
-        ground.key(),
+        case.whole_numbers("changes", (1, 20, 200, 2000)),
+        case.texts("constants"),
+        case.key(),
     )
-    return _cells(ground, options)
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    ctx = _with_variants(ground.ctx, ground.query, options.constants)
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    ctx = _with_variants(case.ctx, case.query, options.constants)
     specs = tuple(ctx.workload.queries.values())
     tables = prepare(ctx, specs[0]).tables
     changed = changed_table(ctx.tables, tables)
-    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
+    pool = pool_of(ctx.tables, changed, options.key, case.seed)
     # An update before each query, so that what recaptures is as warm as what reads.
     warm = [Operation(None), Operation(0)] * WARM_UP
     for kind in STRATEGIES.values():
-        _run(ctx, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
+        _run(ctx, specs, tables, pool, kind, warm, options.changes[0], case.seed)
     for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
-        operations = sequence(ratio, options.operations, len(specs), ground.seed)
+        operations = sequence(ratio, options.operations, len(specs), case.seed)
         runs: dict[str, list[_Run]] = {name: [] for name in STRATEGIES}
-        for name in chain.from_iterable(_in_turn(turn + n) for n in range(ground.repeat)):
-            ground.step(f"{ratio} with {size} changes, {name}")
+        for name in chain.from_iterable(_in_turn(turn + n) for n in range(case.repeat)):
+            case.step(f"{ratio} with {size} changes, {name}")
             kind = STRATEGIES[name]
-            run = _run(ctx, specs, tables, pool, kind, operations, size, ground.seed)
+            run = _run(ctx, specs, tables, pool, kind, operations, size, case.seed)
             runs[name].append(run)
         expected = runs[next(iter(STRATEGIES))][0].answers
         for name in STRATEGIES:
             labels: dict[str, Label] = {"ratio": str(ratio), "changes": size, "strategy": name}
-            yield _cell(ground, labels, runs[name], expected, len(operations))
+            yield _cell(case, labels, runs[name], expected, len(operations))
 
 
 def _in_turn(turn: int) -> list[str]:
@@ -194,7 +194,7 @@ def _run(
 
 
 def _cell(
-    ground: CaseContext,
+    case: SuiteCase,
     labels: Mapping[str, Label],
     runs: Sequence[_Run],
     expected: Sequence[pa.Table],
@@ -217,7 +217,7 @@ def _cell(
         for mine, theirs in zip(answers, expected, strict=True)
     )
     checks = [run.checked for run in runs if run.checked is not None]
-    return ground.cell(
+    return case.cell(
         metrics,
         labels,
         checked=reduce(worse_of, checks) if checks else None,

@@ -23,12 +23,12 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.peers.answers import answer_of
 from benchmarks.peers.network import CutOff, Limits
 from benchmarks.peers.simulation import Scheme, Simulation, StepCost
 from benchmarks.recursion.facts import MULTI, NONE, PATHS, REACH, REGIONS, SINGLE, Facts, facts_of
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import CaseContext
 
 INSERT, DELETE = "insert", "delete"
 
@@ -58,35 +58,35 @@ class _Run(Struct, frozen=True):
     stopped: str = ""
 
 
-def measure_peers(ground: CaseContext) -> Iterator[Cell]:
+def measure_peers(case: SuiteCase) -> Iterator[Cell]:
     """A cell per scheme, number of peers, selection and share."""
-    ground.only("program", "schemes", "peers", "phase", "shares", "selections", "window", "seconds")
-    (program,) = ground.choices("program", (REACH, REGIONS, PATHS), (REACH,))
-    (phase,) = ground.choices("phase", (INSERT, DELETE), (INSERT,))
-    (seconds,) = ground.numbers("seconds", (60.0,))
+    case.only("program", "schemes", "peers", "phase", "shares", "selections", "window", "seconds")
+    (program,) = case.choices("program", (REACH, REGIONS, PATHS), (REACH,))
+    (phase,) = case.choices("phase", (INSERT, DELETE), (INSERT,))
+    (seconds,) = case.numbers("seconds", (60.0,))
     schemes = tuple(map(str, Scheme))
     if program == PATHS:
         schemes = schemes[1:]  # rows alone do not tell the next best path
     options = _Options(
         program=program,
-        schemes=ground.choices("schemes", schemes, schemes),
-        peers=ground.whole_numbers("peers", (12,)),
+        schemes=case.choices("schemes", schemes, schemes),
+        peers=case.whole_numbers("peers", (12,)),
         phase=phase,
-        shares=ground.numbers("shares", (1.0,) if phase == INSERT else (0.2,)),
-        selections=ground.choices("selections", (NONE, SINGLE, MULTI), (MULTI,)),
-        window=ground.whole_number("window", 16),
+        shares=case.numbers("shares", (1.0,) if phase == INSERT else (0.2,)),
+        selections=case.choices("selections", (NONE, SINGLE, MULTI), (MULTI,)),
+        window=case.whole_number("window", 16),
         seconds=seconds,
     )
     if not all(0 < share <= 1 for share in options.shares):
-        raise ground.refuse("shares", "above 0 and at most 1")
+        raise case.refuse("shares", "above 0 and at most 1")
     if list(options.shares) != sorted(set(options.shares)):
-        raise ground.refuse("shares", "increasing shares")
-    return _cells(ground, options)
+        raise case.refuse("shares", "increasing shares")
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
     for selection in options.selections if options.program == PATHS else (MULTI,):
-        facts = facts_of(ground, options.program, selection)
+        facts = facts_of(case, options.program, selection)
         for peers in options.peers:
             dred: dict[float, Metric] = {}
             for scheme in map(Scheme, options.schemes):
@@ -94,19 +94,19 @@ def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
                 labels |= {"peers": peers}
                 if options.program == PATHS:
                     labels["selection"] = selection
-                ground.step(f"{peers} peers, {labels['scheme']}")
-                runs = list(_runs(ground, facts, scheme, peers, options))
-                for share, cell in _told(ground, options, labels, runs):
+                case.step(f"{peers} peers, {labels['scheme']}")
+                runs = list(_runs(case, facts, scheme, peers, options))
+                for share, cell in _told(case, options, labels, runs):
                     if scheme is Scheme.DRED and "messages_count" in cell.metrics:
                         dred[share] = cell.metrics["messages_count"]
                     yield _beside_dred(cell, dred.get(share))
 
 
 def _runs(
-    ground: CaseContext, facts: Facts, scheme: Scheme, peers: int, options: _Options
+    case: SuiteCase, facts: Facts, scheme: Scheme, peers: int, options: _Options
 ) -> Iterator[_Run]:
     """As many as are asked for, or one that came nowhere."""
-    for seed in range(ground.seed, ground.seed + ground.repeat):
+    for seed in range(case.seed, case.seed + case.repeat):
         run = _run(facts, scheme, peers, options, seed)
         yield run
         if not run.points:
@@ -122,7 +122,7 @@ def _beside_dred(cell: Cell, dred: Metric | None) -> Cell:
 
 
 def _told(
-    ground: CaseContext, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
+    case: SuiteCase, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[tuple[float, Cell]]:
     """The cells of all runs by share, up to the first one that none of them reached."""
     for at, share in enumerate(options.shares):
@@ -134,7 +134,7 @@ def _told(
             for name in (reached[0].numbers if reached else ())
         }
         is_right = all(point.is_right for point in reached) if reached else None
-        yield share, ground.cell(metrics, {**labels, "share": share}, equal=is_right, note=note)
+        yield share, case.cell(metrics, {**labels, "share": share}, equal=is_right, note=note)
         if not reached:
             return
 

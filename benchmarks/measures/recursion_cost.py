@@ -26,12 +26,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.recursion.circuit import Kept, RecursiveQuery, recursive_query
 from benchmarks.recursion.searches import PATHS, REACH, has_scipy, searched, searched_by_scipy
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
-from impctl.measure.figures import CaseContext
-from impctl.measure.kinds import CallTimes, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.duckdb import ParquetSql, SqlFailed
+from impctl.measure.kinds import CallTimes, cpu_of, single, timed, wall_of
 from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.types import TableName
 
@@ -67,28 +67,28 @@ class _Checks(Struct):
     answers: list[bool]
 
 
-def measure_recursion(ground: CaseContext) -> Iterator[Cell]:
+def measure_recursion(case: SuiteCase) -> Iterator[Cell]:
     """A cell per number of changes."""
-    ground.only("changes", "changed", "duckdb", "ranges", "search", "sources", "steps")
-    (search,) = ground.choices("search", (REACH, PATHS), (REACH,))
+    case.only("changes", "changed", "duckdb", "ranges", "search", "sources", "steps")
+    (search,) = case.choices("search", (REACH, PATHS), (REACH,))
     options = _Options(
-        changes=ground.whole_numbers("changes", (1, 100, 1000)),
-        changed=ground.text("changed", "") or None,
-        steps=max(ground.whole_number("steps", 1), ground.repeat),
-        ranges=ground.whole_number("ranges", 1000),
-        sources=ground.whole_number("sources", 0, least=0),
+        changes=case.whole_numbers("changes", (1, 100, 1000)),
+        changed=case.text("changed", "") or None,
+        steps=max(case.whole_number("steps", 1), case.repeat),
+        ranges=case.whole_number("ranges", 1000),
+        sources=case.whole_number("sources", 0, least=0),
         search=search,
-        duckdb=ground.text("duckdb", "") or ground.query.sql,
+        duckdb=case.text("duckdb", "") or case.query.sql,
     )
-    return _cells(ground, options)
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    ground.step(f"reading the tables of {ground.query.name}")
-    query = recursive_query(ground, options.ranges)
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    case.step(f"reading the tables of {case.query.name}")
+    query = recursive_query(case, options.ranges)
     changed = options.changed or max(query.tables, key=lambda table: len(query.tables[table]))
     if changed not in query.tables:
-        raise ground.refuse("changed", f"a table that query `{ground.query.name}` reads")
+        raise case.refuse("changed", f"a table that query `{case.query.name}` reads")
     connection = ParquetSql.open()
     with nullcontext() if connection is None else closing(connection):
         kept = query.filled(query.tables)
@@ -96,14 +96,14 @@ def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
             if changes > len(query.tables[changed]):
                 rows = f"{len(query.tables[changed]):,}"
                 note = f"not run: `{changed}` has {rows} rows"
-                yield ground.cell({}, {"changes": changes}, note=note)
+                yield case.cell({}, {"changes": changes}, note=note)
             else:
-                ground.step(f"{changes} rows of {changed}")
-                yield _cell(ground, options, query, kept, connection, changed, changes)
+                case.step(f"{changes} rows of {changed}")
+                yield _cell(case, options, query, kept, connection, changed, changes)
 
 
 def _cell(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     query: RecursiveQuery,
     kept: Kept,
@@ -112,13 +112,13 @@ def _cell(
     changes: int,
 ) -> Cell:
     whole = query.tables[changed]
-    random = np.random.default_rng([ground.seed, changes])
+    random = np.random.default_rng([case.seed, changes])
     checks, notes = _Checks([], []), list[str]()
     goes = _drawn(whole, changes, random)
     went = whole.filter(goes)
     kept.step(changed, went, -1)
     now = {**query.tables, changed: whole.filter(pc.invert(goes))}
-    asked = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
+    asked = _asked_anew(case, options, query, kept, connection, now, checks, notes)
     kept.step(changed, went, 1)
     gone, come = list[CallTimes](), list[CallTimes]()
     # All are drawn first: what reads the whole table between two steps empties the caches.
@@ -138,7 +138,7 @@ def _cell(
     metrics |= ratios(metrics, {"duckdb_wall_ratio": "duckdb_wall_ms"}, "delete_wall_ms")
     facts = {"state_bytes": kept.state_bytes, "answer_rows": len(kept.answer())}
     metrics |= single({**facts, "capture_ms": filling.cpu_ms})
-    return ground.cell(
+    return case.cell(
         metrics,
         {"changes": changes},
         checked=reduce(worse_of, checks.sketches),
@@ -155,7 +155,7 @@ def _drawn(rows: pa.Table, size: int, random: np.random.Generator) -> pa.Array:
 
 
 def _asked_anew(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     query: RecursiveQuery,
     kept: Kept,
@@ -166,9 +166,9 @@ def _asked_anew(
 ) -> dict[str, list[CallTimes]]:
     """What all take that ask anew over the rows as they are `now`, their answers compared."""
     answer = kept.answer()
-    runs = min(ground.repeat, _ASKED_ANEW)
+    runs = min(case.repeat, _ASKED_ANEW)
     result = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
-    for name, asked in _others(ground, options, now, connection, notes).items():
+    for name, asked in _others(case, options, now, connection, notes).items():
         try:
             asked()
             several = [asked() for _ in range(runs)]
@@ -184,14 +184,14 @@ def _asked_metrics(asked: Mapping[str, list[CallTimes]]) -> dict[str, Metric]:
     """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
     result = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
     if duckdb := asked.get(_DUCKDB):
-        result["duckdb_answer_ms"] = Metric.of([run.lesser_ms for run in duckdb])
+        result["duckdb_answer_ms"] = Metric.of([min(run.cpu_ms, run.wall_ms) for run in duckdb])
         result["duckdb_cpu_ms"] = cpu_of(duckdb)
         result["duckdb_wall_ms"] = wall_of(duckdb)
     return result
 
 
 def _others(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     now: Mapping[TableName, pa.Table],
     connection: ParquetSql | None,
@@ -225,6 +225,17 @@ def _compared(
     checks.sketches.append(kept.against(anew))
     checks.answers.append(are_same_rows(kept.answer(), anew.answer()))
     return anew.filling
+
+
+def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
+    """Divide metrics by the one named `under`, if both exist and that took any time."""
+    if under not in metrics or metrics[under].low <= 0:
+        return {}
+    return {
+        name: Metric.quotient(metrics[other], metrics[under])
+        for name, other in over.items()
+        if other in metrics
+    }
 
 
 class DuckDb:

@@ -16,21 +16,21 @@ Out of scope: Spark, which does not run such a text (`rivals` has other queries)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from benchmarks.measures.recursion_cost import are_same_rows
+from benchmarks.figures import SuiteCase
+from benchmarks.measures.recursion_cost import are_same_rows, ratios
 from benchmarks.recursion.circuit import recursive_query
-from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
 from impctl.data.vector import from_arrow
-from impctl.measure.duckdb import duckdb_plain, duckdb_sketch
-from impctl.measure.figures import CaseContext, words_of
-from impctl.measure.kinds import CallTimes, cpu_of, ratios, single, timed, wall_of
+from impctl.measure.duckdb import ParquetSql, duckdb_answers
+from impctl.measure.kinds import CallTimes, cpu_of, single, timed, wall_of
+from impctl.measure.run import words_of
 from impctl.measure.scratch import MeasuredQuery, measured_copy
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.store.records import StoredSketch
@@ -51,17 +51,17 @@ class _Held(Struct, frozen=True):
     fragments_share: float
 
 
-def measure_rewritten(ground: CaseContext) -> Iterator[Cell]:
+def measure_rewritten(case: SuiteCase) -> Iterator[Cell]:
     """One cell."""
-    ground.only()
-    return _cells(ground)
+    case.only()
+    return _cells(case)
 
 
-def _cells(ground: CaseContext) -> Iterator[Cell]:
-    ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.ctx, ground.query) as measured:
+def _cells(case: SuiteCase) -> Iterator[Cell]:
+    case.step(f"capturing {case.query.name}")
+    with measured_copy(case.ctx, case.query) as measured:
         held, pruned = _held(measured), measured.written().pruned
-        query = recursive_query(ground, 1)
+        query = recursive_query(case, 1)
         answer = query.filled(query.tables).answer()
         metrics = single(
             {
@@ -74,39 +74,34 @@ def _cells(ground: CaseContext) -> Iterator[Cell]:
         )
         connection = ParquetSql.open()
         if connection is None:
-            yield ground.cell(metrics, note="DuckDB is not installed")
+            yield case.cell(metrics, note="DuckDB is not installed")
             return
         with closing(connection):
-            ground.step(f"running {ground.query.name} in DuckDB")
-            yield _beside(ground, measured, connection, answer, metrics)
+            case.step(f"running {case.query.name} in DuckDB")
+            yield _beside(case, measured, connection, answer, metrics)
 
 
 def _beside(
-    ground: CaseContext,
+    case: SuiteCase,
     measured: MeasuredQuery,
     connection: ParquetSql,
     answer: pa.Table,
     metrics: dict[str, Metric],
 ) -> Cell:
-    plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-    through = duckdb_sketch(connection, measured)
-    if plain.run is None or through.run is None:
-        return ground.cell(metrics, note=plain.reason or through.reason)
-    works: dict[str, Callable[[], pa.Table]] = {
-        "plain": plain.run,
-        "sketch": through.run,
-        "loaded": lambda: _loaded(measured),
-    }
+    works, note = duckdb_answers(connection, measured)
+    if note:
+        return case.cell(metrics, note=note)
+    works["duckdb_loaded_ms"] = lambda: _loaded(measured)
     is_equal = all(are_same_rows(answer, work()) for work in works.values())
     runs = dict[str, list[CallTimes]]()
-    for _ in range(ground.repeat):
+    for _ in range(case.repeat):
         for name, work in works.items():
             runs.setdefault(name, []).append(timed(work)[1])
     for name, took in runs.items():
-        metrics |= {f"duckdb_{name}_ms": wall_of(took), f"duckdb_{name}_cpu_ms": cpu_of(took)}
+        metrics |= {name: wall_of(took), name.replace("_ms", "_cpu_ms"): cpu_of(took)}
     metrics |= ratios(metrics, _RATIOS, "duckdb_sketch_ms")
     metrics |= ratios(metrics, _CPU_RATIOS, "duckdb_sketch_cpu_ms")
-    return ground.cell(metrics, equal=is_equal)
+    return case.cell(metrics, equal=is_equal)
 
 
 def _loaded(measured: MeasuredQuery) -> pa.Table:

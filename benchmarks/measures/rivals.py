@@ -24,13 +24,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.kept_view import VIEW, KeptView, kept_view
 from impctl.bench.record import Cell, Metric
-from impctl.bench.timing import in_turns, milliseconds, warmed_up
-from impctl.measure.duckdb import duckdb_sketch_metrics
-from impctl.measure.figures import CaseContext
+from impctl.bench.timing import in_turns, milliseconds, warm_up
+from impctl.measure.duckdb import (
+    Metrics,
+    NotOffered,
+    ParquetSql,
+    check_answer,
+    duckdb_answers,
+    duckdb_metrics,
+)
 from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
+from impctl.service.filters import Pruned, filters_of
 from impctl.service.resolve import ReadChoice
 from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
@@ -43,36 +51,40 @@ _FILES_AT_ONCE = 500
 _ITS_FILE = "its file"
 
 
-def measure_rivals(ground: CaseContext) -> Iterator[Cell]:
+def measure_rivals(case: SuiteCase) -> Iterator[Cell]:
     """One cell."""
-    ground.only("appends", "append_rows")
-    appends = ground.whole_number("appends", 0, least=0)
-    return _cells(ground, appends, ground.whole_number("append_rows", _FEW_ROWS))
+    case.only("appends", "append_rows")
+    appends = case.whole_number("appends", 0, least=0)
+    return _cells(case, appends, case.whole_number("append_rows", _FEW_ROWS))
 
 
-def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
-    ground.step(f"running {ground.query.name} and its alternatives")
-    with measured_copy(ground.ctx, ground.query) as measured:
+def _cells(case: SuiteCase, appends: int, size: int) -> Iterator[Cell]:
+    case.step(f"running {case.query.name} and its alternatives")
+    with measured_copy(case.ctx, case.query) as measured:
         view = _View.of(measured)
-        upkeep = _appended(ground, measured, view, appends, size)
+        upkeep = _appended(case, measured, view, appends, size)
         read = measured.weighed()
         works: dict[str, Callable[[], pa.Table]] = {"plain_ms": measured.answer}
         if _prunes(measured):
-            works["pruned_ms"] = lambda: measured.answer(measured.unsketched())
+            works["pruned_ms"] = lambda: measured.answer(_unsketched(measured))
         works["sketch_ms"] = lambda: measured.answer(measured.weighed().pruned)
         if view is not None:
             works["view_ms"] = view.answer
-        ground.step(f"comparing the answers of {ground.query.name} and its alternatives")
-        answers = {name: warmed_up(work) for name, work in works.items()}
+        case.step(f"comparing the answers of {case.query.name} and its alternatives")
+        answers = {name: work() for name, work in works.items()}
+        for work in works.values():
+            warm_up(work, done=1)
         whole = answers["plain_ms"]
         expected = answer_of(whole).rows
         equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
-        ground.step(f"timing {ground.query.name} and its alternatives in turns")
-        times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
+        case.step(f"timing {case.query.name} and its alternatives in turns")
+        times = in_turns(works, case.repeat)
         times.setdefault("pruned_ms", times["plain_ms"])
-        beside = duckdb_sketch_metrics(measured, whole, ground.repeat)
+        duckdb, note = duckdb_metrics(
+            lambda connection: _duckdb(connection, measured, whole, case.repeat)
+        )
         metrics = {
-            **beside.metrics,
+            **duckdb,
             **times,
             "gain_ratio": Metric.quotient(times["plain_ms"], times["sketch_ms"]),
             **upkeep,
@@ -81,18 +93,30 @@ def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
         if view is not None:
             # Of other queries no group tells which of its rows are needed.
             metrics |= single(_beyond_need(measured, read, whole))
-        notes = [beside.note, *read.unused.values()]
-        yield ground.cell(metrics, equal=equal, note="; ".join(filter(None, notes)))
+        notes = [note, *read.unused.values()]
+        yield case.cell(metrics, equal=equal, note="; ".join(filter(None, notes)))
+
+
+def _duckdb(
+    connection: ParquetSql, measured: MeasuredQuery, expected: pa.Table, turns: int
+) -> Metrics:
+    """DuckDB's times, if it has both ways and they give the expected rows."""
+    works, reason = duckdb_answers(connection, measured)
+    if reason:
+        raise NotOffered(reason)
+    for work in works.values():
+        check_answer(work(), expected)
+    return in_turns(works, turns)
 
 
 def _appended(
-    ground: CaseContext, measured: MeasuredQuery, view: _View | None, appends: int, size: int
+    case: SuiteCase, measured: MeasuredQuery, view: _View | None, appends: int, size: int
 ) -> dict[str, Metric]:
     """Small commits after the load, each followed by the sketch and by the view."""
     own: list[float] = []
     theirs: list[float] = []
     for number in range(appends):
-        rows = measured.rows_like_the_table(size, ground.seed + number)
+        rows = measured.rows_like_the_table(size, case.seed + number)
         measured.commit(rows, forth=True)
         own.append(measured.followed(len(rows)).total_ms)
         if view is not None:
@@ -118,9 +142,14 @@ def _beyond_need(measured: MeasuredQuery, read: ReadChoice, whole: pa.Table) -> 
     return {"bytes_ratio": bytes_of(kept) / bytes_of(needed)} if needed else {}
 
 
+def _unsketched(measured: MeasuredQuery) -> Pruned:
+    """What remains to read by the query's own conditions, without any sketch."""
+    return filters_of(measured.scratch.tables, measured.prepared, (), measured.stored.versions)
+
+
 def _prunes(measured: MeasuredQuery) -> bool:
     """Whether the query's own conditions leave a file out."""
-    kept = measured.unsketched().files
+    kept = _unsketched(measured).files
     tables = measured.scratch.tables
     return any(len(files) < len(tables.snapshot(table).files) for table, files in kept.items())
 

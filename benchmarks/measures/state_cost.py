@@ -17,6 +17,7 @@ from itertools import product
 
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.state.held_back import Change, commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import (
     BOUNDED,
@@ -34,8 +35,7 @@ from benchmarks.state.kept_by import (
     stored_bytes,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import CaseContext
-from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
@@ -78,66 +78,65 @@ class _Run(Struct, frozen=True):
     checked: AgainstRecapture
 
 
-def measure_state(ground: CaseContext) -> Iterator[Cell]:
+def measure_state(case: SuiteCase) -> Iterator[Cell]:
     """A cell per setting, budget, way and change."""
-    ground.only(
+    case.only(
         *("tables", "shares", "late", "deletes", "come", "expected", "expected_shares"),
         *("budgets", "ways"),
     )
-    tables = moving_tables(ground, "tables of the workload, the largest first")
+    tables = moving_tables(case, "tables of the workload, the largest first")
     every = (len(tables),)
     options = _Options(
         tables=tables,
-        shares=ground.numbers("shares", (0.01,)),
-        late=ground.flag("late"),
-        deletes=ground.numbers("deletes", (0.0,)),
-        come=ground.whole_numbers("come", every),
-        expected=ground.whole_numbers("expected", every),
-        expected_shares=ground.numbers("expected_shares"),
-        budgets=ground.numbers("budgets", (1.0,)),
-        ways=ground.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
+        shares=case.numbers("shares", (0.01,)),
+        late=case.flag("late"),
+        deletes=case.numbers("deletes", (0.0,)),
+        come=case.whole_numbers("come", every),
+        expected=case.whole_numbers("expected", every),
+        expected_shares=case.numbers("expected_shares"),
+        budgets=case.numbers("budgets", (1.0,)),
+        ways=case.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
     )
     if not 0 < sum(options.shares) < 1 or max(options.deletes) > 1:
-        raise ground.refuse("shares", "shares of the rows, less than all of them together")
+        raise case.refuse("shares", "shares of the rows, less than all of them together")
     if max((*options.come, *options.expected)) > len(tables):
-        raise ground.refuse("come", f"numbers of tables, at most {len(tables)}")
+        raise case.refuse("come", f"numbers of tables, at most {len(tables)}")
     if options.late and options.deletes != (0.0,):
-        raise ground.refuse("deletes", "not measured where changes are `late`")
-    return _cells(ground, options)
+        raise case.refuse("deletes", "not measured where changes are `late`")
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
     together = [options.shares] if options.late else [(share,) for share in options.shares]
     settings = product(together, options.deletes, options.come, options.expected)
     for shares, deletes, come, expected in settings:
         for expected_share in options.expected_shares or (shares[0],):
             setting = _Setting(shares, deletes, come, expected, expected_share)
-            yield from _of_setting(ground, options, setting)
+            yield from _of_setting(case, options, setting)
 
 
-def _of_setting(ground: CaseContext, options: _Options, setting: _Setting) -> Iterator[Cell]:
+def _of_setting(case: SuiteCase, options: _Options, setting: _Setting) -> Iterator[Cell]:
     reduced = reduced_copy(
-        ground, options.tables, setting.shares, deletes=setting.deletes, come=setting.come
+        case, options.tables, setting.shares, deletes=setting.deletes, come=setting.come
     )
     with reduced as (base, moving, changes):
-        ground.step("all kept")
+        case.step("all kept")
         # Tells what the shares of a budget are of, and warms the process up.
-        whole = _run(ground, base, setting, moving, changes, KEPT, None).stored
+        whole = _run(case, base, setting, moving, changes, KEPT, None).stored
         for way, share in product(options.ways, options.budgets):
             if way not in BOUNDED and share != options.budgets[0]:
                 continue
             budget = round(whole * share) if way in BOUNDED else None
-            ground.step(f"{way}" + ("" if budget is None else f" within {share:.0%}"))
+            case.step(f"{way}" + ("" if budget is None else f" within {share:.0%}"))
             runs = [
-                _run(ground, base, setting, moving, changes, way, budget)
-                for _ in range(ground.repeat)
+                _run(case, base, setting, moving, changes, way, budget) for _ in range(case.repeat)
             ]
             labels: dict[str, Label] = {
                 "way": way,
                 "budget": _UNBOUNDED.get(way, share),
                 **_labels(options, setting),
             }
-            yield from _told(ground, setting, labels, runs)
+            yield from _told(case, setting, labels, runs)
 
 
 def _labels(options: _Options, setting: _Setting) -> dict[str, Label]:
@@ -155,7 +154,7 @@ def _labels(options: _Options, setting: _Setting) -> dict[str, Label]:
 
 
 def _run(
-    ground: CaseContext,
+    case: SuiteCase,
     base: Context,
     setting: _Setting,
     moving: Sequence[TableName],
@@ -163,7 +162,7 @@ def _run(
     way: str,
     budget: int | None,
 ) -> _Run:
-    spec = ground.query
+    spec = case.query
     with (
         scratch_copy(base, prepare(base, spec).tables) as scratch,
         expecting(scratch, _expected(scratch, setting, moving)) as ctx,
@@ -171,7 +170,7 @@ def _run(
     ):
         capture_ms = captured_under(ctx, spec, budget) + brought_to(ctx, spec, way, budget)
         stored = stored_bytes(ctx, spec, way)
-        follower = RestoredQuery(ctx, prepare(ctx, spec))
+        follower = MeasuredQuery(ctx, prepare(ctx, spec))
         if way == RECAPTURE:
             capture_ms = recapture_ms(follower)
         rows, steps = _followed(ctx, follower, changes, way)
@@ -194,7 +193,7 @@ def _expected(
 
 
 def _told(
-    ground: CaseContext, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
+    case: SuiteCase, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
 ) -> Iterator[Cell]:
     first = runs[0]
     for at, share in enumerate(setting.shares):
@@ -206,7 +205,7 @@ def _told(
             "state_bytes": Metric.of([run.state for run in runs]),
         }
         note = f"{first.rows[at]:,} rows of {setting.come} tables"
-        yield ground.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)
+        yield case.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)
 
 
 class _PhaseOptions(Struct, frozen=True):
@@ -226,43 +225,42 @@ class _Phase(Struct, frozen=True):
     checked: AgainstRecapture
 
 
-def measure_phases(ground: CaseContext) -> Iterator[Cell]:
+def measure_phases(case: SuiteCase) -> Iterator[Cell]:
     """A cell per way and table."""
-    ground.only("tables", "steps", "share", "ways", "budget")
-    tables = moving_tables(ground, "tables of the workload, in the order of their changes")
-    steps = ground.whole_number("steps", 3)
+    case.only("tables", "steps", "share", "ways", "budget")
+    tables = moving_tables(case, "tables of the workload, in the order of their changes")
+    steps = case.whole_number("steps", 3)
     options = _PhaseOptions(
         tables,
         steps,
-        share_of_each(ground, 0.01, steps),
-        ground.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
-        ground.numbers("budget", (1.0,))[0],
+        share_of_each(case, 0.01, steps),
+        case.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
+        case.numbers("budget", (1.0,))[0],
     )
-    return _phase_cells(ground, options)
+    return _phase_cells(case, options)
 
 
-def _phase_cells(ground: CaseContext, options: _PhaseOptions) -> Iterator[Cell]:
+def _phase_cells(case: SuiteCase, options: _PhaseOptions) -> Iterator[Cell]:
     shares = (options.share,) * options.steps
-    with reduced_copy(ground, options.tables, shares) as (base, moving, changes):
+    with reduced_copy(case, options.tables, shares) as (base, moving, changes):
         for way in options.ways:
-            ground.step(way)
+            case.step(way)
             runs = [
-                _run_phases(ground, options, base, moving, changes, way)
-                for _ in range(ground.repeat)
+                _run_phases(case, options, base, moving, changes, way) for _ in range(case.repeat)
             ]
             for at, table in enumerate(moving):
-                yield _phase_cell(ground, {"way": way, "table": table}, [run[at] for run in runs])
+                yield _phase_cell(case, {"way": way, "table": table}, [run[at] for run in runs])
 
 
 def _run_phases(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _PhaseOptions,
     base: Context,
     moving: Sequence[TableName],
     changes: Sequence[Change],
     way: str,
 ) -> list[_Phase]:
-    spec = ground.query
+    spec = case.query
     found = []
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         with scratch.writing("bench"):
@@ -283,24 +281,24 @@ def _phase(
 ) -> _Phase:
     with ctx.writing("bench"):
         convert_ms = brought_to(ctx, spec, way, budget)
-        follower = RestoredQuery(ctx, prepare(ctx, spec))
+        follower = MeasuredQuery(ctx, prepare(ctx, spec))
         _, steps = _followed(ctx, follower, changes, way)
         stored = stored_bytes(ctx, spec, way)
         return _Phase(convert_ms, steps, stored, follower.checked())
 
 
-def _phase_cell(ground: CaseContext, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:
+def _phase_cell(case: SuiteCase, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:
     metrics = {
         "maintain_ms": Metric.of([each for run in runs for each in run.steps]),
         "convert_ms": Metric.of([run.convert_ms for run in runs]),
         "total_ms": Metric.of([run.convert_ms + sum(run.steps) for run in runs]),
         "stored_bytes": Metric.of([run.stored for run in runs]),
     }
-    return ground.cell(metrics, {**labels}, checked=runs[0].checked)
+    return case.cell(metrics, {**labels}, checked=runs[0].checked)
 
 
 def _followed(
-    ctx: Context, follower: RestoredQuery, changes: Sequence[Change], way: str
+    ctx: Context, follower: MeasuredQuery, changes: Sequence[Change], way: str
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The rows of each change, and the milliseconds of each step."""
     rows, steps = [], []

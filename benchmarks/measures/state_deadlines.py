@@ -19,14 +19,14 @@ from random import Random
 import numpy as np
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.state.held_back import commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import captured_under
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
 from impctl.forecast import Commit, History
-from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
-from impctl.measure.scratch import AgainstRecapture, RestoredQuery
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.service.results import SimulatedSetting
@@ -47,44 +47,44 @@ class _Options(Struct, frozen=True, kw_only=True):
     look: float
 
 
-def measure_deadlines(ground: CaseContext) -> Iterator[Cell]:
+def measure_deadlines(case: SuiteCase) -> Iterator[Cell]:
     """A cell for every commit, and one per bound."""
-    ground.only("tables", "share", "steps", "commits", "every", "bounds", "look")
-    tables = moving_tables(ground)
-    steps = ground.whole_number("steps", 6)
+    case.only("tables", "share", "steps", "commits", "every", "bounds", "look")
+    tables = moving_tables(case)
+    steps = case.whole_number("steps", 6)
     options = _Options(
         tables=tables,
-        share=share_of_each(ground, 0.0005, sum(_sizes(steps))),
+        share=share_of_each(case, 0.0005, sum(_sizes(steps))),
         steps=steps,
-        commits=ground.whole_number("commits", 2000),
-        every=ground.numbers("every", (60.0,), least=0.001)[0],
-        bounds=ground.texts("bounds", ("1m", "10m", "1h")),
-        look=ground.numbers("look", (5.0,), least=0.001)[0],
+        commits=case.whole_number("commits", 2000),
+        every=case.numbers("every", (60.0,), least=0.001)[0],
+        bounds=case.texts("bounds", ("1m", "10m", "1h")),
+        look=case.numbers("look", (5.0,), least=0.001)[0],
     )
     for bound in options.bounds:
         try:
             trigger_from(f"fresh_within: {bound}")
         except UsageError:
-            raise ground.refuse("bounds", "durations such as `10m`") from None
-    return _cells(ground, options)
+            raise case.refuse("bounds", "durations such as `10m`") from None
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    spec = ground.query
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    spec = case.query
     shares = tuple(options.share * size for size in _sizes(options.steps))
-    with reduced_copy(ground, options.tables, shares) as (scratch, _, changes):
+    with reduced_copy(case, options.tables, shares) as (scratch, _, changes):
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
-            follower = RestoredQuery(scratch, prepare(scratch, spec))
+            follower = MeasuredQuery(scratch, prepare(scratch, spec))
             for change in changes:
                 commit(scratch, change)
                 follower.follow()
             checked = follower.checked()
         rows = {table: len(part.comes) for table, part in changes[0].items()}
         for trigger in (ON_COMMIT, *(f"fresh_within: {bound}" for bound in options.bounds)):
-            ground.step(trigger)
-            replayed = _replayed(ground, scratch, options, rows, trigger)
-            yield _cell(ground, trigger, replayed, checked)
+            case.step(trigger)
+            replayed = _replayed(case, scratch, options, rows, trigger)
+            yield _cell(case, trigger, replayed, checked)
 
 
 def _sizes(steps: int) -> Sequence[int]:
@@ -93,13 +93,13 @@ def _sizes(steps: int) -> Sequence[int]:
 
 
 def _replayed(
-    ground: CaseContext,
+    case: SuiteCase,
     scratch: Context,
     options: _Options,
     rows: Mapping[TableName, int],
     trigger: str,
 ) -> SimulatedSetting:
-    spec = ground.query
+    spec = case.query
     store = scratch.store()
     stored = store.load(spec.name)
     assert stored is not None, "it was captured"
@@ -107,9 +107,9 @@ def _replayed(
         scratch,
         store,
         [spec],
-        _arrivals(options, tuple(stored.versions), rows, ground.seed),
+        _arrivals(options, tuple(stored.versions), rows, case.seed),
         options.look,
-        lambda: _noisy(Random(ground.seed)),
+        lambda: _noisy(Random(case.seed)),
     )
     return model.run(Setting(None, trigger_from(trigger)))
 
@@ -147,7 +147,7 @@ def _arrivals(
 
 
 def _cell(
-    ground: CaseContext,
+    case: SuiteCase,
     trigger: str,
     simulated_setting: SimulatedSetting,
     checked: AgainstRecapture,
@@ -158,4 +158,4 @@ def _cell(
         "age_ms": 1000 * (simulated_setting.age_s or 0.0),
         "late_share": simulated_setting.late / max(1, simulated_setting.steps),
     }
-    return ground.cell(single(metrics), {"trigger": trigger}, checked=checked)
+    return case.cell(single(metrics), {"trigger": trigger}, checked=checked)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.fresh_process import ProcessRun, maintain_afresh
 from benchmarks.state.held_back import Change, commit, moving_tables, reduced_copy, share_of_each
 from benchmarks.state.kept_by import (
@@ -31,8 +32,7 @@ from benchmarks.state.kept_by import (
     stored_bytes,
 )
 from impctl.bench.record import Cell, Label, Metric
-from impctl.measure.figures import CaseContext
-from impctl.measure.scratch import AgainstRecapture, RestoredQuery, scratch_copy
+from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.types import TableName
@@ -48,38 +48,38 @@ class _Run(Struct, frozen=True):
     checked: AgainstRecapture
 
 
-def measure_processes(ground: CaseContext) -> Iterator[Cell]:
+def measure_processes(case: SuiteCase) -> Iterator[Cell]:
     """A cell per way and budget."""
-    ground.only("tables", "share", "ways", "budgets")
-    tables = moving_tables(ground)
-    share = share_of_each(ground, 0.0001, _changes(ground))
-    ways = ground.choices("ways", (KEPT, CHOSEN, READ), (KEPT, CHOSEN))
-    return _cells(ground, tables, share, ways, ground.numbers("budgets", (1.0,)))
+    case.only("tables", "share", "ways", "budgets")
+    tables = moving_tables(case)
+    share = share_of_each(case, 0.0001, _changes(case))
+    ways = case.choices("ways", (KEPT, CHOSEN, READ), (KEPT, CHOSEN))
+    return _cells(case, tables, share, ways, case.numbers("budgets", (1.0,)))
 
 
-def _changes(ground: CaseContext) -> int:
+def _changes(case: SuiteCase) -> int:
     """One for each run, warm and cold; the first process compiles what it imports, and is none."""
-    return 2 * ground.repeat + 1
+    return 2 * case.repeat + 1
 
 
 def _cells(
-    ground: CaseContext,
+    case: SuiteCase,
     tables: Sequence[TableName],
     share: float,
     ways: Sequence[str],
     budgets: Sequence[float],
 ) -> Iterator[Cell]:
-    with reduced_copy(ground, tables, (share,) * _changes(ground)) as (base, moving, changes):
+    with reduced_copy(case, tables, (share,) * _changes(case)) as (base, moving, changes):
         for way, budget in product(ways, budgets):
             if way not in BOUNDED and budget != budgets[0]:
                 continue
-            ground.step(f"{way} within {budget:g}" if way in BOUNDED else way)
+            case.step(f"{way} within {budget:g}" if way in BOUNDED else way)
             labels: dict[str, Label] = {"way": way, "budget": budget if way in BOUNDED else 1}
-            yield _told(ground, labels, _run(ground, base, moving, changes, share, way, budget))
+            yield _told(case, labels, _run(case, base, moving, changes, share, way, budget))
 
 
 def _run(
-    ground: CaseContext,
+    case: SuiteCase,
     base: Context,
     moving: Sequence[TableName],
     changes: Sequence[Change],
@@ -87,7 +87,7 @@ def _run(
     way: str,
     budget: float,
 ) -> _Run:
-    spec = ground.query
+    spec = case.query
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
         rows = {table: Declared(max(1, round(held[table] * share))) for table in moving}
@@ -99,23 +99,22 @@ def _run(
                 brought_to(ctx, spec, way, round(most))
                 stored = stored_bytes(ctx, spec)
             runs = [
-                _maintained(ctx, ground, each, is_cold=at % 2 == 1)
-                for at, each in enumerate(changes)
+                _maintained(ctx, case, each, is_cold=at % 2 == 1) for at, each in enumerate(changes)
             ]
             for table in moving:
                 ctx.tables.advance(table)
             with ctx.writing("bench"):
-                checked = RestoredQuery(ctx, prepare(ctx, spec)).checked()
+                checked = MeasuredQuery(ctx, prepare(ctx, spec)).checked()
     return _Run(tuple(runs[2::2]), tuple(runs[1::2]), stored, checked)
 
 
-def _maintained(ctx: Context, ground: CaseContext, change: Change, *, is_cold: bool) -> ProcessRun:
+def _maintained(ctx: Context, case: SuiteCase, change: Change, *, is_cold: bool) -> ProcessRun:
     commit(ctx, change)
     for table in change:
         ctx.tables.advance(table)
     if is_cold:
         _drop_from_cache(ctx.store_path.parent)
-    return maintain_afresh(ctx, ground.query)
+    return maintain_afresh(ctx, case.query)
 
 
 def _drop_from_cache(folder: Path) -> None:
@@ -136,11 +135,11 @@ def _drop_from_cache(folder: Path) -> None:
                 os.close(handle)
 
 
-def _told(ground: CaseContext, labels: dict[str, Label], run: _Run) -> Cell:
+def _told(case: SuiteCase, labels: dict[str, Label], run: _Run) -> Cell:
     metrics = {
         "process_ms": Metric.of([one.elapsed_ms for one in run.warm]),
         "cold_ms": Metric.of([one.elapsed_ms for one in run.cold]),
         "process_bytes": Metric.of([one.peak_bytes for one in (*run.warm, *run.cold)]),
         "stored_bytes": Metric.of([run.stored]),
     }
-    return ground.cell(metrics, labels, checked=run.checked)
+    return case.cell(metrics, labels, checked=run.checked)

@@ -16,18 +16,18 @@ from functools import reduce
 
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Metric
-from impctl.measure.figures import CaseContext
 from impctl.measure.scratch import (
     AgainstRecapture,
-    MeasuredStep,
     captured,
     changed_table,
     scratch_copy,
     worse_of,
 )
 from impctl.service.prepare import prepare
+from impctl.service.step import StepDone
 
 LAZY = "lazy"
 """The label `batch` of the cell that maintains once."""
@@ -43,41 +43,41 @@ class _Options(Struct, frozen=True):
 class _Run(Struct, frozen=True):
     """All updates once: the maintenances, and the sketch at the end."""
 
-    steps: Sequence[MeasuredStep]
+    steps: Sequence[StepDone]
     checked: AgainstRecapture
 
 
-def measure_strategies(ground: CaseContext) -> Iterator[Cell]:
+def measure_strategies(case: SuiteCase) -> Iterator[Cell]:
     """A cell per size of batch, and one for lazy."""
-    ground.only("updates", "least", "changes", "batches", "key")
+    case.only("updates", "least", "changes", "batches", "key")
     options = _Options(
-        ground.scaled("updates", 1000, least=ground.whole_number("least", 100)),
-        ground.whole_number("changes", 1),
-        ground.whole_numbers("batches", (1, 10, 20, 50, 100, 200, 500, 1000)),
-        ground.key(),
+        case.scaled("updates", 1000, least=case.whole_number("least", 100)),
+        case.whole_number("changes", 1),
+        case.whole_numbers("batches", (1, 10, 20, 50, 100, 200, 500, 1000)),
+        case.key(),
     )
-    return _cells(ground, options)
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    ctx = ground.ctx
-    tables = prepare(ctx, ground.query).tables
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    ctx = case.ctx
+    tables = prepare(ctx, case.query).tables
     changed = changed_table(ctx.tables, tables)
-    pool = pool_of(ctx.tables, changed, options.key, ground.seed)
+    pool = pool_of(ctx.tables, changed, options.key, case.seed)
     # What is done for the first time in a process costs more than ever after.
-    _run(ground, options, tables, pool, 1, updates=3)
+    _run(case, options, tables, pool, 1, updates=3)
     # A batch of everything is what lazy does.
     smaller = [size for size in options.batches if size < options.updates * options.changes]
     for batch in (*smaller, None):
         runs = []
-        for _ in range(ground.repeat):
-            ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
-            runs.append(_run(ground, options, tables, pool, batch, updates=options.updates))
-        yield _cell(ground, options, batch, runs)
+        for _ in range(case.repeat):
+            case.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
+            runs.append(_run(case, options, tables, pool, batch, updates=options.updates))
+        yield _cell(case, options, batch, runs)
 
 
 def _run(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     tables: tuple[str, ...],
     pool: Pool,
@@ -86,10 +86,10 @@ def _run(
     updates: int,
 ) -> _Run:
     """All updates with one size of batch; None is lazy."""
-    with scratch_copy(ground.ctx, tables) as scratch, scratch.writing("bench"):
-        follower = captured(scratch, ground.query)
-        stream = UpdateStream(scratch.tables, pool, ground.seed)
-        steps: list[MeasuredStep | None] = []
+    with scratch_copy(case.ctx, tables) as scratch, scratch.writing("bench"):
+        follower = captured(scratch, case.query)
+        stream = UpdateStream(scratch.tables, pool, case.seed)
+        steps: list[StepDone | None] = []
         waiting = 0
         for _ in range(updates):
             stream.commit(options.changes)
@@ -103,7 +103,7 @@ def _run(
     return _Run([step for step in steps if step is not None], checked)
 
 
-def _cell(ground: CaseContext, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
+def _cell(case: SuiteCase, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
     """Totals are medians of the runs; a step is any of them."""
     steps = [step for run in runs for step in run.steps]
     totals = [sum(step.total_ms for step in run.steps) for run in runs]
@@ -112,10 +112,10 @@ def _cell(ground: CaseContext, options: _Options, batch: int | None, runs: Seque
         "per_update_ms": Metric.of([total / options.updates for total in totals]),
         "step_ms": Metric.of([step.total_ms for step in steps]),
         "read_ms": Metric.of([step.read_ms for step in steps]),
-        "engine_ms": Metric.of([step.done.engine_ms for step in steps]),
-        "commit_ms": Metric.of([step.done.commit_ms for step in steps]),
+        "engine_ms": Metric.of([step.engine_ms for step in steps]),
+        "commit_ms": Metric.of([step.commit_ms for step in steps]),
     }
     label = LAZY if batch is None else str(batch)
     note = f"{options.updates} updates of {options.changes} rows in {len(runs[0].steps)} steps"
     checked = reduce(worse_of, [run.checked for run in runs])
-    return ground.cell(metrics, {"batch": label}, checked=checked, note=note)
+    return case.cell(metrics, {"batch": label}, checked=checked, note=note)

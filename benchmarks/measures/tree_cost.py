@@ -25,13 +25,13 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from benchmarks.fresh_process import capture_afresh
 from benchmarks.trees.side_by_side import INDEX_MS, TREE_MS, Bounds, SideBySide
 from benchmarks.trees.streams import Stream, Tables, outlived, there_and_back, window
 from benchmarks.trees.ways import Choices, choices_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.compile.compile import MaintenancePlan
-from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import changed_table, scratch_copy, worse_of
 from impctl.service.prepare import prepare
@@ -63,73 +63,73 @@ class _Options(Struct, frozen=True, kw_only=True):
     process: bool
 
 
-def measure_trees(ground: CaseContext) -> Iterator[Cell]:
+def measure_trees(case: SuiteCase) -> Iterator[Cell]:
     """A cell per part of the stream, for each number of lives."""
-    ground.only(
+    case.only(
         *("changes", "kind", "changed", "share", "order", "key", "lives"),
         *("steps", "parts", "most_joined", "most_asked", "regret", "process"),
     )
-    (share,) = ground.numbers("share", (0.5,))
-    (kind,) = ground.choices("kind", (BOTH, WINDOW, OUTLIVED), (BOTH,))
+    (share,) = case.numbers("share", (0.5,))
+    (kind,) = case.choices("kind", (BOTH, WINDOW, OUTLIVED), (BOTH,))
     options = _Options(
-        changes=ground.whole_number("changes", 1000),
+        changes=case.whole_number("changes", 1000),
         kind=kind,
-        changed=ground.texts("changed"),
+        changed=case.texts("changed"),
         share=share,
-        order=ground.text("order", "id"),
-        key=ground.key(),
-        lives=ground.whole_numbers("lives", (1,)),
-        steps=ground.whole_number("steps", 2 * ground.repeat),
-        parts=ground.whole_number("parts", 1),
+        order=case.text("order", "id"),
+        key=case.key(),
+        lives=case.whole_numbers("lives", (1,)),
+        steps=case.whole_number("steps", 2 * case.repeat),
+        parts=case.whole_number("parts", 1),
         bounds=Bounds(
-            ground.whole_number("most_joined", _MOST_JOINED),
-            ground.whole_number("most_asked", _MOST_ASKED),
+            case.whole_number("most_joined", _MOST_JOINED),
+            case.whole_number("most_asked", _MOST_ASKED),
         ),
-        regret=ground.flag("regret"),
-        process=ground.flag("process"),
+        regret=case.flag("regret"),
+        process=case.flag("process"),
     )
     if kind == WINDOW and not 0 < share < 1:
-        raise ground.refuse("share", "above 0 and below 1")
+        raise case.refuse("share", "above 0 and below 1")
     if kind == OUTLIVED and len(options.changed) != 2:
-        raise ground.refuse("changed", "the table whose rows live longer, and its partner's")
+        raise case.refuse("changed", "the table whose rows live longer, and its partner's")
     if options.parts > options.steps:
-        raise ground.refuse("parts", "no more than there are steps")
-    return _cells(ground, options)
+        raise case.refuse("parts", "no more than there are steps")
+    return _cells(case, options)
 
 
-def _cells(ground: CaseContext, options: _Options) -> Iterator[Cell]:
-    ground.step(f"reading the tables of {ground.query.name}")
-    choices = choices_of(ground.ctx, ground.query)
+def _cells(case: SuiteCase, options: _Options) -> Iterator[Cell]:
+    case.step(f"reading the tables of {case.query.name}")
+    choices = choices_of(case.ctx, case.query)
     tables = choices.tables()
     taken = choices.way() if options.regret else None
     for lives in options.lives:
         labels: dict[str, Label] = {"lambda": lives} if options.kind == OUTLIVED else {}
-        stream = _stream(ground, options, choices, tables, lives)
-        beside = SideBySide.opened(choices, stream, options.bounds, ground.step)
+        stream = _stream(case, options, choices, tables, lives)
+        beside = SideBySide.opened(choices, stream, options.bounds, case.step)
         with closing(beside):
-            yield from _measured(ground, options, beside, labels, taken)
+            yield from _measured(case, options, beside, labels, taken)
 
 
 def _stream(
-    ground: CaseContext, options: _Options, choices: Choices, tables: Tables, lives: int
+    case: SuiteCase, options: _Options, choices: Choices, tables: Tables, lives: int
 ) -> Stream:
-    largest = changed_table(ground.ctx.tables, choices.prepared.tables)
+    largest = changed_table(case.ctx.tables, choices.prepared.tables)
     changed = options.changed or (largest,)
     unknown = [name for name in changed if name not in tables]
     if unknown:
-        raise ground.refuse("changed", f"tables that query `{ground.query.name}` reads")
+        raise case.refuse("changed", f"tables that query `{case.query.name}` reads")
     match options.kind:
         case "window":
             share, order = options.share, options.order
             return window(tables, changed, options.changes, order=order, share=share)
         case "outlived":
-            size, seed = options.changes, ground.seed
+            size, seed = options.changes, case.seed
             return outlived(tables, changed, size, key=options.key, lives=lives, seed=seed)
-    return there_and_back(tables, changed, options.changes, ground.seed)
+    return there_and_back(tables, changed, options.changes, case.seed)
 
 
 def _measured(
-    ground: CaseContext,
+    case: SuiteCase,
     options: _Options,
     beside: SideBySide,
     labels: Mapping[str, Label],
@@ -138,17 +138,17 @@ def _measured(
     """The cells of one stream; `taken` is the way of the query's own `join`, where it is asked."""
     checks = []
     for _ in range(2):
-        ground.step(f"comparing the sketches of {ground.query.name}")
+        case.step(f"comparing the sketches of {case.query.name}")
         beside.step()
         checks.append(beside.checked())
-    anew = beside.asked_anew(min(ground.repeat, _ASKED_ANEW))
-    ground.step(f"timing {options.steps} steps of {ground.query.name}")
+    anew = beside.asked_anew(min(case.repeat, _ASKED_ANEW))
+    case.step(f"timing {options.steps} steps of {case.query.name}")
     before = beside.tree.work
     steps = [beside.step() for _ in range(options.steps)]
     work = [now - then for now, then in zip(beside.tree.work, before, strict=True)]
     checks.append(beside.checked())
-    notes = beside.notes if taken is None else [_taken(ground, taken), *beside.notes]
-    whole = {**_sizes(beside), **_peaks(ground, options, beside), **_expected(taken)}
+    notes = beside.notes if taken is None else [_taken(case, taken), *beside.notes]
+    whole = {**_sizes(beside), **_peaks(case, options, beside), **_expected(taken)}
     changed = max(sum(step.rows for step, _ in steps), 1)
     whole |= {name: count / changed for name, count in zip(_WORK, work, strict=True)}
     growth = _growth([times[TREE_MS] for _, times in steps])
@@ -159,7 +159,7 @@ def _measured(
         told = whole if taken is None else {**whole, **_regret(taken, metrics)}
         if 1 < options.parts == part + 1:
             told = {**told, **growth}
-        yield ground.cell(
+        yield case.cell(
             {**metrics, **single(told)},
             own,
             checked=reduce(worse_of, checks),
@@ -189,7 +189,7 @@ def _sizes(beside: SideBySide) -> dict[str, float]:
     return result
 
 
-def _peaks(ground: CaseContext, options: _Options, beside: SideBySide) -> dict[str, float]:
+def _peaks(case: SuiteCase, options: _Options, beside: SideBySide) -> dict[str, float]:
     """The peak memory of a capture in a process of its own, of the ways that were run."""
     if not options.process:
         return {}
@@ -197,10 +197,10 @@ def _peaks(ground: CaseContext, options: _Options, beside: SideBySide) -> dict[s
     if beside.index is not None:
         ways["index_process_bytes"] = JoinStrategy.INDEX
     result: dict[str, float] = {}
-    tables = prepare(ground.ctx, ground.query).tables
+    tables = prepare(case.ctx, case.query).tables
     for name, join in ways.items():
-        with scratch_copy(ground.ctx, tables) as scratch:
-            result[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
+        with scratch_copy(case.ctx, tables) as scratch:
+            result[name] = capture_afresh(scratch, replace(case.query, join=join)).peak_bytes
     return result
 
 
@@ -211,11 +211,11 @@ def _growth(times: Sequence[float]) -> dict[str, float]:
     return {"growth_share": last / first - 1.0} if first > 0 else {}
 
 
-def _taken(ground: CaseContext, way: MaintenancePlan) -> str:
+def _taken(case: SuiteCase, way: MaintenancePlan) -> str:
     """What the query's own `join` takes, and why where it is a choice."""
     what = "the tree" if way.has_tree else "the index join"
     why = "" if way.trees is None else f": {way.trees.reason}"
-    return f"`join: {ground.query.join}` chooses {what}{why}"
+    return f"`join: {case.query.join}` chooses {what}{why}"
 
 
 def _expected(taken: MaintenancePlan | None) -> dict[str, float]:

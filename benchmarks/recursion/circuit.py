@@ -15,13 +15,13 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.figures import SuiteCase
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
-from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import CallTimes, timed
 from impctl.measure.scratch import AgainstRecapture
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
@@ -103,36 +103,36 @@ class Kept:
         return self._session.state_bytes()
 
 
-def recursive_query(ground: CaseContext, ranges: int) -> RecursiveQuery:
+def recursive_query(case: SuiteCase, ranges: int) -> RecursiveQuery:
     """The case's query over its tables, whole; QueryError for what is not read."""
-    ctx, spec = ground.ctx, ground.query
-    snapshots = {name: ctx.tables.snapshot(name) for name in ground.named_tables()}
+    ctx, spec = case.ctx, case.query
+    snapshots = {name: ctx.tables.snapshot(name) for name in case.named_tables()}
     tables = {name: read_rows(result, result.schema.names) for name, result in snapshots.items()}
     schemas = {name: result.schema for name, result in snapshots.items()}
     zone = ctx.session_zone
     query = parse_query(spec.sql, schemas, name=spec.name, zone=zone, names=ctx.workload.names)
     answer = answer_plan(replace(query, root=apply_rules(query.root)))
-    partitions = _partitions(answer.kept, ground, schemas, tables, ranges)
+    partitions = _partitions(answer.kept, case, schemas, tables, ranges)
     return RecursiveQuery(spec, answer, partitions, tables, zone)
 
 
 def _partitions(
     plan: Plan,
-    ground: CaseContext,
+    case: SuiteCase,
     schemas: Mapping[TableName, Schema],
     tables: Tables,
     ranges: int,
 ) -> dict[AccessId, RangePartition]:
     """Of every access of the tables whose attribute the workload names."""
     made: dict[TableName, RangePartition] = {}
-    for table, attribute in ground.query.sketch.items():
+    for table, attribute in case.query.sketch.items():
         column = schemas[table].find(attribute)
         if column is None:
             raise UsageError(
-                f"Query `{ground.query.name}` is sketched on `{attribute}`, which `{table}` "
+                f"Query `{case.query.name}` is sketched on `{attribute}`, which `{table}` "
                 "does not have",
                 hint="name a column of the table",
-                location=ground.query.location,
+                location=case.query.location,
             )
         values = tables[table].column(attribute).drop_null()
         # Of many rows one in so many tells as much, and is in memory as Python's numbers.

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 from msgspec import Struct
 
+from benchmarks.figures import SuiteCase
 from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
 from impctl.errors import UnsupportedError
-from impctl.measure.figures import CaseContext
 from impctl.tables.rows import read_rows
 
 REACH, REGIONS, PATHS = "reach", "regions", "paths"
@@ -41,40 +41,40 @@ class Facts(Struct, frozen=True):
         return result
 
 
-def facts_of(ground: CaseContext, program: str, selection: str) -> Facts:
+def facts_of(case: SuiteCase, program: str, selection: str) -> Facts:
     """The program over the tables that the case's query reads; UnsupportedError without them."""
-    tables = list(_tables(ground))
+    tables = list(_tables(case))
     if program == REGIONS:
-        triggered = _with(ground, tables, ("sensor", "at"))
+        triggered = _with(case, tables, ("sensor", "at"))
         made = Regions(
-            _grouped(_with(ground, tables, ("src", "dst"))),
-            _grouped(_with(ground, tables, ("sensor", "region"))),
+            _grouped(_with(case, tables, ("src", "dst"))),
+            _grouped(_with(case, tables, ("sensor", "region"))),
         )
         first = tuple((sensor,) for sensor, at in triggered if at == 0)
         return Facts(made, first, tuple((sensor,) for sensor, at in triggered if at != 0))
     if program == REACH:
-        return Facts(Reach(), (), tuple(sorted({*_with(ground, tables, ("src", "dst"))})))
-    links = _with(ground, tables, ("src", "dst", "cost"))
+        return Facts(Reach(), (), tuple(sorted({*_with(case, tables, ("src", "dst"))})))
+    links = _with(case, tables, ("src", "dst", "cost"))
     return Facts(Paths(_MINIMISED[selection]), (), tuple(sorted({*links})))
 
 
-def _tables(ground: CaseContext) -> Iterable[pa.Table]:
-    for name in ground.named_tables():
-        snapshot = ground.ctx.tables.snapshot(name)
+def _tables(case: SuiteCase) -> Iterable[pa.Table]:
+    for name in case.named_tables():
+        snapshot = case.ctx.tables.snapshot(name)
         yield read_rows(snapshot, snapshot.schema.names)
 
 
-def _with(ground: CaseContext, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
+def _with(case: SuiteCase, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
     """The rows of the first table that has these columns."""
     for table in tables:
         if {*columns} <= {*table.column_names}:
             return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
     listed = ", ".join(f"`{name}`" for name in columns)
     raise UnsupportedError(
-        f"Query `{ground.query.name}` reads no table with the columns {listed}",
+        f"Query `{case.query.name}` reads no table with the columns {listed}",
         code="not_a_network",
         hint="use a table of example `network` in its text",
-        location=ground.query.location,
+        location=case.query.location,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from impctl.measure.figures import CaseContext
+from benchmarks.figures import SuiteCase
 from impctl.measure.scratch import scratch_copy, sync_commit
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
@@ -34,27 +34,25 @@ Change = Mapping[TableName, Part]
 """What one run carries on."""
 
 
-def moving_tables(
-    ground: CaseContext, wanted: str = "tables of the workload"
-) -> tuple[TableName, ...]:
+def moving_tables(case: SuiteCase, wanted: str = "tables of the workload") -> tuple[TableName, ...]:
     """Option `tables`; WorkloadError, which says what is `wanted`, for none or for unknown ones."""
-    tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.ctx.workload.tables.keys():
-        raise ground.refuse("tables", wanted)
+    tables = case.texts("tables")
+    if not tables or not set(tables) <= case.ctx.workload.tables.keys():
+        raise case.refuse("tables", wanted)
     return tables
 
 
-def share_of_each(ground: CaseContext, usual: float, changes: int) -> float:
+def share_of_each(case: SuiteCase, usual: float, changes: int) -> float:
     """Option `share`, of each of so many changes; WorkloadError where they leave no rows."""
-    share = ground.numbers("share", (usual,))[0]
+    share = case.numbers("share", (usual,))[0]
     if not 0 < share * changes < 1:
-        raise ground.refuse("share", "a share of the rows, less than all of them in all changes")
+        raise case.refuse("share", "a share of the rows, less than all of them in all changes")
     return share
 
 
 @contextmanager
 def reduced_copy(
-    ground: CaseContext,
+    case: SuiteCase,
     tables: Sequence[TableName],
     shares: Sequence[float],
     *,
@@ -65,11 +63,11 @@ def reduced_copy(
 
     Only the first `come` of the tables change, if it is given.
     """
-    reads = prepare(ground.ctx, ground.query).tables
+    reads = prepare(case.ctx, case.query).tables
     moving = [table for table in tables if table in reads]
-    with scratch_copy(ground.ctx, reads) as base:
+    with scratch_copy(case.ctx, reads) as base:
         by_table = dict.fromkeys(moving[:come], shares)
-        yield base, moving, hold_back(base, by_table, deletes, ground.seed)
+        yield base, moving, hold_back(base, by_table, deletes, case.seed)
 
 
 def hold_back(

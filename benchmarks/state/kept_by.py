@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
-from impctl.measure.scratch import RestoredQuery
+from impctl.measure.scratch import MeasuredQuery
 from impctl.placement.graph import Graph
 from impctl.placement.search import StateChoice, explained
 from impctl.service.budget.choice import Choose, choose_state, converted
@@ -99,14 +99,14 @@ def stored_bytes(ctx: Context, spec: QuerySpec, way: str = KEPT) -> int:
     return 0 if way == RECAPTURE else state_bytes(ctx.store(), [spec.name])
 
 
-def step_ms(follower: RestoredQuery, way: str) -> float:
+def step_ms(follower: MeasuredQuery, way: str) -> float:
     """What bringing the sketch up to date takes."""
     step = follower.follow()
     assert step is not None, "every change is a commit"
     return recapture_ms(follower) if way == RECAPTURE else step.total_ms
 
 
-def recapture_ms(follower: RestoredQuery) -> float:
+def recapture_ms(follower: MeasuredQuery) -> float:
     """The second of two recaptures, without state."""
     follower.recapture()
     return milliseconds(follower.recapture)

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from sqlglot import exp, parse_one
 
 from benchmarks.trees.streams import Tables
-from impctl.bench.parquet_sql import ParquetSql
 from impctl.compile.jointree.build import PlannedBlock
 from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.vector import from_arrow
 from impctl.engine.jointree.spec import Edge
+from impctl.measure.duckdb import ParquetSql
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,

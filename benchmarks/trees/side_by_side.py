@@ -20,9 +20,9 @@ from benchmarks.trees.joined_rows import MOST, joined_rows
 from benchmarks.trees.semi_joins import NoSemiJoinsError, SketchQuestion, put_rows, sketch_question
 from benchmarks.trees.streams import Step, Stream
 from benchmarks.trees.ways import Choices, Followed
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.timing import milliseconds
 from impctl.errors import JoinTooLargeError, UnsupportedError
+from impctl.measure.duckdb import ParquetSql, SqlFailed
 from impctl.measure.scratch import AgainstRecapture, worse_of
 from impctl.plan.nodes import Plan
 from impctl.sketch.sketch import RangeSet, compare

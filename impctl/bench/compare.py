@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.bench.timing import band_of, side_of
+from impctl.bench.record import band_of, side_of
 from impctl.errors import UsageError
 
 if TYPE_CHECKING:

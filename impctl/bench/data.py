@@ -148,30 +148,36 @@ SYNTHETIC_SCHEMA = pa.schema(
 )
 
 _SLOPES = (1.0, 1.0, 1.2, 0.5, 0.8, 1.5, 2.0, 2.5, 3.0)
+_NOISE = 0.05
+"""Standard deviation of the noise, over the range of `a`."""
 _MAX_ROWS = 2**31
 """Above this the product that scatters ids would exceed 64 bits."""
 
 
 def synthetic_batches(
-    rows: int,
-    groups: int,
-    seed: int,
-    *,
-    sorted_by_a: bool = False,
-    noise: float = 0.05,
-    batch_rows: int = 500_000,
+    rows: int, groups: int, seed: int, *, sorted_by_a: bool = False, batch_rows: int = 500_000
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the table in batches; `noise` is the standard deviation over the range of `a`."""
-    _check(rows, groups, noise)
-    if batch_rows < 1:
-        raise UsageError("A batch needs at least one row", hint="give a larger batch size")
-    return _batches(rows, groups, seed, sorted_by_a, noise, batch_rows)
+    """Yield the table in batches; UsageError for sizes that no table has."""
+    if not 0 <= rows < _MAX_ROWS:
+        raise UsageError(
+            f"A synthetic table must have 0 to {_MAX_ROWS - 1} rows, not {rows}",
+            hint="give another number of rows",
+        )
+    if groups < 1:
+        raise UsageError(
+            f"A synthetic table must have at least one group, not {groups}",
+            hint="give another number of groups",
+        )
+    return _batches(rows, groups, seed, sorted_by_a, batch_rows)
 
 
 def _batches(
-    rows: int, groups: int, seed: int, sorted_by_a: bool, noise: float, batch_rows: int
+    rows: int, groups: int, seed: int, sorted_by_a: bool, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    group_stream, *noise_streams = _streams(seed)
+    # A random stream per column, so that the batch size does not shift the others. The key stays:
+    # without it every published seed would name another table.
+    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(0,))
+    group_stream, *noise_streams = map(np.random.default_rng, sequence.spawn(1 + len(MEASURES)))
     step = _coprime_step(rows)
     ends: Integers | None = None
     if sorted_by_a:
@@ -187,28 +193,14 @@ def _batches(
         else:
             ids = positions * step % rows
             a = np.searchsorted(ends, positions, side="right").astype(np.int64)
-        yield _batch(ids, a, noise * groups, noise_streams)
-
-
-def _batch(
-    ids: Integers, a: Integers, deviation: float, streams: Sequence[np.random.Generator]
-) -> pa.RecordBatch:
-    measures = []
-    for slope, stream in zip(_SLOPES, streams, strict=True):
-        values = stream.standard_normal(len(a))
-        values *= deviation
-        values += slope * a
-        measures.append(pa.array(values))
-    return pa.RecordBatch.from_arrays(
-        [pa.array(ids), pa.array(a), *measures], schema=SYNTHETIC_SCHEMA
-    )
-
-
-def _streams(seed: int) -> list[np.random.Generator]:
-    """A random stream per column, so that the batch size does not shift the others."""
-    # The key stays: without it every published seed would name another table.
-    sequence = np.random.SeedSequence(entropy=seed, spawn_key=(0,))
-    return [np.random.default_rng(child) for child in sequence.spawn(1 + len(MEASURES))]
+        measures = []
+        for slope, stream in zip(_SLOPES, noise_streams, strict=True):
+            values = stream.standard_normal(len(a))
+            values *= _NOISE * groups
+            values += slope * a
+            measures.append(pa.array(values))
+        columns = [pa.array(ids), pa.array(a), *measures]
+        yield pa.RecordBatch.from_arrays(columns, schema=SYNTHETIC_SCHEMA)
 
 
 def _coprime_step(rows: int) -> int:
@@ -217,21 +209,6 @@ def _coprime_step(rows: int) -> int:
     while math.gcd(step, max(rows, 1)) != 1:
         step += 1
     return step
-
-
-def _check(rows: int, groups: int, noise: float) -> None:
-    if not 0 <= rows < _MAX_ROWS:
-        raise UsageError(
-            f"A synthetic table must have 0 to {_MAX_ROWS - 1} rows, not {rows}",
-            hint="give another number of rows",
-        )
-    if groups < 1:
-        raise UsageError(
-            f"A synthetic table must have at least one group, not {groups}",
-            hint="give another number of groups",
-        )
-    if not 0 <= noise < math.inf:
-        raise UsageError("The noise must be zero or a positive number", hint="0.05 is usual")
 
 
 # Rows like refresh function RF1 of TPC-H: new orders with their line items. Law: new orders copy
@@ -244,8 +221,6 @@ SIZES = (10, 50, 100, 500, 1000)
 """Rows of a refresh, orders and line items together."""
 
 _FREE = 8
-
-Keys = npt.NDArray[np.int64]
 
 
 class Refresh(Struct, frozen=True):
@@ -264,7 +239,7 @@ def refreshes(
 ) -> Iterator[Refresh]:
     """Yield refreshes of at least each size, with as few orders as possible. `lineitem_of` returns
     the line items of orders by their keys."""
-    keys: Keys = orders.column("o_orderkey").to_numpy()
+    keys: Integers = orders.column("o_orderkey").to_numpy()
     drawn = np.random.default_rng(seed).permutation(len(keys))
     start = 0
     for size in sizes:
@@ -277,7 +252,7 @@ def refreshes(
 def _cut(size: int, orders: pa.Table, lineitem: pa.Table) -> Refresh:
     """As many of the orders as give the size, with their line items."""
     orders = orders.sort_by("o_orderkey")
-    keys: Keys = orders.column("o_orderkey").to_numpy()
+    keys: Integers = orders.column("o_orderkey").to_numpy()
     owners = np.searchsorted(keys, lineitem.column("l_orderkey").to_numpy())
     rows = np.cumsum(1 + np.bincount(owners, minlength=len(keys)))
     cut = keys[: int(np.searchsorted(rows, size)) + 1]

@@ -67,8 +67,11 @@ _WORDS = {
 }
 """Words for names that are unclear on their own."""
 
-_TIMES = ((1e3 * 60 * 60, "h"), (1e3 * 60, "min"), (1e3, "s"), (1.0, "ms"))
-_SIZES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+SCALES = {
+    Unit.MS: ((1e3 * 60 * 60, "h"), (1e3 * 60, "min"), (1e3, "s"), (1.0, "ms")),
+    Unit.BYTES: ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+}
+"""The units in which readers count times and sizes, largest first."""
 
 
 def unit_of(name: str) -> Unit:
@@ -112,10 +115,8 @@ def readable(value: float, unit: Unit) -> str:
     if not math.isfinite(value):
         return "–"
     match unit:
-        case Unit.MS:
-            return _scaled(value, _TIMES)
-        case Unit.BYTES:
-            return _scaled(value, _SIZES)
+        case Unit.MS | Unit.BYTES:
+            return _scaled(value, SCALES[unit])
         case Unit.ROWS:
             return f"{number(value)} rows"
         case Unit.SHARE:
@@ -124,6 +125,11 @@ def readable(value: float, unit: Unit) -> str:
             return times(value)
         case Unit.NONE:
             return number(value)
+
+
+def metric_text(name: str, value: float) -> str:
+    """Format the value of a metric with its unit."""
+    return readable(value, unit_of(name))
 
 
 def times(value: float) -> str:

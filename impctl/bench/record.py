@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from impctl.errors import UsageError
 
@@ -101,19 +101,19 @@ class Record(Struct, frozen=True, kw_only=True):
     and after a figure. `suite` is the name of the suite or the workload, as `kind` says. `tables`
     has the rows of every table that queries read, before any change: scale does not determine them
     if there is a minimum size or source data. `failures` lists everything that could not be
-    measured, one sentence each."""
+    measured, one sentence each. A run that is planned has no more than its first five fields."""
 
     suite: str
     title: str
     scale: float
     repeat: int
     seed: int
-    started: str
-    elapsed_s: float
-    noise: float
-    machine: Mapping[str, str]
-    figures: tuple[Figure, ...]
-    cells: tuple[Cell, ...]
+    started: str = ""
+    elapsed_s: float = 0.0
+    noise: float = 0.0
+    machine: Mapping[str, str] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    cells: tuple[Cell, ...] = ()
     failures: tuple[str, ...] = ()
     format: int = RECORD_FORMAT
     tables: Mapping[str, int] = field(default_factory=dict)
@@ -130,11 +130,46 @@ class Record(Struct, frozen=True, kw_only=True):
         return noise if math.isfinite(noise) and noise > 0 else 0.0
 
 
+# The noise rule of reports and comparisons. Law: two metrics differ only if their runs do not
+# interleave and their medians lie further apart than the band. The band of times and ratios is the
+# noise, but at least a tenth, since two yardsticks may agree by chance, and at least half if either
+# has a single run; sizes have hardly any.
+
+SINGLE = 0.5
+"""Band of a time measured once: single runs of Spark differ by that much."""
+
+LEAST = 0.1
+"""Minimum band of times, however quiet the machine seemed: noise comes from few yardsticks."""
+
+UNSTEADY = 0.25
+"""Noise from which the reader is warned."""
+
+_EXACT = 0.01
+"""Band of sizes and counts, which do not depend on the machine."""
+
+
+def band_of(metric: str, left: Metric, right: Metric, noise: float) -> float:
+    """The share by which the medians of this metric may differ for no reason."""
+    if not metric.endswith(("_ms", "_ratio")):
+        return _EXACT
+    return max(noise, SINGLE if min(left.runs, right.runs) < 2 else LEAST)
+
+
+def side_of(left: Metric, right: Metric, band: float) -> int:
+    """1 if `right` is more than `left` beyond the band, -1 if it is less, else 0."""
+    if right.low > left.high and right.median > left.median * (1 + band):
+        return 1
+    if right.high < left.low and left.median > right.median * (1 + band):
+        return -1
+    return 0
+
+
 # JSON. Law: reading what was written gives the same record. A file that is no record, or of a newer
 # format, is refused with one sentence; older formats and the envelope of `impctl bench --json` are
 # read.
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_ADDED = frozenset({"tables", "figure_noise", "kind", "fingerprint"})
+"""Fields that older records of this format lack."""
 
 
 def record_to_json(record: Record) -> str:
@@ -145,12 +180,12 @@ def record_to_json(record: Record) -> str:
 def record_from_json(text: str, name: str) -> Record:
     """Read a record from JSON; UsageError, with `name` for the file, if it is none."""
     try:
-        result = _unwrapped(json.loads(text))
+        document = _unwrapped(json.loads(text))
     except ValueError:
         raise _foreign(name, "it is not JSON") from None
-    if not isinstance(result, dict) or "suite" not in result or "cells" not in result:
+    if not isinstance(document, dict) or "suite" not in document or "cells" not in document:
         raise _foreign(name, "it has no suite and cells")
-    version = result.get("format")
+    version = document.get("format")
     if not isinstance(version, int):
         raise _foreign(name, "it does not name its format")
     if version > RECORD_FORMAT:
@@ -160,9 +195,13 @@ def record_from_json(text: str, name: str) -> Record:
             hint=f"this impctl reads format {RECORD_FORMAT}; use the impctl that wrote the record",
         )
     try:
-        return _record(result)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        raise _foreign(name, "parts of it are missing or have another type") from None
+        # Not strict, so that "NaN" is a number where one belongs.
+        record = convert(document, Record, strict=False)
+    except ValidationError:
+        record = None
+    if record is None or not _is_written(_plain(to_builtins(record)), document):
+        raise _foreign(name, "parts of it are missing or have another type")
+    return record
 
 
 def _foreign(name: str, why: str) -> UsageError:
@@ -181,80 +220,29 @@ def _unwrapped(document: Any) -> Any:
     return document
 
 
+def number_or_name(value: float) -> float | str:
+    """The number, or the name of one that JSON lacks."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def _plain(value: Any) -> Any:
-    """Replace numbers that JSON lacks by text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
+    """Replace numbers that JSON lacks by their names."""
+    if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
-    return value
+    return number_or_name(value) if isinstance(value, float) else value
 
 
-def _record(result: Mapping[str, Any]) -> Record:
-    return Record(
-        suite=str(result["suite"]),
-        title=str(result["title"]),
-        scale=_number(result["scale"]),
-        repeat=int(result["repeat"]),
-        seed=int(result["seed"]),
-        started=str(result["started"]),
-        elapsed_s=_number(result["elapsed_s"]),
-        noise=_number(result["noise"]),
-        machine={str(key): str(fact) for key, fact in result["machine"].items()},
-        figures=tuple(_figure(entry) for entry in result["figures"]),
-        cells=tuple(_cell(entry) for entry in result["cells"]),
-        failures=tuple(str(failure) for failure in result["failures"]),
-        format=int(result["format"]),
-        tables={str(name): int(rows) for name, rows in result.get("tables", {}).items()},
-        figure_noise={
-            str(name): _number(noise) for name, noise in result.get("figure_noise", {}).items()
-        },
-        kind=RecordKind(result.get("kind", RecordKind.SUITE)),
-    )
-
-
-def _figure(result: Mapping[str, Any]) -> Figure:
-    chart = result["chart"]
-    lists = {key: tuple(str(word) for word in chart[key]) for key in ("y", "series", "log")}
-    texts = {key: str(result[key]) for key in ("name", "title", "about", "claim", "source")}
-    return Figure(chart=Chart(x=str(chart["x"]), **lists), **texts)
-
-
-def _cell(result: Mapping[str, Any]) -> Cell:
-    return Cell(
-        figure=str(result["figure"]),
-        labels={str(name): _label(label) for name, label in result["labels"].items()},
-        metrics={str(name): _metric(metric) for name, metric in result["metrics"].items()},
-        covers=_checked(result["covers"]),
-        slack=None if result["slack"] is None else int(result["slack"]),
-        equal=_checked(result["equal"]),
-        note=str(result["note"]),
-        fingerprint=str(result.get("fingerprint", "")),
-    )
-
-
-def _metric(result: Mapping[str, Any]) -> Metric:
-    median, low, high = (_number(result[key]) for key in ("median", "low", "high"))
-    return Metric(median, low, high, int(result["runs"]))
-
-
-def _label(value: Any) -> Label:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise TypeError
-    return value
-
-
-def _checked(value: Any) -> bool | None:
-    if value is not None and not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, str):
-        return _NOT_FINITE[value]
-    if isinstance(value, bool):
-        raise TypeError
-    return float(value)
+def _is_written(written: Any, document: Any) -> bool:
+    """Whether the document has all that was written; it may have more, and lack what was added."""
+    if isinstance(written, dict):
+        return all(
+            _is_written(value, document[name]) if name in document else name in _ADDED
+            for name, value in written.items()
+        )
+    if isinstance(written, list):
+        return all(map(_is_written, written, document))
+    return bool(written == document) and isinstance(written, bool) is isinstance(document, bool)

@@ -18,38 +18,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.resources import files
 from importlib.util import find_spec
-from itertools import chain, groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.bench.break_even import (
-    BY_ENGINE,
-    DUCKDB_RECAPTURE,
-    DUCKDB_WITH,
-    DUCKDB_WITHOUT,
-    FROM_STATE,
-    INDEX,
-    MAINTAIN,
-    PRUNED,
-    RECAPTURE,
-    RECAPTURED,
-    TREE,
-    UNUSED,
-    VIEW,
-    WITH,
-    WITHOUT,
-    break_even_words,
-    comparisons,
-    labels_name,
-    workload_contests,
-)
 from impctl.bench.quantity import (
+    SCALES,
     Unit,
     dimension_of,
     is_number,
     label_text,
+    metric_text,
     named,
     number,
     plain_name,
@@ -58,10 +39,28 @@ from impctl.bench.quantity import (
     times,
     unit_of,
 )
-from impctl.bench.record import Cell, Chart, Figure, Label, Record, RecordKind
-from impctl.bench.summary import Summary, range_text, summarize
-from impctl.bench.timing import LEAST, SINGLE
-from impctl.errors import UsageError
+from impctl.bench.record import (
+    LEAST,
+    SINGLE,
+    Cell,
+    Chart,
+    Figure,
+    Label,
+    Record,
+    RecordKind,
+)
+from impctl.bench.summary import (
+    PAIRS,
+    FigureColumn,
+    break_even_words,
+    contests,
+    label_column,
+    labels_name,
+    metric_column,
+    range_text,
+    summarize,
+)
+from impctl.errors import UsageError, count_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -74,56 +73,25 @@ _NAMED = 4
 """Maximum cases listed beside a chart."""
 
 
-class Page(Struct, frozen=True, kw_only=True):
-    """`command` made the page from the figures and cells of `record`. `here` is the heading of
-    measured values of a figure. `method` are paragraphs below the heading `how`; without any, the
-    page explains how `impctl bench` measures."""
-
-    command: str
-    kicker: str
-    title: str
-    facts: Mapping[str, str]
-    summary: Summary
-    record: Record
-    here: str
-    how: str
-    method: Sequence[str] = ()
-    made: str
-
-
 def render_report(record: Record) -> str:
-    """Render the page of a record."""
-    return render_page(
-        Page(
-            command="bench",
-            kicker=record.suite,
-            title=record.title or record.suite,
-            facts=_facts(record),
-            summary=summarize(record),
-            record=record,
-            here="Measured here",
-            how="How this was measured",
-            made="from one record",
-        )
-    )
-
-
-def render_page(page: Page) -> str:
-    """Render a page; UsageError without the template library."""
+    """Render the page of a record; UsageError without the template library."""
     check_templates()
     from markupsafe import Markup
 
-    views = [_view(page.record, figure) for figure in page.record.figures]
+    views = [_view(record, figure) for figure in record.figures]
     return _environment().get_template("report.html").render(
-        page=page,
+        record=record,
+        title=record.title or record.suite,
+        facts=_facts(record),
+        summary=summarize(record),
         views=views,
         charts={
             f"{index}-{panel.number}": panel.chart
             for index, view in enumerate(views, 1)
-            for panel in view.panels
+            for panel in view.drawing.panels
         },
         library=Markup(_asset(LIBRARY).strip()),
-        noise=readable(page.record.noise, Unit.SHARE),
+        noise=readable(record.noise, Unit.SHARE),
         least=readable(LEAST, Unit.SHARE),
         single=readable(SINGLE, Unit.SHARE),
     )  # fmt: skip
@@ -150,7 +118,11 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     environment.filters |= {"csp_hash": _csp_hash, "prose": _prose}
-    environment.globals |= {"groupby": _grouped, "palette": (*_WORDS, *_AMOUNTS)}
+    environment.globals |= {
+        "count_text": count_text,
+        "groupby": _grouped,
+        "palette": (*_WORDS, *_AMOUNTS),
+    }
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
@@ -184,7 +156,7 @@ def _facts(record: Record) -> dict[str, str]:
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": f"{times(record.scale)} the suite's rows" if is_suite else "",
         "Rows": "; ".join(f"{number(rows)} in {', '.join(named)}" for rows, named in names.items()),
-        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} requested",
+        "Repeat": f"{count_text(record.repeat, 'run')} requested",
         "Seed": str(record.seed),
         "Noise": f"equal work took at most {readable(record.noise, Unit.SHARE)} longer",
         **_machine(record.machine),
@@ -215,67 +187,37 @@ def _moment(started: str) -> str:
     return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-class _Column(Struct, frozen=True):
-    """A column of the table; a field is its text and the range beside it. `kind` is `label`,
-    `metric`, `check`, `note`, or empty."""
-
-    name: str
-    kind: str
-    is_right: bool
-    fields: tuple[tuple[str, str], ...]
-
-
 class _View(Struct, frozen=True):
-    """A figure as the template shows it; `rows` are panels of one unit each."""
+    """A figure as the template shows it, with a table of `size` rows."""
 
     figure: Figure
     here: tuple[str, ...]
-    keys: tuple[KeyGroup, ...]
-    panels: tuple[Panel, ...]
-    rows: tuple[tuple[Panel, ...], ...]
+    drawing: Drawing
     notes: tuple[str, ...]
-    columns: tuple[_Column, ...]
+    columns: tuple[FigureColumn, ...]
     size: int
-    size_text: str
 
 
 def _view(record: Record, figure: Figure) -> _View:
     cells = record.cells_of(figure.name)
     drawing = draw(figure.chart, cells)
-    by_unit = groupby(drawing.panels, key=lambda panel: panel.unit)
     return _View(
         figure,
         _measured_here(replace(record, figures=(figure,), cells=cells), figure),
-        drawing.keys,
-        drawing.panels,
-        tuple(tuple(panels) for _, panels in by_unit),
+        drawing,
         tuple(_notes(record, figure, cells, drawing.hidden)),
         tuple(column for column in _columns(cells) if any(map(any, column.fields))),
         len(cells),
-        "1 row" if len(cells) == 1 else f"{number(len(cells))} rows",
     )
 
 
 def _measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     """What this run measured, beside the papers' claim; `own` has this figure only."""
-    compared = {
-        "over recapture": comparisons(record, MAINTAIN, RECAPTURE),
-        "over recapture in DuckDB": comparisons(record, MAINTAIN, DUCKDB_RECAPTURE),
-        "of the query with its sketch": comparisons(record, WITH, WITHOUT),
-        "of that over statistics alone": comparisons(record, WITH, PRUNED),
-        "of that over a manually maintained view": comparisons(record, WITH, VIEW),
-        "of that over DuckDB": comparisons(record, WITH, DUCKDB_WITHOUT),
-        "of the materialized result over a manually maintained view": comparisons(
-            record, FROM_STATE, VIEW
-        ),
-        "of the engine with the sketch over DuckDB": comparisons(record, BY_ENGINE, DUCKDB_WITHOUT),
-        "of DuckDB with the sketch": comparisons(record, DUCKDB_WITH, DUCKDB_WITHOUT),
-        "of the tree over the index join": comparisons(record, TREE, INDEX),
-        "of the tree over running DuckDB again": comparisons(record, TREE, DUCKDB_RECAPTURE),
-        "over no sketch": workload_contests(record, UNUSED),
-        "over recaptured sketches": workload_contests(record, RECAPTURED),
-    }
-    texts = [f"Speed-up {over}: {range_text(won)}." for over, won in compared.items() if won]
+    texts = [
+        f"Speed-up {gain}: {range_text(compared)}."
+        for pair, (gain, _) in PAIRS.items()
+        if gain and (compared := contests(record, *pair))
+    ]
     # The table shows the cases in which costs do not cross.
     evens = [(case, text) for (_, case), text in break_even_words(record).items()]
     crossed = [(case, text) for case, text in evens if not text.startswith("above")]
@@ -291,7 +233,7 @@ def _range_of_first_metric(record: Record, figure: Figure) -> tuple[str, ...]:
     finite = [value for value in medians if math.isfinite(value)]
     if not finite:
         return ()
-    low, high = (readable(value, unit_of(name)) for value in (min(finite), max(finite)))
+    low, high = (metric_text(name, value) for value in (min(finite), max(finite)))
     text = low if low == high else f"{low} to {high}"
     return (f"{plain_name(name).capitalize()}: {text}.",)
 
@@ -317,37 +259,22 @@ def _notes(record: Record, figure: Figure, cells: Sequence[Cell], hidden: int) -
         yield f"Around this figure, equal work took at most {noise} longer."
 
 
-def _columns(cells: Sequence[Cell]) -> list[_Column]:
+def _columns(cells: Sequence[Cell]) -> list[FigureColumn]:
     def column(
         name: str, kind: str, text: Callable[[Cell], str], *, is_right: bool = False
-    ) -> _Column:
-        return _Column(name, kind, is_right, tuple((text(cell), "") for cell in cells))
+    ) -> FigureColumn:
+        return FigureColumn(name, kind, is_right, tuple((text(cell), "") for cell in cells))
 
     labels = _distinct(name for cell in cells for name in cell.labels)
     return [
-        *(_label_column(name, cells) for name in labels),
-        *(_metric_column(name, cells) for name in _distinct(n for c in cells for n in c.metrics)),
+        *(label_column(name, cells) for name in labels),
+        *(metric_column(name, cells) for name in _distinct(n for c in cells for n in c.metrics)),
         column("runs", "", _runs, is_right=True),
         column("covers", "check", lambda cell: _check(cell.covers)),
         column("slack", "", lambda c: "" if c.slack is None else number(c.slack), is_right=True),
         column("equal", "check", lambda cell: _check(cell.equal)),
         column("note", "note", lambda cell: cell.note),
     ]
-
-
-def _label_column(name: str, cells: Sequence[Cell]) -> _Column:
-    is_right = all(is_number(cell.labels[name]) for cell in cells if name in cell.labels)
-    texts = [label_text(name, cell.labels[name]) if name in cell.labels else "" for cell in cells]
-    return _Column(plain_name(name), "label", is_right, tuple((text, "") for text in texts))
-
-
-def _metric_column(name: str, cells: Sequence[Cell]) -> _Column:
-    unit = unit_of(name)
-    fields = tuple(
-        (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
-        for metric in (cell.metrics.get(name) for cell in cells)
-    )
-    return _Column(plain_name(name), "metric", True, fields)
 
 
 def _runs(cell: Cell) -> str:
@@ -389,12 +316,6 @@ _DASHES = ((), (7, 4), (2, 3), (10, 3, 2, 3))
 _FILLS = (("ff", 1.0), ("00", 0.0), ("66", 0.4), ("33", 0.2))
 """Metrics of one group: opacity as the last two digits of a colour, and as a number."""
 
-_SCALES: Mapping[Unit, Sequence[float]] = {
-    Unit.MS: (3.6e6, 6e4, 1e3, 1.0),
-    Unit.BYTES: (1e12, 1e9, 1e6, 1e3, 1.0),
-}
-"""Sizes of the units in which an axis counts."""
-
 
 class LegendKey(Struct, frozen=True):
     """An entry of a legend: what it hides, and its mark; without a `color` it is grey."""
@@ -431,6 +352,11 @@ class Drawing(Struct, frozen=True):
     panels: tuple[Panel, ...]
     hidden: int
 
+    @property
+    def rows(self) -> list[list[Panel]]:
+        """The panels of one unit each."""
+        return [list(row) for _, row in groupby(self.panels, key=lambda panel: panel.unit)]
+
 
 class _ChartLine(Struct, frozen=True):
     """The points of one group and metric, by their positions in the figure's lists."""
@@ -446,45 +372,40 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     groups = _ordered(_distinct(_key(cell, chart.series) for cell in cells))
     metrics = [name for name in chart.y if any(name in cell.metrics for cell in cells)]
     labels = facet_labels(chart, cells)
-    parts: list[tuple[Key, Unit, list[_ChartLine]]] = []
-    for unit in _distinct(map(unit_of, metrics)):
-        for facet in _ordered(_distinct(_key(cell, labels) for cell in cells)):
-            members = [cell for cell in cells if _key(cell, labels) == facet]
-            lines = []
-            for index, group in enumerate(groups):
-                of_group = [cell for cell in members if _key(cell, chart.series) == group]
-                for metric, name in enumerate(metrics):
-                    points = _points(chart, places, of_group, name) if unit_of(name) is unit else ()
-                    if points:
-                        lines.append(_ChartLine(index, metric, points))
-            if lines:
-                parts.append((facet, unit, lines))
+    facets = _ordered(_distinct(_key(cell, labels) for cell in cells))
+    parts: dict[tuple[Unit, Key], list[_ChartLine]] = {}
+    for unit, facet in product(_distinct(map(unit_of, metrics)), facets):
+        for (index, group), (metric, name) in product(enumerate(groups), enumerate(metrics)):
+            if unit_of(name) is unit:
+                keys = (*labels, *chart.series)
+                members = [cell for cell in cells if _key(cell, keys) == (*facet, *group)]
+                if points := _points(chart, places, members, name):
+                    line = _ChartLine(index, metric, points)
+                    parts.setdefault((unit, facet), []).append(line)
+    every = [line for lines in parts.values() for line in lines]
+    values = sorted({point["x"] for line in every for point in line.points})
     look = _Look(
+        chart=chart,
+        x=_category_axis(chart, categories) if categories else _place_axis(chart, values),
         groups=tuple(", ".join(_texts(label_text, chart.series, group)) for group in groups),
         metrics=tuple(map(plain_name, metrics)),
         is_ordered=len(chart.series) == 1 and all(is_number(group[0]) for group in groups),
-        has_metrics=any(len({line.metric for line in lines}) > 1 for *_, lines in parts),
+        has_metrics=any(len({line.metric for line in lines}) > 1 for lines in parts.values()),
         is_across=bool(categories),
         has_bars=bool(categories) and "y" not in chart.log,
     )
-    values = sorted({point["x"] for *_, lines in parts for line in lines for point in line.points})
-    x = _category_axis(chart, categories) if categories else _place_axis(chart, values)
     panels: list[Panel] = []
-    for facet, unit, lines in parts:
+    for (unit, facet), lines in parts.items():
         names = [name for name in metrics if unit_of(name) is unit]
-        of_unit = chain.from_iterable(
-            unit_panels for _, other, unit_panels in parts if other is unit
-        )
-        same = [point for line in of_unit for point in line.points]
+        same = [point for line in every if metrics[line.metric] in names for point in line.points]
         title = plain_name(names[0]) if len(names) == 1 else dimension_of(unit)
         y = _value_axis(title, unit, "y" in chart.log, same)
         words = [", ".join(map(plain_name, names))] if len(names) < len(metrics) else []
         words += [text] if (text := ", ".join(_texts(named, labels, facet))) else []
-        panels.append(_panel(len(panels), ": ".join(words), unit, chart, look, lines, x, y))
+        panels.append(_panel(len(panels), ": ".join(words), unit, look, lines, y))
     measured = sum(name in cell.metrics for cell in cells for name in metrics)
-    drawn = sum(len(line.points) for *_, lines in parts for line in lines)
-    keys = look.legend(", ".join(map(plain_name, chart.series)))
-    return Drawing(keys, tuple(panels), measured - drawn)
+    drawn = sum(len(line.points) for line in every)
+    return Drawing(look.legend(), tuple(panels), measured - drawn)
 
 
 def facet_labels(chart: Chart, cells: Sequence[Cell]) -> tuple[str, ...]:
@@ -524,7 +445,7 @@ def _points(
         if not math.isfinite(metric.median) or (is_log and metric.median <= 0):
             continue
         low = metric.low if math.isfinite(metric.low) else metric.median
-        value, spread = readable(metric.median, unit_of(name)), spread_text(metric, unit_of(name))
+        value, spread = metric_text(name, metric.median), spread_text(metric, unit_of(name))
         points.append(
             {
                 "x": places[label],
@@ -540,11 +461,11 @@ def _points(
 
 
 class _Look(Struct, frozen=True, kw_only=True):
-    """Colours, shapes, dashes and fills of a figure's lines.
+    """What panels of a figure share: the axis x, and colours, shapes, dashes and fills of lines.
+    `is_ordered` says that groups are amounts, `has_metrics` that a panel has several metrics."""
 
-    `is_ordered` says that groups are amounts, `has_metrics` that a chart has several metrics.
-    """
-
+    chart: Chart
+    x: Mapping[str, Any]
     groups: tuple[str, ...]
     metrics: tuple[str, ...]
     is_ordered: bool
@@ -572,12 +493,16 @@ class _Look(Struct, frozen=True, kw_only=True):
             "pointStyle": _SHAPES[name % len(_SHAPES)][0],
         }
 
-    def legend(self, title: str) -> tuple[KeyGroup, ...]:
+    @property
+    def series(self) -> str:
+        return ", ".join(map(plain_name, self.chart.series))
+
+    def legend(self) -> tuple[KeyGroup, ...]:
         """Groups if there are several, metrics if a chart has several."""
         groups = []
         if len(self.groups) > 1:
             keys = [self._key("group", index, 0, name) for index, name in enumerate(self.groups)]
-            groups.append(KeyGroup(title, tuple(keys)))
+            groups.append(KeyGroup(self.series, tuple(keys)))
         if self.has_metrics:
             keys = [self._key("metric", 0, index, name) for index, name in enumerate(self.metrics)]
             groups.append(KeyGroup("", tuple(keys)))
@@ -626,18 +551,16 @@ def _panel(
     position: int,
     title: str,
     unit: Unit,
-    chart: Chart,
     look: _Look,
     lines: Sequence[_ChartLine],
-    x: Mapping[str, Any],
     y: Mapping[str, Any],
 ) -> Panel:
-    series = ", ".join(map(plain_name, chart.series))
+    x = look.x
     words = [
         f"Chart of {', '.join(_distinct(look.metrics[line.metric] for line in lines))} "
-        f"by {plain_name(chart.x)}",
+        f"by {plain_name(look.chart.x)}",
         f"for {title}" if title else "",
-        f"a line for each {series}" if len(look.groups) > 1 else "",
+        f"a line for each {look.series}" if len(look.groups) > 1 else "",
     ]
     categories = len(x.get("labels", ()))
     has_values = look.has_bars and len(lines) * categories <= 24
@@ -761,7 +684,7 @@ def _decades(low: float, high: float) -> list[float]:
 def _nice(value: float, *, is_up: bool = False, unit: Unit = Unit.NONE) -> float:
     """The next 1, 2 or 5 times a power of ten below or above, in the unit of the axis."""
     # Steps of 200,000 ms would read 3.33 min.
-    size = next((size for size in _SCALES.get(unit, ()) if value * 4 >= size), 1.0)
+    size = next((size for size, _ in SCALES.get(unit, ()) if value * 4 >= size), 1.0)
     power = 10.0 ** math.floor(math.log10(value / size)) * size
     steps = [step * power for step in (1, 2, 5, 10)]
     if is_up:

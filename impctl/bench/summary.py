@@ -1,67 +1,410 @@
-"""What a record says in plain words: speed-ups, savings of sketches, and where a sketch loses."""
+"""What a record says in words: speed-ups, break-even, savings of sketches, and where they lose.
+
+Law: every sentence is computed from cells; losses are stated as plainly as wins, and a wrong answer
+comes before any number.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.bench.break_even import (
-    BY_ENGINE,
-    DUCKDB_RECAPTURE,
-    DUCKDB_WITH,
-    DUCKDB_WITHOUT,
-    FROM_STATE,
-    INDEX,
-    MAINTAIN,
-    PRUNED,
-    RECAPTURE,
-    RECAPTURED,
-    SIZES,
-    STATE,
-    TREE,
-    UNUSED,
-    VIEW,
-    WITH,
-    WITHOUT,
-    WayComparison,
-    break_even_words,
-    by_case,
-    cell_name,
-    comparisons,
-    earliest_break_even,
-    extreme_ratios,
-    labels_name,
-    median_ratio,
-    total_words,
-    workload_contests,
-)
-from impctl.bench.machine import UNSTEADY
 from impctl.bench.quantity import (
     Unit,
     is_number,
+    label_text,
+    metric_text,
     named,
     number,
     plain_name,
     readable,
+    spread_text,
     times,
     unit_of,
 )
-from impctl.bench.timing import side_of, time_band
+from impctl.bench.record import UNSTEADY, band_of, side_of
+from impctl.errors import count_text
 
 if TYPE_CHECKING:
-    from impctl.bench.record import Cell, Figure, Record
+    from impctl.bench.record import Cell, Figure, Label, Metric, Record
+
+# Two ways to one result. Law: a ratio compares two medians of one figure, so of one run on one
+# machine. Wins and losses follow the rule of record comparison (`band_of`), with the figure's
+# noise.
+
+SIZES = ("changes", "share")
+"""Labels for the size of a change: rows, and their share of the table."""
+
+
+PAIRS = {
+    ("maintain_ms", "recapture_ms"): ("over recapture", "Recapture was faster than maintaining"),
+    ("maintain_ms", "duckdb_ms"): ("over recapture in DuckDB", "Recapture in DuckDB was faster"),
+    ("sketch_ms", "plain_ms"): (
+        "of the query with its sketch",
+        "The query was slower with its sketch",
+    ),
+    ("sketch_ms", "pruned_ms"): (
+        "of that over statistics alone",
+        "The query was slower with its sketch than with statistics alone",
+    ),
+    ("sketch_ms", "view_ms"): (
+        "of that over a manually maintained view",
+        "A manually maintained view was faster than the sketch",
+    ),
+    ("sketch_ms", "duckdb_plain_ms"): (
+        "of that over DuckDB",
+        "The query in DuckDB was faster than Spark with the sketch",
+    ),
+    ("duckdb_sketch_ms", "duckdb_plain_ms"): (
+        "of DuckDB with the sketch",
+        "The query in DuckDB was slower with the sketch",
+    ),
+    ("state_ms", "view_ms"): (
+        "of the materialized result over a manually maintained view",
+        "A manually maintained view was faster than the materialized result",
+    ),
+    ("state_ms", "duckdb_plain_ms"): (
+        "",
+        "The query in DuckDB was faster than the materialized result",
+    ),
+    ("by_engine_ms", "duckdb_plain_ms"): (
+        "of the engine with the sketch over DuckDB",
+        "The query in DuckDB was faster than the engine with the sketch",
+    ),
+    ("by_engine_ms", "sketch_ms"): ("", "With the sketch, Spark was faster than the engine"),
+    ("tree_ms", "index_ms"): (
+        "of the tree over the index join",
+        "The index join was faster than the tree",
+    ),
+    ("tree_ms", "duckdb_ms"): (
+        "of the tree over running DuckDB again",
+        "Running the query again in DuckDB was faster than a step of the tree",
+    ),
+    ("total_ms", "none"): ("over no sketch", "The workload was faster without a sketch"),
+    ("total_ms", "recapture"): (
+        "over recaptured sketches",
+        "The workload was faster with recaptured sketches",
+    ),
+}
+"""Metrics to compare, ours first; of `total_ms`, the other is a strategy. What a speed-up is of,
+where figures show it, and what a report says if the other was faster."""
+
+
+class Contest(Struct, frozen=True):
+    """`ratio` is how many times as fast our way was as the other; differences within `band` mean
+    nothing. `case` are the labels except the one on x, which is `place`. `side` is 1 if our way was
+    faster, -1 if slower, 0 if noise or the spread of the runs may explain the difference."""
+
+    figure: Figure
+    cell: Cell
+    case: str
+    place: str
+    ratio: float
+    band: float
+    side: int
+
+    @property
+    def is_won(self) -> bool:
+        """Faster, beyond the noise."""
+        return self.side > 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Slower, beyond the noise."""
+        return self.side < 0
+
+    @property
+    def full_name(self) -> str:
+        return _full_name(self.figure, ", ".join(filter(None, (self.case, self.place))))
+
+
+def contests(record: Record, ours: str, other: str) -> tuple[Contest, ...]:
+    """Compare our metric with the other in every cell that has both, in the record's order. Of
+    `total_ms`, compare maintained sketches with `other`, another strategy."""
+    result = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        for cell in cells:
+            mine, theirs = cell.metrics.get(ours), _rival(cells, cell, ours, other)
+            if mine is None or theirs is None or not (_is_amount(mine) and _is_amount(theirs)):
+                continue
+            band = band_of(ours, mine, theirs, record.noise_of(figure.name))
+            names = case_name(figure, cell), place_name(figure, cell)
+            ratio, side = theirs.median / mine.median, side_of(mine, theirs, band)
+            result.append(Contest(figure, cell, *names, ratio, band, side))
+    return tuple(result)
+
+
+def _rival(cells: Sequence[Cell], cell: Cell, ours: str, other: str) -> Metric | None:
+    if ours != "total_ms":
+        return cell.metrics.get(other)
+    if cell.labels.get("strategy") != "incremental":
+        return None
+    labels = {**cell.labels, "strategy": other}
+    return next((cell.metrics.get("total_ms") for cell in cells if cell.labels == labels), None)
+
+
+def _is_amount(metric: Metric) -> bool:
+    return math.isfinite(metric.median) and metric.median > 0
+
+
+def median_ratio(group: Sequence[Contest]) -> float:
+    return statistics.median(contest.ratio for contest in group)
+
+
+def extreme_ratios(group: Sequence[Contest]) -> tuple[Contest, Contest]:
+    """The contests with the least and the greatest ratio."""
+    ratio = attrgetter("ratio")
+    return min(group, key=ratio), max(group, key=ratio)
+
+
+def range_text(group: Sequence[Contest]) -> str:
+    """Least to greatest ratio with the median: `3.9× to 2,497×, median 180×`."""
+    least, most = extreme_ratios(group)
+    if len(group) == 1 or times(least.ratio) == times(most.ratio):
+        return times(median_ratio(group))
+    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(median_ratio(group))}"
+
+
+def by_case(group: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:
+    """Group contests by figure and case, in their order."""
+    cases: dict[tuple[str, str], list[Contest]] = {}
+    for contest in group:
+        cases.setdefault((contest.figure.name, contest.case), []).append(contest)
+    return cases
+
+
+def cell_name(record: Record, cell: Cell) -> str:
+    """The title of the cell's figure and its labels."""
+    figure = next((figure for figure in record.figures if figure.name == cell.figure), None)
+    return cell.figure if figure is None else _full_name(figure, labels_name(figure, cell))
+
+
+def _full_name(figure: Figure, name: str) -> str:
+    return f"{figure.title}: {name}" if name else figure.title
+
+
+def labels_name(figure: Figure, cell: Cell) -> str:
+    """All labels of a cell in words."""
+    return ", ".join(filter(None, (case_name(figure, cell), place_name(figure, cell))))
+
+
+def case_name(figure: Figure, cell: Cell) -> str:
+    """The labels of a cell except the one on x, in words; the size of a change once."""
+    size = [name for name in SIZES if name in cell.labels]
+    hidden = {"strategy", figure.chart.x, *(size if figure.chart.x in SIZES else size[1:])}
+    return ", ".join(named(name, cell.labels[name]) for name in cell.labels if name not in hidden)
+
+
+def place_name(figure: Figure, cell: Cell) -> str:
+    """The label on x, in words."""
+    name = figure.chart.x
+    return named(name, cell.labels[name]) if name in cell.labels else ""
+
+
+# A figure as a table. Law: for a terminal it has only labels that differ within the figure and the
+# metrics of its chart, with ratios; its words are those of the page.
+
+
+class FigureColumn(Struct, frozen=True):
+    """A column; a field is its text, empty for none, and the range beside it. `kind` is `label`,
+    `metric`, `check`, `note`, or empty; numbers stand to the right."""
+
+    name: str
+    kind: str
+    is_right: bool
+    fields: tuple[tuple[str, str], ...]
+
+
+def label_column(name: str, cells: Sequence[Cell]) -> FigureColumn:
+    is_right = all(is_number(cell.labels[name]) for cell in cells if name in cell.labels)
+    texts = [label_text(name, cell.labels[name]) if name in cell.labels else "" for cell in cells]
+    return FigureColumn(plain_name(name), "label", is_right, tuple((text, "") for text in texts))
+
+
+def metric_column(name: str, cells: Sequence[Cell]) -> FigureColumn:
+    unit = unit_of(name)
+    fields = tuple(
+        (readable(metric.median, unit), spread_text(metric, unit)) if metric else ("", "")
+        for metric in (cell.metrics.get(name) for cell in cells)
+    )
+    return FigureColumn(plain_name(name), "metric", True, fields)
+
+
+class FigureTable(Struct, frozen=True):
+    """A figure's table. `break_evens` are cases with their break-even; the name of the only case
+    may be empty."""
+
+    figure: Figure
+    columns: tuple[FigureColumn, ...]
+    break_evens: tuple[tuple[str, str], ...]
+
+
+def figure_tables(record: Record) -> tuple[FigureTable, ...]:
+    """The table of every figure with cells."""
+    evens = break_even_words(record)
+    tables = []
+    for figure in record.figures:
+        cells = record.cells_of(figure.name)
+        if not cells:
+            continue
+        columns = (
+            *(label_column(name, cells) for name in _labels(figure, cells)),
+            *(metric_column(name, cells) for name in _metrics(figure, cells)),
+        )
+        cases = tuple((case, text) for (name, case), text in evens.items() if name == figure.name)
+        tables.append(FigureTable(figure, columns, cases))
+    return tuple(tables)
+
+
+def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+    """Labels with several values; of the two sizes, only the one that the chart draws."""
+    names = dict.fromkeys(name for cell in cells for name in cell.labels)
+    differing = [name for name in names if len({cell.labels.get(name) for cell in cells}) > 1]
+    if figure.chart.x in SIZES:
+        differing = [name for name in differing if name not in SIZES or name == figure.chart.x]
+    return tuple(differing or list(names)[:1])
+
+
+def _metrics(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:
+    measured = dict.fromkeys(name for cell in cells for name in cell.metrics)
+    drawn = [name for name in figure.chart.y if name in measured]
+    ratios = [name for name in measured if name.endswith("_ratio") and name not in drawn]
+    return tuple(drawn + ratios)
+
+
+# Break-even: the size of a change from which recapture is cheaper. Law: between measured sizes
+# costs are straight lines on logarithmic axes; beyond them only the side is reported. Of several
+# crossings the first counts, which favors recapture. Only cases with positive costs and sizes
+# count. Texts have two digits, since the size is interpolated.
+
+
+class BreakEven(Struct, frozen=True):
+    """Break-even of one series, which has `cell`, in the label `size`: the share of the table, else
+    changed rows. `side` is 0 if the costs cross at `amount`; 1 if maintaining is always cheaper, up
+    to the largest size measured; -1 if it never is, not even at the smallest."""
+
+    figure: Figure
+    cell: Cell
+    size: str
+    side: int
+    amount: float
+
+    @property
+    def case(self) -> str:
+        return case_name(self.figure, self.cell)
+
+    @property
+    def text(self) -> str:
+        """A crossing in every unit: `3.2 % (160,000 changes)`; a limit of what was measured in the
+        unit of the axis."""
+        texts = self._texts()
+        if self.side:
+            return f"{'above' if self.side > 0 else 'below'} {texts[self.figure.chart.x]}"
+        first, *others = texts.values()
+        return f"{first} ({others[0]})" if others else first
+
+    @property
+    def short_text(self) -> str:
+        """The break-even in one size: the share of the table if known."""
+        texts = self._texts()
+        return ("", "above ", "below ")[self.side] + texts.get("share", texts[self.size])
+
+    def _texts(self) -> dict[str, str]:
+        """`3.2 %` and `160,000 changes`, by label: both if the cell has both sizes."""
+        amounts = {self.size: self.amount}
+        changes, share = (self.cell.labels.get(name) for name in SIZES)
+        if is_number(changes) and is_number(share):
+            if self.size == "changes":
+                amounts["share"] = self.amount * share / changes
+            else:
+                amounts["changes"] = self.amount * changes / share
+        return {n: _size_text(n, amounts[n]) for n in reversed(SIZES) if n in amounts}
+
+
+def break_evens(record: Record, other: str = "recapture_ms") -> tuple[BreakEven, ...]:
+    """Break-evens of every series of every figure over the size of a change. Maintaining is
+    compared with the metric `other`."""
+    result: list[BreakEven] = []
+    for figure in record.figures:
+        if figure.chart.x not in SIZES:
+            continue
+        cells = [cell for cell in record.cells_of(figure.name) if _has_costs(cell, other)]
+        size = "share" if all("share" in cell.labels for cell in cells) else "changes"
+        series: dict[tuple[tuple[str, Label], ...], list[Cell]] = {}
+        for cell in cells:
+            key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
+            series.setdefault(key, []).append(cell)
+        for members in series.values():
+            if len(members) > 1:
+                side, amount = _side_and_amount(size, members, other)
+                result.append(BreakEven(figure, members[0], size, side, amount))
+    return tuple(result)
+
+
+def break_even_words(record: Record, other: str = "recapture_ms") -> dict[tuple[str, str], str]:
+    """Break-even in words, by figure and case."""
+    return {(even.figure.name, even.case): even.text for even in break_evens(record, other)}
+
+
+def earliest_break_even(record: Record) -> tuple[str, str] | None:
+    """The earliest break-even with recapture in words, and where it is; None without any."""
+    evens = break_evens(record)
+    if not evens:
+        return None
+    # Of equal sides, shares come first, because they are comparable.
+    first = min(evens, key=lambda even: (even.side, even.size != "share", even.amount))
+    if first.side > 0:
+        return first.short_text, "above every measured change"
+    return first.short_text, _full_name(first.figure, first.case)
+
+
+def _has_costs(cell: Cell, other: str) -> bool:
+    """Whether both costs and the size of the change are positive amounts."""
+    if not {"maintain_ms", other} <= cell.metrics.keys() or "changes" not in cell.labels:
+        return False
+    costs = [cell.metrics[name].median for name in ("maintain_ms", other)]
+    sizes = [cell.labels[name] for name in SIZES if name in cell.labels]
+    return all(is_number(amount) and amount > 0 for amount in (*costs, *sizes))
+
+
+def _side_and_amount(size: str, cells: Sequence[Cell], other: str) -> tuple[int, float]:
+    points = sorted(
+        (float(cell.labels[size]), cell.metrics["maintain_ms"].median / cell.metrics[other].median)
+        for cell in cells
+    )
+    if points[0][1] > 1:
+        return -1, points[0][0]
+    for (left, low), (right, high) in zip(points, points[1:], strict=False):
+        if high > 1:
+            # Where the ratio of the costs is 1, by interpolation of logarithms.
+            part = -math.log(low) / (math.log(high) - math.log(low))
+            return 0, math.exp(math.log(left) + part * (math.log(right) - math.log(left)))
+    return 1, points[-1][0]
+
+
+def _size_text(name: str, amount: float) -> str:
+    amount = float(f"{amount:.2g}")
+    if name == "share":
+        return readable(amount, Unit.SHARE)
+    return f"{number(amount)} changes"
 
 
 # The fastest way per case. Law: every case is reported once, with the least median and the distance
 # of the next; within the noise both are named and neither wins.
 
-_WAYS: Mapping[str, str] = {WITH: "Spark with the sketch", WITHOUT: "Spark without sketch"}
-"""Names of ways whose metric's name does not say who answers."""
+_ANSWERS = {
+    **dict.fromkeys(("state_ms", "by_engine_ms", "view_ms", "duckdb_sketch_ms", "duckdb_plain_ms")),
+    "sketch_ms": "Spark with the sketch",
+    "plain_ms": "Spark without sketch",
+}
+"""Ways to an answer, with a name if that of the metric does not say who answers."""
 
 
 def quickest(record: Record) -> tuple[str, ...]:
@@ -70,15 +413,14 @@ def quickest(record: Record) -> tuple[str, ...]:
         _ranking(record, figure, cell)
         for figure in record.figures
         for cell in record.cells_of(figure.name)
-        if FROM_STATE in cell.metrics and BY_ENGINE in cell.metrics
+        if "state_ms" in cell.metrics and "by_engine_ms" in cell.metrics
     )
 
 
 def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
-    ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
     ranked = [
-        (cell.metrics[way], _WAYS.get(way, plain_name(way)))
-        for way in ways
+        (cell.metrics[way], _ANSWERS[way] or plain_name(way))
+        for way in _ANSWERS
         if way in cell.metrics and cell.metrics[way].median > 0
     ]
     ranked.sort(key=lambda pair: pair[0].median)
@@ -87,7 +429,8 @@ def _ranking(record: Record, figure: Figure, cell: Cell) -> str:
         f"{words} {times(metric.median / first.median)} as long" for metric, words in slower
     )
     sentence = f"{name} ({readable(first.median, Unit.MS)})"
-    if side_of(first, second, time_band(first, second, record.noise_of(cell.figure))) > 0:
+    band = band_of("sketch_ms", first, second, record.noise_of(cell.figure))
+    if side_of(first, second, band) > 0:
         sentence += f", then {other}, {times(second.median / first.median)} as long"
     else:
         sentence += f" or {other}, within the noise"
@@ -110,22 +453,15 @@ class Headline(Struct, frozen=True):
     where: str
 
 
-class AtSize(Struct, frozen=True):
-    """Contests at one size of a change; `words` is empty if none has a size."""
-
-    words: str
-    found: tuple[WayComparison, ...]
-
-
 def headlines(
-    record: Record, maintained: Sequence[WayComparison], used: Sequence[WayComparison]
+    record: Record, maintained: Sequence[Contest], used: Sequence[Contest]
 ) -> tuple[Headline, ...]:
     """Headlines on maintenance by size, break-even, queries with sketches, and checks."""
     result = []
-    for size in by_size(maintained):
-        at_size = f" at {size.words}" if size.words else ""
+    for words, group in by_size(maintained).items():
+        at_size = f" at {words}" if words else ""
         meaning = f"median speed-up of maintaining a sketch over recapturing it{at_size}"
-        result.append(_speed_up(size.found, meaning))
+        result.append(_speed_up(group, meaning))
     if even := earliest_break_even(record):
         meaning = "size of a change above which recapture is faster, in the worst case"
         result.append(Headline(even[0], meaning, even[1]))
@@ -139,14 +475,23 @@ def headlines(
     return tuple(result)
 
 
-def by_size(contests: Sequence[WayComparison]) -> tuple[AtSize, ...]:
-    """Contests at the usual number of changed rows, and at the largest change if it differs."""
-    sizes = [size for size in (_usual(contests), _largest(contests)) if size is not None]
-    if not sizes:
-        return (AtSize("", tuple(contests)),) if contests else ()
-    return tuple(
-        size for index, size in enumerate(sizes) if index == 0 or size.found != sizes[0].found
-    )
+def by_size(group: Sequence[Contest]) -> dict[str, list[Contest]]:
+    """Contests at the usual number of changed rows, and at the largest change if it differs, by
+    that size in words; all of them if none has a size."""
+    if not group:
+        return {}
+    sizes: dict[str, list[Contest]] = {}
+    if counts := Counter(_amounts(group, "changes")):
+        usual = _USUAL if _USUAL in counts else max(counts, key=lambda size: counts[size])
+        sizes[named("changes", usual)] = _at_size(group, "changes", usual)
+    # The largest share of a table, or number of changed rows if no share is known.
+    for label in reversed(SIZES):
+        if amounts := _amounts(group, label):
+            largest = _at_size(group, label, max(amounts))
+            if largest not in sizes.values():
+                sizes[named(label, max(amounts))] = largest
+            break
+    return sizes or {"": list(group)}
 
 
 def slack_words(cells: Sequence[Cell]) -> str:
@@ -155,42 +500,22 @@ def slack_words(cells: Sequence[Cell]) -> str:
     return "none with slack" if loose == 0 else f"{number(loose)} with slack"
 
 
-def _speed_up(contests: Sequence[WayComparison], meaning: str) -> Headline:
-    least, most = extreme_ratios(contests)
-    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(contests))} measured"
-    return Headline(
-        times(median_ratio(contests)), meaning, span if len(contests) > 1 else "one measured"
-    )
+def _speed_up(group: Sequence[Contest], meaning: str) -> Headline:
+    least, most = extreme_ratios(group)
+    span = f"from {times(least.ratio)} to {times(most.ratio)}, {number(len(group))} measured"
+    return Headline(times(median_ratio(group)), meaning, span if len(group) > 1 else "one measured")
 
 
-def _usual(contests: Sequence[WayComparison]) -> AtSize | None:
-    """Contests at a thousand changed rows, else at the most frequent number."""
-    counts = Counter(_amounts(contests, "changes"))
-    if not counts:
-        return None
-    changes = _USUAL if _USUAL in counts else max(counts, key=lambda size: counts[size])
-    return _at(contests, "changes", changes)
+def _at_size(group: Sequence[Contest], label: str, amount: float) -> list[Contest]:
+    return [contest for contest in group if _amount(contest, label) == amount]
 
 
-def _largest(contests: Sequence[WayComparison]) -> AtSize | None:
-    """Contests at the largest share of a table, or of changed rows if no share is known."""
-    for label in reversed(SIZES):
-        if amounts := _amounts(contests, label):
-            return _at(contests, label, max(amounts))
-    return None
-
-
-def _at(contests: Sequence[WayComparison], label: str, amount: float) -> AtSize:
-    equal = tuple(contest for contest in contests if _amount(contest, label) == amount)
-    return AtSize(named(label, amount), equal)
-
-
-def _amounts(contests: Sequence[WayComparison], label: str) -> list[float]:
-    amounts = (_amount(contest, label) for contest in contests)
+def _amounts(group: Sequence[Contest], label: str) -> list[float]:
+    amounts = (_amount(contest, label) for contest in group)
     return [amount for amount in amounts if amount is not None]
 
 
-def _amount(contest: WayComparison, label: str) -> float | None:
+def _amount(contest: Contest, label: str) -> float | None:
     amount = contest.cell.labels.get(label)
     if not is_number(amount):
         return None
@@ -205,77 +530,42 @@ _LISTED = 6
 """Maximum cases listed per sentence: the tables have all of them."""
 
 
-_LOSSES = (
-    (MAINTAIN, RECAPTURE, "Recapture was faster than maintaining"),
-    (MAINTAIN, DUCKDB_RECAPTURE, "Recapture in DuckDB was faster"),
-    (WITH, WITHOUT, "The query was slower with its sketch"),
-    (WITH, PRUNED, "The query was slower with its sketch than with statistics alone"),
-    (WITH, VIEW, "A manually maintained view was faster than the sketch"),
-    (WITH, DUCKDB_WITHOUT, "The query in DuckDB was faster than Spark with the sketch"),
-    (DUCKDB_WITH, DUCKDB_WITHOUT, "The query in DuckDB was slower with the sketch"),
-    (FROM_STATE, VIEW, "A manually maintained view was faster than the materialized result"),
-    (FROM_STATE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the materialized result"),
-    (BY_ENGINE, DUCKDB_WITHOUT, "The query in DuckDB was faster than the engine with the sketch"),
-    (BY_ENGINE, WITH, "With the sketch, Spark was faster than the engine"),
-    (TREE, INDEX, "The index join was faster than the tree"),
-    (
-        TREE,
-        DUCKDB_RECAPTURE,
-        "Running the query again in DuckDB was faster than a step of the tree",
-    ),
-)
-"""Our metric, the one compared with it, and what a loss says."""
-
-_WORKLOAD_LOSSES = {
-    UNUSED: "The workload was faster without a sketch",
-    RECAPTURED: "The workload was faster with recaptured sketches",
-}
-
-
 def losses(record: Record) -> tuple[str, ...]:
     """A sentence for each case where a sketch lost, then slack and state."""
-    result = [_loss_text(comparisons(record, ours, other), says) for ours, other, says in _LOSSES]
-    result += [
-        _loss_text(workload_contests(record, way), says) for way, says in _WORKLOAD_LOSSES.items()
-    ]
-    return (
-        *chain.from_iterable(result),
-        *_undecided_losses(record),
-        *_slack(record),
-        *_state(record),
-    )
+    lost = (text for pair, (_, says) in PAIRS.items() for text in _loss_texts(record, pair, says))
+    return (*lost, *_undecided_losses(record), *_slack(record), *_state(record))
 
 
 def _undecided_losses(record: Record) -> list[str]:
     """Slower, but within the noise: neither lost nor won, but to be reported."""
-    pairs = ((MAINTAIN, RECAPTURE), (WITH, WITHOUT), (WITH, PRUNED))
-    result = [contest for pair in pairs for contest in comparisons(record, *pair)]
-    for way in (UNUSED, RECAPTURED):
-        result += workload_contests(record, way)
-    slower = [contest for contest in result if contest.ratio < 1 and not contest.is_lost]
+    pairs = (
+        *(("maintain_ms", "recapture_ms"), ("sketch_ms", "plain_ms"), ("sketch_ms", "pruned_ms")),
+        *(("total_ms", "none"), ("total_ms", "recapture")),
+    )
+    close = [contest for pair in pairs for contest in contests(record, *pair)]
+    slower = [contest for contest in close if contest.ratio < 1 and not contest.is_lost]
     if not slower:
         return []
     worst, _ = extreme_ratios(slower)
     return [
-        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or "
-        f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
+        f"Not decided: {count_text(len(slower), 'cell')} slower with a sketch, but within the "
+        f"noise or the spread of the runs. The slowest was {times(worst.ratio)} as fast "
         f"({worst.full_name}), where equal work may take {readable(worst.band, Unit.SHARE)} "
         "longer."
     ]
 
 
-def _loss_text(result: Sequence[WayComparison], says: str) -> list[str]:
+def _loss_texts(record: Record, pair: tuple[str, str], says: str) -> list[str]:
     """A sentence for each figure with a loss: its cases and the worst of each."""
-    figures: dict[str, list[str]] = {}
-    for (name, case), group in by_case(result).items():
+    figures: dict[Figure, list[str]] = {}
+    for (_, case), group in by_case(contests(record, *pair)).items():
         lost_contests = [contest for contest in group if contest.is_lost]
         if lost_contests:
             worst = min(lost_contests, key=lambda contest: contest.ratio)
             place = f" at {worst.place}" if len(lost_contests) > 1 else ""
             text = f"{_where(group, lost_contests)} ({times(worst.ratio)} as fast{place})"
-            figures.setdefault(name, []).append(f"{case} {text}" if case else text)
-    titles = {contest.figure.name: contest.figure.title for contest in result}
-    return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
+            figures.setdefault(worst.figure, []).append(f"{case} {text}" if case else text)
+    return [f"{says} in “{figure.title}”: {_listed(cases)}." for figure, cases in figures.items()]
 
 
 def _listed(cases: Sequence[str]) -> str:
@@ -284,7 +574,7 @@ def _listed(cases: Sequence[str]) -> str:
     return "; ".join([*cases[:_LISTED], *more])
 
 
-def _where(group: Sequence[WayComparison], losing: Sequence[WayComparison]) -> str:
+def _where(group: Sequence[Contest], losing: Sequence[Contest]) -> str:
     """`from 100,000 changes on` if every larger x is lost too, else the places themselves."""
     name = losing[0].figure.chart.x
     if len(losing) == len(group) > 1:
@@ -306,30 +596,25 @@ def _slack(record: Record) -> list[str]:
         return []
     slack, cell = max(loose, key=lambda pair: pair[0])
     return [
-        f"Sketches larger than needed: {_cells(len(loose))} with slack, the most "
-        f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
-        f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
+        f"Sketches larger than needed: {count_text(len(loose), 'cell')} with slack, the most "
+        f"{count_text(slack, 'range')} ({cell_name(record, cell)}). "
+        "A sketch with slack is correct, but skips less."
     ]
 
 
 def _state(record: Record) -> list[str]:
-    sizes = [(cell.metrics[STATE].median, cell) for cell in record.cells if STATE in cell.metrics]
-    finite = [(size, cell) for size, cell in sizes if math.isfinite(size) and size > 0]
-    if not finite:
+    metrics = ((cell.metrics.get("state_bytes"), cell) for cell in record.cells)
+    sizes = [(metric.median, cell) for metric, cell in metrics if metric and _is_amount(metric)]
+    if not sizes:
         return []
-    size, cell = max(finite, key=lambda pair: pair[0])
+    size, cell = max(sizes, key=lambda pair: pair[0])
     return [
-        f"State is stored: at most {readable(size, unit_of(STATE))} "
+        f"State is stored: at most {metric_text('state_bytes', size)} "
         f"({cell_name(record, cell)}). If that is too much, recapture stores none."
     ]
 
 
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{number(count)} cells"
-
-
-# Law: every sentence is computed from cells; losses are stated as plainly as wins, and a wrong
-# answer comes before any number.
+# The summary itself.
 
 _VALUES = 6
 """Maximum values of a label to list."""
@@ -356,8 +641,8 @@ class Summary(Struct, frozen=True):
 
 def summarize(record: Record) -> Summary:
     """Summarize a record."""
-    maintained = comparisons(record, MAINTAIN, RECAPTURE)
-    used = comparisons(record, WITH, WITHOUT)
+    maintained = contests(record, "maintain_ms", "recapture_ms")
+    used = contests(record, "sketch_ms", "plain_ms")
     sections = [
         _unsteady(record),
         _maintaining(maintained),
@@ -389,38 +674,28 @@ def _unsteady(record: Record) -> Section | None:
     return Section("The machine was not steady", (text,))
 
 
-def range_text(result: Sequence[WayComparison]) -> str:
-    """Least to greatest ratio with the median: `3.9× to 2,497×, median 180×`."""
-    least, most = extreme_ratios(result)
-    if len(result) == 1 or times(least.ratio) == times(most.ratio):
-        return times(median_ratio(result))
-    return f"{times(least.ratio)} to {times(most.ratio)}, median {times(median_ratio(result))}"
-
-
-def _maintaining(result: Sequence[WayComparison]) -> Section | None:
-    if not result:
+def _maintaining(group: Sequence[Contest]) -> Section | None:
+    if not group:
         return None
-    least, most = extreme_ratios(result)
-    won = sum(contest.is_won for contest in result)
+    least, most = extreme_ratios(group)
     medians = " and ".join(
-        f"{times(median_ratio(size.found))}{f' at {size.words}' if size.words else ''}"
-        for size in by_size(result)
+        f"{times(median_ratio(group))}{f' at {words}' if words else ''}"
+        for words, group in by_size(group).items()
     )
     text = (
-        f"Maintaining was faster than recapture in {number(won)} of "
-        f"{_count(result, 'measurement')}{_undecided(result)}. The median speed-up is "
+        f"Maintaining was faster than recapture in {_won_of(group)}. The median speed-up is "
         f"{medians}. The greatest is {times(most.ratio)} ({most.full_name}), the least "
         f"{times(least.ratio)} ({least.full_name})."
     )
     return Section("Maintaining compared with recapture", (text,))
 
 
-def _cases(record: Record, result: Sequence[WayComparison]) -> Section | None:
+def _cases(record: Record, group: Sequence[Contest]) -> Section | None:
     """Every case with its break-even: the size of a change above which recapture is faster."""
-    if not result:
+    if not group:
         return None
     evens = {"Break-even": break_even_words(record)}
-    if duckdb := break_even_words(record, DUCKDB_RECAPTURE):
+    if duckdb := break_even_words(record, "duckdb_ms"):
         evens["with DuckDB"] = duckdb
     heads = ("Figure", "Case", *evens, "Median", "Least", "at", "Greatest", "at")
     # What to look for stands where a narrow screen still has it.
@@ -431,7 +706,7 @@ def _cases(record: Record, result: Sequence[WayComparison]) -> Section | None:
             *(even.get(key, "") for even in evens.values()),
             *_speed_ups(group),
         )
-        for key, group in by_case(result).items()
+        for key, group in by_case(group).items()
     )
     numbers = tuple(2 + len(evens) + column for column in (0, 1, 3))
     text = (
@@ -442,7 +717,7 @@ def _cases(record: Record, result: Sequence[WayComparison]) -> Section | None:
     return Section("Case by case", (text,), (), heads, numbers, rows)
 
 
-def _speed_ups(group: Sequence[WayComparison]) -> tuple[str, ...]:
+def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
     """Median, least and greatest over the sizes of one case."""
     least, most = extreme_ratios(group)
     several = len(group) > 1
@@ -455,11 +730,9 @@ def _speed_ups(group: Sequence[WayComparison]) -> tuple[str, ...]:
     )
 
 
-def _over(rivals: Iterable[tuple[str, Sequence[WayComparison]]], text: str) -> tuple[str, ...]:
+def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], text: str) -> tuple[str, ...]:
     return tuple(
-        f"Over {words}: speed-up {range_text(result)}; faster in "
-        f"{number(sum(contest.is_won for contest in result))} of "
-        f"{_count(result, text)}{_undecided(result)}."
+        f"Over {words}: speed-up {range_text(result)}; faster in {_won_of(result, text)}."
         for words, result in rivals
         if result
     )
@@ -468,8 +741,8 @@ def _over(rivals: Iterable[tuple[str, Sequence[WayComparison]]], text: str) -> t
 def _workloads(record: Record) -> Section | None:
     points = _over(
         (
-            ("no sketch", workload_contests(record, UNUSED)),
-            ("recaptured sketches", workload_contests(record, RECAPTURED)),
+            ("no sketch", contests(record, "total_ms", "none")),
+            ("recaptured sketches", contests(record, "total_ms", "recapture")),
         ),
         "workload",
     )
@@ -479,22 +752,31 @@ def _workloads(record: Record) -> Section | None:
     return Section("Whole workloads", (text,), points)
 
 
-def _using(result: Sequence[WayComparison]) -> Section | None:
-    if not result:
+def _using(group: Sequence[Contest]) -> Section | None:
+    if not group:
         return None
-    won = sum(contest.is_won for contest in result)
-    text = (
-        f"With its sketch, a query was faster in {number(won)} of "
-        f"{_count(result, 'measurement')}{_undecided(result)}; speed-up {range_text(result)}."
-    )
-    total = total_words(result, WITH, WITHOUT, "with their sketches")
+    text = f"With its sketch, a query was faster in {_won_of(group)}; speed-up {range_text(group)}."
+    total = _total_words(group, "sketch_ms", "plain_ms", "with their sketches")
     points = []
-    for name in _text_labels(result):
-        for value in dict.fromkeys(contest.cell.labels[name] for contest in result):
-            equal = [contest for contest in result if contest.cell.labels[name] == value]
+    for name in _text_labels(group):
+        for value in dict.fromkeys(contest.cell.labels[name] for contest in group):
+            equal = [contest for contest in group if contest.cell.labels[name] == value]
             points.append(f"{named(name, value)}: {range_text(equal)}{_undecided(equal)}.")
     texts = (text, total) if total else (text,)
     return Section("What a sketch saves a query", texts, tuple(points))
+
+
+def _total_words(group: Sequence[Contest], ours: str, other: str, name: str) -> str:
+    """A sentence on the total times; `name` is how `ours` answers; empty for one contest."""
+    if len(group) < 2:
+        return ""
+    took = sum(contest.cell.metrics[ours].median for contest in group)
+    without = sum(contest.cell.metrics[other].median for contest in group)
+    return (
+        f"All {number(len(group))} together took {readable(without, Unit.MS)} with Spark "
+        f"over all files and {readable(took, Unit.MS)} {name}: {times(without / took)} as "
+        "fast."
+    )
 
 
 def _answering(record: Record) -> Section | None:
@@ -502,8 +784,8 @@ def _answering(record: Record) -> Section | None:
     if not points:
         return None
     text = "The fastest way to each answer; a sketch or a view includes its upkeep:"
-    materialized = comparisons(record, FROM_STATE, WITHOUT)
-    total = total_words(materialized, FROM_STATE, WITHOUT, "from their materialized results")
+    materialized = contests(record, "state_ms", "plain_ms")
+    total = _total_words(materialized, "state_ms", "plain_ms", "from their materialized results")
     return Section("Fastest way to answer", (total, text) if total else (text,), points)
 
 
@@ -511,8 +793,8 @@ def _trees(record: Record) -> Section | None:
     """Join trees, compared with the index join and with running DuckDB again."""
     points = _over(
         (
-            ("an index join", comparisons(record, TREE, INDEX)),
-            ("running DuckDB again", comparisons(record, TREE, DUCKDB_RECAPTURE)),
+            ("an index join", contests(record, "tree_ms", "index_ms")),
+            ("running DuckDB again", contests(record, "tree_ms", "duckdb_ms")),
         ),
         "measurement",
     )
@@ -522,11 +804,11 @@ def _trees(record: Record) -> Section | None:
     return Section("Joins without writing joined rows", (text,), points)
 
 
-def _text_labels(result: Sequence[WayComparison]) -> list[str]:
+def _text_labels(group: Sequence[Contest]) -> list[str]:
     """Text labels that every contest has, with a few values."""
     names = []
-    for name in result[0].cell.labels:
-        values = {contest.cell.labels.get(name) for contest in result}
+    for name in group[0].cell.labels:
+        values = {contest.cell.labels.get(name) for contest in group}
         if 2 <= len(values) <= _VALUES and not any(v is None or is_number(v) for v in values):
             names.append(name)
     return names
@@ -570,10 +852,11 @@ def _alarms(record: Record) -> tuple[str, ...]:
     )
 
 
-def _undecided(result: Sequence[WayComparison]) -> str:
-    count = sum(not contest.is_won and not contest.is_lost for contest in result)
+def _undecided(group: Sequence[Contest]) -> str:
+    count = sum(not contest.is_won and not contest.is_lost for contest in group)
     return f" ({number(count)} within the noise)" if count else ""
 
 
-def _count(result: Sequence[WayComparison], noun: str) -> str:
-    return f"{number(len(result))} {noun}{'' if len(result) == 1 else 's'}"
+def _won_of(group: Sequence[Contest], noun: str = "measurement") -> str:
+    won = sum(contest.is_won for contest in group)
+    return f"{number(won)} of {count_text(len(group), noun)}{_undecided(group)}"

@@ -1,21 +1,22 @@
-"""Timing: repeats and medians on a monotonic clock, and how far measurements may differ."""
+"""Timing: repeats and medians, and the machine: its noise and what it is."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from impctl.bench.record import Metric
 from impctl.stopwatch import Stopwatch
-
-if TYPE_CHECKING:
-    from impctl.bench.record import Metric
-
 
 # Law: a measurement is the median of its runs. Compared ways are timed in turns, so that drift
 # affects all alike.
-
-T = TypeVar("T")
 
 WARM_UP = 4
 """Runs of a query that are not counted: Spark compiles and recompiles it in the first ones."""
@@ -33,67 +34,119 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 def warm_up(work: Callable[[], object], *, done: int = 0) -> None:
     """Call it until it ran WARM_UP times, `done` of them before, or 10 s have passed."""
-    if done < WARM_UP:
-        warmed_up(work, done=done)
-
-
-def warmed_up(work: Callable[[], T], *, done: int = 0) -> T:
-    """Call it as `warm_up` does, at least once, and return its result."""
     watch = Stopwatch()
-    result = work()
-    for _ in range(WARM_UP - done - 1):
-        if watch.ms >= _WARM_MS:
-            break
-        result = work()
-    return result
+    while done < WARM_UP and watch.ms < _WARM_MS:
+        work()
+        done += 1
 
 
-def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+def in_turns(works: Mapping[str, Callable[[], object]], runs: int) -> dict[str, Metric]:
     """Time so many calls of each; all are called once before any is again."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(runs):
         for name, work in works.items():
             times[name].append(milliseconds(work))
-    return times
+    return {name: Metric.of(values) for name, values in times.items()}
 
 
-def median_of(work: Callable[[], object], repeat: int) -> float:
-    """Median milliseconds of `repeat` calls, after one that is not counted."""
-    work()
-    return statistics.median(milliseconds(work) for _ in range(repeat))
+# The yardstick. Law: the work is the same in every run and exercises what measurements rest on:
+# numbers, a file, a sync. Differences of its medians are noise.
+
+_NUMBERS = 400_000
+_BYTES = 1 << 20
+_RUNS = 5
 
 
-# The noise rule of reports and comparisons. Law: two metrics differ only if their runs do not
-# interleave and their medians lie further apart than the band. The band of times and ratios is the
-# noise, but at least a tenth, since two yardsticks may agree by chance, and at least half if either
-# has a single run; sizes have hardly any.
-
-SINGLE = 0.5
-"""Band of a time measured once: single runs of Spark differ by that much."""
-
-LEAST = 0.1
-"""Minimum band of times, however quiet the machine seemed: noise comes from few yardsticks."""
-
-_EXACT = 0.01
-"""Band of sizes and counts, which do not depend on the machine."""
+def yardstick(folder: Path) -> float:
+    """Time a fixed piece of work with a file in `folder`; the median in milliseconds."""
+    numbers = np.random.default_rng(0).random(_NUMBERS)
+    file = folder / ".impctl-yardstick"
+    try:
+        _work(numbers, file)  # not counted
+        return in_turns({"": lambda: _work(numbers, file)}, _RUNS)[""].median
+    finally:
+        file.unlink(missing_ok=True)
 
 
-def band_of(metric: str, left: Metric, right: Metric, noise: float) -> float:
-    """The share by which the medians of this metric may differ for no reason."""
-    if not metric.endswith(("_ms", "_ratio")):
-        return _EXACT
-    return time_band(left, right, noise)
+def noise_of(medians: Sequence[float]) -> float:
+    """The share by which medians of the yardstick differ; 0 for fewer than two."""
+    return max(medians) / min(medians) - 1 if len(medians) > 1 else 0.0
 
 
-def time_band(left: Metric, right: Metric, noise: float) -> float:
-    """The same for times and ratios of any name."""
-    return max(noise, SINGLE if min(left.runs, right.runs) < 2 else LEAST)
+def _work(numbers: npt.NDArray[np.float64], file: Path) -> None:
+    # The default sort is ten times as fast on processors with AVX-512, a stable one is not.
+    ordered = np.sort(numbers, kind="stable")
+    with file.open("wb") as stream:
+        stream.write(ordered.tobytes()[:_BYTES])
+        stream.flush()
+        os.fsync(stream.fileno())
 
 
-def side_of(left: Metric, right: Metric, band: float) -> int:
-    """1 if `other` is more than `one` beyond the band, -1 if it is less, else 0."""
-    if right.low > left.high and right.median > left.median * (1 + band):
-        return 1
-    if right.high < left.low and left.median > right.median * (1 + band):
-        return -1
-    return 0
+# Law: only facts read from the running system; what is unreadable is omitted, never guessed.
+
+_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "scipy")
+
+
+def describe_machine() -> dict[str, str]:
+    """Processor, cores, memory, Python, relevant packages, and the commit of this code."""
+    facts = {
+        "cpu": _cpu(),
+        "cores": _cores(),
+        "memory_gb": _memory(),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+    for package in ("impctl", *_PACKAGES):
+        try:
+            facts[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {name: fact for name, fact in facts.items() if fact}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())
+
+
+def _cores() -> str:
+    if hasattr(os, "sched_getaffinity"):
+        return str(len(os.sched_getaffinity(0)))
+    return str(os.cpu_count() or "")
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f}"
+    except (AttributeError, ValueError, OSError):
+        return ""
+
+
+def _commit() -> str:
+    """The commit of this checkout, marked if changed since; empty if installed, even below another
+    repository."""
+    folder = Path(__file__).resolve().parents[1]
+    if not _git(folder, "ls-files", "--", "bench/timing.py"):
+        return ""
+    commit = _git(folder, "rev-parse", "--short", "HEAD")
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no", "--", ".")
+    return f"{commit}-dirty" if commit and changed else commit
+
+
+def _git(folder: Path, *words: str) -> str:
+    """The output of git; empty if it fails or is missing."""
+    try:
+        result = subprocess.run(
+            ["git", "-C", str(folder), *words],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return result.stdout.strip()

@@ -1,21 +1,27 @@
-"""DuckDB beside impctl: recapture by its passes, and the times of its answers."""
+"""DuckDB, an optional second yardstick beside Spark: recapture by its passes, and its answers.
+
+Law: a connection stores nothing on disk and reads exactly the files it was given. Only what gave
+Spark's sketch or answer is timed, in a warm connection that is closed afterwards: DuckDB's
+arithmetic differs. If an installed DuckDB did not, or fails, a note says why and nothing else is
+lost. Without DuckDB (`pip install duckdb`) there is neither connection nor metric nor note.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import sqlglot
-from msgspec import Struct, field
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Metric
-from impctl.bench.timing import in_turns, milliseconds
+from impctl.bench.timing import in_turns
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
@@ -36,49 +42,100 @@ from impctl.types import AccessId, TableName
 
 if TYPE_CHECKING:
     from impctl.measure.scratch import MeasuredQuery
-    from impctl.safety.judge import Verdict
-    from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import RangePartition
-
-
-RangesByAccess = Mapping[AccessId, RangeSet]
-
-# Recapture in DuckDB, as another baseline: the passes of `spark.capture` over the same files,
-# translated by sqlglot. Law: a pass is offered only if its sketch equaled Spark's at that version;
-# else there is a reason. Equality is checked because DuckDB's arithmetic differs.
 
 Files = Mapping[TableName, Sequence[DataFile]]
+RangesByAccess = Mapping[AccessId, RangeSet]
+Metrics = Mapping[str, Metric]
 
 _TARGET = "duckdb"
 
-T = TypeVar("T")
+
+class ParquetSql:
+    """A connection that is reused, so that it is warm."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @staticmethod
+    def is_installed() -> bool:
+        return find_spec("duckdb") is not None
+
+    @classmethod
+    def open(cls) -> Self | None:
+        """Connect to a database in memory; None if DuckDB is not installed."""
+        if not cls.is_installed():
+            return None
+        import duckdb
+
+        return cls(duckdb.connect(":memory:"))
+
+    def view(self, name: str, files: Sequence[str], *, has_folders: bool = False) -> None:
+        """Let `name` stand for the rows of these files; SqlFailed if one is missing. With
+        `has_folders` their folders' names are values of columns, typed as DuckDB guesses."""
+        with _as_sql_failures():
+            rows = self._connection.read_parquet(list(files), hive_partitioning=has_folders)
+            rows.create_view(name, replace=True)
+
+    def put(self, name: str, rows: pa.Table) -> None:
+        """Let `name` stand for these rows."""
+        with _as_sql_failures():
+            self._connection.register(name, rows)
+
+    def change(self, sql: str) -> None:
+        """Run a statement without a result; SqlFailed if DuckDB refuses it."""
+        with _as_sql_failures():
+            self._connection.execute(sql)
+
+    def run(self, sql: str) -> pa.Table:
+        """Run a SELECT; SqlFailed if DuckDB refuses it."""
+        with _as_sql_failures():
+            result: pa.Table = self._connection.sql(sql).to_arrow_table()
+            return result
+
+    def close(self) -> None:
+        """Free its memory and threads."""
+        self._connection.close()
 
 
-class DuckDbRun(Generic[T], Struct, frozen=True):
-    """How DuckDB computes the same result; `run` is None, for `reason`, if it cannot."""
+@contextmanager
+def _as_sql_failures() -> Iterator[None]:
+    import duckdb
 
-    run: Callable[[], T] | None
-    reason: str = ""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise SqlFailed(str(error).splitlines()[0]) from error
+    except RuntimeError as error:
+        # Ctrl-C while DuckDB runs comes out of it as an error of no particular kind.
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        raise
+
+
+class SqlFailed(Exception):  # noqa: N818  # a finding of a measurement, never an error of impctl
+    """DuckDB refused the text; the message is the first line of its own."""
+
+
+class NotOffered(Exception):  # noqa: N818  # likewise
+    """DuckDB cannot give the same result; the message says why."""
+
+
+# What DuckDB can compute. Law: a function that is returned has given the right result once.
 
 
 def duckdb_recapture(
-    connection: ParquetSql,
-    ctx: Context,
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-    expected: RangesByAccess,
-) -> DuckDbRun[RangesByAccess]:
-    """Recapture at the pinned versions, checked once against the `expected` sketches."""
-    reason = _unreadable(ctx.tables, prepared)
-    if reason:
-        return DuckDbRun(None, reason)
+    connection: ParquetSql, measured: MeasuredQuery, expected: RangesByAccess
+) -> Callable[[], RangesByAccess]:
+    """Recapture at the pinned versions by the passes of `spark.capture`, translated by sqlglot;
+    NotOffered if it does not give the `expected` sketches."""
+    tables, prepared, partitions = measured.scratch.tables, measured.prepared, measured.partitions
+    _check_readable(tables, prepared)
 
     def recapture() -> RangesByAccess:
         for scan in prepared.scans:
-            snapshot = ctx.tables.snapshot(scan.table)
+            snapshot = tables.snapshot(scan.table)
             _view(connection, scan.table, snapshot, snapshot.files)
         sketches: dict[AccessId, RangeSet] = {}
         for accesses, text in passes:
@@ -90,41 +147,61 @@ def duckdb_recapture(
                 sketches[access] = RangeSet.of(np.unique(ranges).tolist(), partition.size)
         return sketches
 
-    try:
-        passes = _passes(prepared, verdict, partitions)
+    with _refusing("the capture"):
+        passes = _passes(measured)
         result = recapture()
-    except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
-        return DuckDbRun(None, f"DuckDB cannot run the capture: {error}")
-    wrong = [access for access, ranges in expected.items() if result[access] != ranges]
-    if wrong:
-        return DuckDbRun(None, "DuckDB's arithmetic gives a different sketch than Spark's")
-    return DuckDbRun(recapture)
+    if any(result[access] != ranges for access, ranges in expected.items()):
+        raise NotOffered("DuckDB's arithmetic gives a different sketch than Spark's")
+    return recapture
 
 
 def duckdb_plain(
     connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
-) -> DuckDbRun[pa.Table]:
-    """The query over whole tables; `run` returns an Arrow table for the caller to compare."""
-
-    def whole() -> tuple[str, Files]:
-        is_plain = is_for_others(prepared.query)
-        text = rewrite_sql(prepared.query, {}, is_local=True, is_plain=is_plain)
-        return text, {t: tables.snapshot(t).files for t in prepared.tables}
-
-    return duckdb_query(connection, tables, prepared, whole)
+) -> Callable[[], pa.Table]:
+    """The query over whole tables, whose rows the caller compares."""
+    return _query(connection, tables, prepared, partial(_whole, tables, prepared))
 
 
-def duckdb_query(
+def _whole(tables: PinnedTables, prepared: PreparedQuery) -> tuple[str, Files]:
+    is_plain = is_for_others(prepared.query)
+    text = rewrite_sql(prepared.query, {}, is_local=True, is_plain=is_plain)
+    return text, {table: tables.snapshot(table).files for table in prepared.tables}
+
+
+def duckdb_answers(
+    connection: ParquetSql, measured: MeasuredQuery
+) -> tuple[dict[str, Callable[[], pa.Table]], str]:
+    """The query over whole tables (`duckdb_plain_ms`) and over the text and files of `rewrite`,
+    which every run computes again (`duckdb_sketch_ms`); and why one is missing. The caller
+    compares their rows."""
+    tables, prepared = measured.scratch.tables, measured.prepared
+
+    def sketched() -> tuple[str, Files]:
+        written = measured.written()
+        return written.sql, written.pruned.files
+
+    answers: dict[str, Callable[[], pa.Table]] = {}
+    reasons = []
+    for name, read in (
+        ("duckdb_plain_ms", partial(_whole, tables, prepared)),
+        ("duckdb_sketch_ms", sketched),
+    ):
+        try:
+            answers[name] = _query(connection, tables, prepared, read)
+        except NotOffered as error:
+            reasons.append(str(error))
+    return answers, reasons[0] if reasons else ""
+
+
+def _query(
     connection: ParquetSql,
     tables: PinnedTables,
     prepared: PreparedQuery,
     read: Callable[[], tuple[str, Files]],
-) -> DuckDbRun[pa.Table]:
+) -> Callable[[], pa.Table]:
     """Run the text over the files that `read` returns, which is part of a run. Spark's text is
     translated; what Spark does not support is in DuckDB's dialect already."""
-    reason = _unreadable(tables, prepared)
-    if reason:
-        return DuckDbRun(None, reason)
+    _check_readable(tables, prepared)
 
     def run() -> pa.Table:
         text, files = read()
@@ -135,19 +212,21 @@ def duckdb_query(
             text = sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0]
         return connection.run(text)
 
-    try:
+    with _refusing("the query"):
         run()
-    except (SqlFailed, SqlglotError) as error:
-        return DuckDbRun(None, f"DuckDB cannot run the query: {error}")
-    return DuckDbRun(run)
+    return run
 
 
-class _NoPassError(Exception):
-    """DuckDB cannot run this pass."""
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (SqlFailed, SqlglotError, pa.ArrowException) as error:
+        raise NotOffered(f"DuckDB cannot run {what}: {error}") from error
 
 
-def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
-    """Why the rows of a table are not those of its files; empty if they are."""
+def _check_readable(tables: PinnedTables, prepared: PreparedQuery) -> None:
+    """NotOffered if the rows of a table are not those of its files."""
     for table in prepared.tables:
         snapshot = tables.snapshot(table)
         if local_path(snapshot.path) is None:
@@ -157,8 +236,7 @@ def _unreadable(tables: PinnedTables, prepared: PreparedQuery) -> str:
         if not reason and not snapshot.files:
             reason = "it has no files"
         if reason:
-            return f"DuckDB cannot read table `{table}` file by file: {reason}"
-    return ""
+            raise NotOffered(f"DuckDB cannot read table `{table}` file by file: {reason}")
 
 
 def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence[DataFile]) -> None:
@@ -167,13 +245,12 @@ def _view(connection: ParquetSql, name: str, snapshot: Snapshot, files: Sequence
     )
 
 
-def _passes(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> list[tuple[tuple[AccessId, ...], str]]:
+def _passes(measured: MeasuredQuery) -> list[tuple[tuple[AccessId, ...], str]]:
     """Per pass, a SELECT of one row with the needed values of each access's attribute."""
+    prepared, partitions = measured.prepared, measured.partitions
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = {scan.access: scan.table for scan in prepared.scans}
-    materialized = kept_plan(prepared, verdict, partitions)
+    materialized = kept_plan(prepared, measured.verdict, partitions)
     return [
         (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
         for pass_ in sketch_passes(materialized.query, materialized.verdict, columns)
@@ -192,7 +269,7 @@ def _translated(select: exp.Select) -> str:
 def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Select:
     """Per access, select the distinct keys of rows in qualifying groups, if there are groups."""
     if pass_.way is PassKind.COLLECTED:
-        raise _NoPassError("ranges are collected along the whole plan")
+        raise SqlFailed("ranges are collected along the whole plan")
     renderer = Renderer(views)
     rows = renderer.select(pass_.rows).subquery("mine")
     keys = (_column("mine", renderer.name(key)) for key in pass_.keys.values())
@@ -215,93 +292,51 @@ def _column(table: str, name: str) -> exp.Column:
     return exp.column(exp.to_identifier(name, quoted=True), table=table)
 
 
-# DuckDB's times for the measures `maintain`, `query` and `rivals`. Law: only what gave Spark's
-# answer is timed, in a warm connection that is closed afterwards; if an installed DuckDB did not,
-# or fails, a note says why and nothing else is lost. Without DuckDB there is neither metric nor
-# note.
+# Metrics of a cell, and a note on them.
 
 
-class DuckDbMetrics(Struct, frozen=True):
-    """Metrics to add to a cell, and a note on them."""
-
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
-    note: str = ""
-
-
-def duckdb_recapture_metrics(measured: MeasuredQuery, turns: int) -> DuckDbMetrics:
+def duckdb_recapture_metrics(measured: MeasuredQuery, turns: int) -> tuple[Metrics, str]:
     """Measure `duckdb_ms`, the recapture in DuckDB, if its sketches equal Spark's. Call it while
     the table is unchanged: the sketches are compared with those captured."""
 
-    def beside(connection: ParquetSql) -> DuckDbMetrics:
-        offered = duckdb_recapture(
-            connection,
-            measured.scratch,
-            measured.prepared,
-            measured.verdict,
-            measured.partitions,
-            measured.unchanged,
-        )
-        return _timed("duckdb_ms", offered, turns)
+    def measure(connection: ParquetSql) -> Metrics:
+        work = duckdb_recapture(connection, measured, measured.unchanged)
+        return in_turns({"duckdb_ms": work}, turns)
 
-    return _connected(beside)
+    return duckdb_metrics(measure)
 
 
-def duckdb_query_metrics(measured: MeasuredQuery, expected: pa.Table, turns: int) -> DuckDbMetrics:
+def duckdb_query_metrics(
+    measured: MeasuredQuery, expected: pa.Table, turns: int
+) -> tuple[Metrics, str]:
     """Measure `duckdb_plain_ms`, the query that returned the `expected` rows."""
 
-    def beside(connection: ParquetSql) -> DuckDbMetrics:
-        offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-        if offered.run is not None and not same_answer(offered.run(), expected):
-            return DuckDbMetrics(note="DuckDB gives a different result than Spark")
-        return _timed("duckdb_plain_ms", offered, turns)
+    def measure(connection: ParquetSql) -> Metrics:
+        work = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
+        check_answer(work(), expected)
+        return in_turns({"duckdb_plain_ms": work}, turns)
 
-    return _connected(beside)
-
-
-def duckdb_sketch_metrics(measured: MeasuredQuery, expected: pa.Table, turns: int) -> DuckDbMetrics:
-    """Measure `duckdb_plain_ms`, and `duckdb_sketch_ms` over the text and files of `rewrite`."""
-
-    def beside(connection: ParquetSql) -> DuckDbMetrics:
-        plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-        through = duckdb_sketch(connection, measured)
-        runs = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
-        works = {name: run for name, run in runs.items() if run is not None}
-        if len(works) < len(runs):
-            return DuckDbMetrics(note=plain.reason or through.reason)
-        if not all(same_answer(work(), expected) for work in works.values()):
-            return DuckDbMetrics(note="DuckDB gives a different result than Spark")
-        times = in_turns(works, turns)
-        return DuckDbMetrics({name: Metric.of(result) for name, result in times.items()})
-
-    return _connected(beside)
+    return duckdb_metrics(measure)
 
 
-def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> DuckDbRun[pa.Table]:
-    """The query over the text and files of `rewrite`, which every run computes again."""
-
-    def read() -> tuple[str, Files]:
-        written = measured.written()
-        return written.sql, written.pruned.files
-
-    return duckdb_query(connection, measured.scratch.tables, measured.prepared, read)
-
-
-def _connected(beside: Callable[[ParquetSql], DuckDbMetrics]) -> DuckDbMetrics:
-    """Run on a new connection. A query that fails after its check becomes a note."""
+def duckdb_metrics(measure: Callable[[ParquetSql], Metrics]) -> tuple[Metrics, str]:
+    """Measure on a new connection, if DuckDB is installed; what fails becomes a note."""
     connection = ParquetSql.open()
     if connection is None:
-        return DuckDbMetrics()
+        return {}, ""
     with closing(connection):
         try:
-            return beside(connection)
+            return measure(connection), ""
+        except NotOffered as error:
+            return {}, str(error)
         except (SqlFailed, pa.ArrowException) as error:
-            return DuckDbMetrics(note=f"DuckDB failed after one successful answer: {error}")
+            return {}, f"DuckDB failed after one successful answer: {error}"
 
 
-def _timed(name: str, offered: DuckDbRun[Any], turns: int) -> DuckDbMetrics:
-    if offered.run is None:
-        return DuckDbMetrics(note=offered.reason)
-    return DuckDbMetrics({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
+def check_answer(table: pa.Table, expected: pa.Table) -> None:
+    """NotOffered if the rows are not those of Spark."""
+    if not same_answer(table, expected):
+        raise NotOffered("DuckDB gives a different result than Spark")
 
 
 def same_answer(table: pa.Table, expected: pa.Table) -> bool:

@@ -4,67 +4,89 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import in_turns, milliseconds, warm_up
 from impctl.errors import ImpctlError
 from impctl.measure.duckdb import (
-    DuckDbMetrics,
-    duckdb_plain,
+    Metrics,
+    ParquetSql,
+    duckdb_answers,
     duckdb_query_metrics,
     duckdb_recapture_metrics,
-    duckdb_sketch,
     same_answer,
 )
 from impctl.measure.scratch import (
     AgainstRecapture,
     MeasuredQuery,
-    MeasuredStep,
     measured_copy,
     worse_of,
 )
 from impctl.service.engine_answer import engine_answer
 from impctl.service.materialized import materialized_result
 from impctl.service.spark_answer import answer_of
+from impctl.service.step import StepDone
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.measure.figures import CaseContext
+    from impctl.service.context import Context
     from impctl.service.filters import Pruned
+    from impctl.workload.models import QuerySpec
 
 
-# Law: what was measured once has no spread.
+class MeasuredCase(Struct, frozen=True, kw_only=True):
+    """One query of one figure, which a measure turns into cells with these labels. A measure
+    accesses tables only when iterated; if it fails, it loses its cells from there on."""
+
+    ctx: Context
+    figure: str
+    query: QuerySpec
+    labels: Mapping[str, Label]
+    repeat: int
+    seed: int
+
+    def cell(
+        self,
+        metrics: Metrics,
+        labels: Mapping[str, Label] | None = None,
+        *,
+        checked: AgainstRecapture | None = None,
+        equal: bool | None = None,
+        note: str = "",
+    ) -> Cell:
+        """Make a cell with the labels of the case, then these."""
+        every = {**self.labels, **(labels or {})}
+        covers = None if checked is None else checked.covers
+        slack = None if checked is None else checked.slack
+        return Cell(self.figure, every, metrics, covers=covers, slack=slack, equal=equal, note=note)
+
+    def step(self, message: str) -> None:
+        """Report a step, with the figure it is for."""
+        self.ctx.reporter.step(f"{self.figure}: {message}")
 
 
 def single(values: Mapping[str, float]) -> dict[str, Metric]:
-    """Make metrics of one run each."""
+    """Make metrics of one run each, which have no spread."""
     return {name: Metric.of([value]) for name, value in values.items()}
 
 
 T = TypeVar("T")
 
 
-# Processor time of this process (all threads) and wall time. Law: both of the same run. On a busy
-# machine other processes add to the wall time.
-
-
 class CallTimes(Struct, frozen=True):
+    """Processor time of this process (all threads) and wall time of one run. On a busy machine
+    other processes add to the wall time."""
+
     cpu_ms: float
     wall_ms: float
-
-    @property
-    def lesser_ms(self) -> float:
-        """The smaller time, which favours work on all cores."""
-        return min(self.cpu_ms, self.wall_ms)
 
 
 def timed(run: Callable[[], T]) -> tuple[T, CallTimes]:
@@ -83,18 +105,7 @@ def wall_of(runs: Sequence[CallTimes]) -> Metric:
     return Metric.of([run.wall_ms for run in runs])
 
 
-def ratios(metrics: Mapping[str, Metric], over: Mapping[str, str], under: str) -> dict[str, Metric]:
-    """Divide metrics by the one named `under`, if both exist and that took any time."""
-    if under not in metrics or metrics[under].low <= 0:
-        return {}
-    return {
-        name: Metric.quotient(metrics[other], metrics[under])
-        for name, other in over.items()
-        if other in metrics
-    }
-
-
-# Measure `capture`: a capture with its state against the query and a recapture. No options.
+# Measure `capture`: a capture with its state against the query and a recapture.
 # `capture_ms` fills sketch and state without storing them, `recapture_ms` computes the sketch
 # alone, `plain_ms` is the query without a sketch; `state_bytes` is the state on disk. Law: the
 # stored sketch is compared with a recapture first; each is warmed up until it ran four times or for
@@ -104,15 +115,10 @@ _MOST = 3
 """Maximum captures timed; they are long enough to be steady."""
 
 
-def measure_capture(ground: CaseContext) -> Iterator[Cell]:
+def measure_capture(case: MeasuredCase) -> Iterator[Cell]:
     """Measure one cell."""
-    ground.only()
-    return _capture_cells(ground)
-
-
-def _capture_cells(ground: CaseContext) -> Iterator[Cell]:
-    ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.ctx, ground.query) as measured:
+    case.step(f"capturing {case.query.name}")
+    with measured_copy(case.ctx, case.query) as measured:
         checked = measured.checked()
         works: dict[str, Callable[[], object]] = {
             "plain_ms": measured.answer,
@@ -122,30 +128,24 @@ def _capture_cells(ground: CaseContext) -> Iterator[Cell]:
             works["capture_ms"] = measured.capture
         for work in works.values():
             warm_up(work)
-        times = in_turns(works, min(ground.repeat, _MOST))
-        metrics = {name: Metric.of(values) for name, values in times.items()}
+        metrics = in_turns(works, min(case.repeat, _MOST))
         if measured.has_state:
-            runs = measured.scratch.store().run_refs(ground.query.name)
-            metrics["state_bytes"] = Metric.of([float(sum(run.bytes for run in runs))])
-        yield ground.cell(metrics, checked=checked)
+            runs = measured.scratch.store().run_refs(case.query.name)
+            metrics |= single({"state_bytes": float(sum(run.bytes for run in runs))})
+        yield case.cell(metrics, checked=checked)
 
 
-# Measure `query`: the query as it is and through its sketch. No options. The time with the sketch
+# Measure `query`: the query as it is and through its sketch. The time with the sketch
 # includes choosing the files, not finding the sketch in a store; `gain_ratio` is the time without
 # over it. `files_share`, `rows_share` and `fragments_share` are the files read, their rows, and the
 # sketches' ranges, of all. Law: results are compared first; both ways are warmed up and timed in
 # turns in one session.
 
 
-def measure_query(ground: CaseContext) -> Iterator[Cell]:
+def measure_query(case: MeasuredCase) -> Iterator[Cell]:
     """Measure one cell."""
-    ground.only()
-    return _query_cells(ground)
-
-
-def _query_cells(ground: CaseContext) -> Iterator[Cell]:
-    ground.step(f"running {ground.query.name} with and without its sketch")
-    with measured_copy(ground.ctx, ground.query) as measured:
+    case.step(f"running {case.query.name} with and without its sketch")
+    with measured_copy(case.ctx, case.query) as measured:
         pruned = measured.pruned()
         plain = measured.answer()
         answer = answer_of(measured.answer(pruned))
@@ -156,22 +156,20 @@ def _query_cells(ground: CaseContext) -> Iterator[Cell]:
         }
         for work in works.values():
             warm_up(work)
-        times = in_turns(works, ground.repeat)
-        without_ms, with_ms = Metric.of(times["plain_ms"]), Metric.of(times["sketch_ms"])
-        beside = duckdb_query_metrics(measured, plain, ground.repeat)
+        times = in_turns(works, case.repeat)
+        duckdb, note = duckdb_query_metrics(measured, plain, case.repeat)
         shares = {
             "files_share": pruned.files_kept / max(pruned.files_total, 1),
             "rows_share": _rows_share(measured, pruned),
             "fragments_share": _ranges_share(measured),
         }
         metrics = {
-            **beside.metrics,
-            "plain_ms": without_ms,
-            "sketch_ms": with_ms,
-            "gain_ratio": Metric.quotient(without_ms, with_ms),
+            **duckdb,
+            **times,
+            "gain_ratio": Metric.quotient(times["plain_ms"], times["sketch_ms"]),
             **single(shares),
         }
-        yield ground.cell(metrics, equal=equal, note=beside.note)
+        yield case.cell(metrics, equal=equal, note=note)
 
 
 def _rows_share(measured: MeasuredQuery, pruned: Pruned) -> float:
@@ -189,67 +187,59 @@ def _ranges_share(measured: MeasuredQuery) -> float:
     return sum(len(sketch.ranges) for sketch in sketches) / total if total else 0.0
 
 
-# Measure `maintain`: a change maintained incrementally and by recapture. Options: `changes` (rows)
-# and `shares` (of the table), sizes of a change; `kind` (insert, delete, both), one cell each if
-# there are several. `maintain_ms` is a step in a process that is up and has state and lock
-# (`measure.scratch`). Law: for every size the maintained sketch is first compared with a recapture,
-# with the change and after undoing it; a cell has the check of its kind. The baseline is the
-# fastest recapture, timed per case without the change, which favors it for large changes, and
-# warmed up until it ran four times, checks included, or ten more seconds. A deletion undoes an
-# insertion. A note has the number of ranges if the table lacked values for all.
+# Measure `maintain`: a change maintained incrementally and by recapture; `changes` (rows) and
+# `shares` (of the table) are its sizes. `maintain_ms` is a step in a process that is up and has
+# state and lock (`measure.scratch`). Law: for every size the maintained sketch is first compared
+# with a recapture, with the change and after undoing it; a cell has the check of its kind. The
+# baseline is the fastest recapture, timed per case without the change, which favors it for large
+# changes, and warmed up until it ran four times, checks included, or ten more seconds. A deletion
+# undoes an insertion. A note has the number of ranges if the table lacked values for all.
 
 KINDS = ("insert", "delete", "both")
 """`both` is an insertion and a deletion that reverts it."""
-
-_CHANGES = (10, 50, 100, 500, 1000)
-"""Sizes that the papers call realistic."""
 
 _RECAPTURES = 3
 """Maximum recaptures timed: one takes as long as hundreds of runs of `maintain`."""
 
 
-class _Size(Struct, frozen=True):
+class MaintainedChange(Struct, frozen=True):
     """A change of so many rows, checked by kind and maintained; each run with its kind."""
 
     rows: int
     share: float
     checked: Mapping[str, AgainstRecapture]
-    runs: Sequence[tuple[str, MeasuredStep]]
+    runs: Sequence[tuple[str, StepDone]]
     state_bytes: int
 
 
-def measure_maintain(ground: CaseContext) -> Iterator[Cell]:
-    """Measure cells for every size and kind of change."""
-    ground.only("changes", "shares", "kind")
-    shares = ground.numbers("shares")
-    changes = ground.whole_numbers("changes", () if shares else _CHANGES)
-    kinds = ground.choices("kind", KINDS, ("both",))
-    return _maintain_cells(ground, changes, shares, kinds)
-
-
-def _maintain_cells(
-    ground: CaseContext, changes: Sequence[int], shares: Sequence[float], kinds: Sequence[str]
+def measure_maintain(
+    case: MeasuredCase,
+    changes: Sequence[int],
+    shares: Sequence[float],
+    kinds: Sequence[str] = ("both",),
 ) -> Iterator[Cell]:
-    ground.step(f"capturing {ground.query.name}")
-    with measured_copy(ground.ctx, ground.query) as measured:
+    """Measure a cell for every size and kind of change, labelled by kind if there are several."""
+    case.step(f"capturing {case.query.name}")
+    with measured_copy(case.ctx, case.query) as measured:
         sizes = _sizes(measured, changes, shares)
-        result: list[_Size] = []
+        result: list[MaintainedChange] = []
         failure: ImpctlError | None = None
         with measured.scratch.writing("bench"):
             try:
-                for size, share in sizes.items():
-                    result.append(_size(ground, measured, size, share))
+                for rows, share in sizes.items():
+                    result.append(_maintained(case, measured, rows, share))
             except ImpctlError as error:
                 failure = error
             # Last and warm: a cold baseline would flatter us.
-            recaptures = recapture_times(ground, measured, len(result)) if result else []
+            recaptures = recapture_times(case, measured, len(result)) if result else []
             # After a failure nobody knows whether the change is still there.
-            beside = (
-                duckdb_recapture_with_note(ground, measured) if failure is None else DuckDbMetrics()
-            )
-        for entry in result:
+            duckdb: tuple[Metrics, str] = {}, ""
+            if failure is None:
+                duckdb = duckdb_recapture_with_note(case, measured)
+        for change in result:
             for kind in kinds:
-                yield _cell(ground, entry, kind, recaptures, beside, len(kinds) > 1)
+                is_labelled = len(kinds) > 1
+                yield change_cell(case, change, kind, recaptures, duckdb, is_labelled=is_labelled)
         if failure is not None:
             raise failure
 
@@ -271,24 +261,25 @@ def _real_share(share: float, size: int, total: int) -> float:
     return size / total if total and abs(size - share * total) > 0.005 * size else share
 
 
-def _size(ground: CaseContext, measured: MeasuredQuery, size: int, share: float) -> _Size:
+def _maintained(
+    case: MeasuredCase, measured: MeasuredQuery, size: int, share: float
+) -> MaintainedChange:
     """Check one size, then maintain insertions and deletions in turn."""
-    ground.step(f"{ground.query.name} with {size} changes")
-    rows = measured.rows_like_the_table(size, ground.seed)
+    case.step(f"{case.query.name} with {size} changes")
+    rows = measured.rows_like_the_table(size, case.seed)
     inserted, deleted = measured.checked_both_ways(rows)
     checked = {"insert": inserted, "delete": deleted, "both": worse_of(inserted, deleted)}
     runs = []
-    for _ in range(ground.repeat):
+    for _ in range(case.repeat):
         runs.append(("insert", measured.maintain(rows, forth=True)))
         runs.append(("delete", measured.maintain(rows, forth=False)))
-    return _Size(size, share, checked, runs, measured.state_bytes)
+    return MaintainedChange(size, share, checked, runs, measured.state_bytes)
 
 
-def duckdb_recapture_with_note(ground: CaseContext, measured: MeasuredQuery) -> DuckDbMetrics:
+def duckdb_recapture_with_note(case: MeasuredCase, measured: MeasuredQuery) -> tuple[Metrics, str]:
     """Measure DuckDB's recapture, with a note on missing ranges too."""
-    beside = duckdb_recapture_metrics(measured, min(ground.repeat, _RECAPTURES))
-    note = "; ".join(text for text in (_missing_ranges(measured), beside.note) if text)
-    return replace(beside, note=note)
+    metrics, note = duckdb_recapture_metrics(measured, min(case.repeat, _RECAPTURES))
+    return metrics, "; ".join(filter(None, (_missing_ranges(measured), note)))
 
 
 def _missing_ranges(measured: MeasuredQuery) -> str:
@@ -304,52 +295,47 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     return "; ".join(result.values())
 
 
-def recapture_times(ground: CaseContext, measured: MeasuredQuery, sizes: int) -> list[float]:
+def recapture_times(case: MeasuredCase, measured: MeasuredQuery, sizes: int) -> list[float]:
     """Time recaptures; the checks made one per size and one without a change."""
-    ground.step(f"recapturing {ground.query.name}")
+    case.step(f"recapturing {case.query.name}")
     warm_up(measured.recapture, done=sizes + 1)
-    return [milliseconds(measured.recapture) for _ in range(min(ground.repeat, _RECAPTURES))]
+    return [milliseconds(measured.recapture) for _ in range(min(case.repeat, _RECAPTURES))]
 
 
-def _cell(
-    ground: CaseContext,
-    entry: _Size,
+def change_cell(
+    case: MeasuredCase,
+    change: MaintainedChange,
     kind: str,
     recaptures: Sequence[float],
-    beside: DuckDbMetrics,
-    labelled: bool,
+    duckdb: tuple[Metrics, str],
+    *,
+    is_labelled: bool,
 ) -> Cell:
-    labels: dict[str, Label] = {"changes": entry.rows, "share": float(f"{entry.share:.3g}")}
-    if labelled:
+    """Make the cell of a change of this kind, compared with recaptures."""
+    labels: dict[str, Label] = {"changes": change.rows, "share": float(f"{change.share:.3g}")}
+    if is_labelled:
         labels["kind"] = kind
-    runs = [run for way, run in entry.runs if kind in (way, "both")]
-    metrics = {**metrics_of(runs, recaptures, entry.state_bytes), **beside.metrics}
-    return ground.cell(metrics, labels, checked=entry.checked[kind], note=beside.note)
-
-
-def metrics_of(
-    runs: Sequence[MeasuredStep], recaptures: Sequence[float], state_bytes: int
-) -> dict[str, Metric]:
-    """The metrics of steps, compared with recaptures."""
+    runs = [run for way, run in change.runs if kind in (way, "both")]
     maintain, recapture = Metric.of([run.total_ms for run in runs]), Metric.of(recaptures)
-    return {
+    metrics = {
         "maintain_ms": maintain,
         "read_ms": Metric.of([run.read_ms for run in runs]),
-        "engine_ms": Metric.of([run.done.engine_ms for run in runs]),
-        "commit_ms": Metric.of([run.done.commit_ms for run in runs]),
+        "engine_ms": Metric.of([run.engine_ms for run in runs]),
+        "commit_ms": Metric.of([run.commit_ms for run in runs]),
         "recapture_ms": recapture,
         "recapture_ratio": Metric.quotient(recapture, maintain),
-        "state_bytes": Metric.of([state_bytes]),
+        "state_bytes": Metric.of([change.state_bytes]),
+        **duckdb[0],
     }
+    return case.cell(metrics, labels, checked=change.checked[kind], note=duckdb[1])
 
 
-# Measure `ways`: every way to a query's answer, with files, wall time and CPU time. No options. One
-# cell per way, labelled `way`: the materialized result, the engine and DuckDB (over the text and
-# files of `rewrite`) through the sketch, DuckDB over all files, Spark through the sketch and over
-# all files. `gain_ratio` and `cpu_gain_ratio` are Spark over all files against this way. CPU time
-# includes Spark's JVM and is missing if that is unreadable. Law: every answer is first compared
-# with Spark's over all files; all ways run in one warm process, in turns. A note says why a way is
-# missing.
+# Measure `ways`: every way to a query's answer, with files, wall time and CPU time. One cell per
+# way, labelled `way`: the materialized result, the engine and DuckDB (over the text and files of
+# `rewrite`) through the sketch, DuckDB over all files, Spark through the sketch and over all files.
+# `gain_ratio` and `cpu_gain_ratio` are Spark over all files against this way. CPU time includes
+# Spark's JVM and is missing if that is unreadable. Law: every answer is first compared with Spark's
+# over all files; all ways run in one warm process, in turns. A note says why a way is missing.
 
 _SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"
 _DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"
@@ -364,44 +350,51 @@ class _TimedWay(Struct, frozen=True):
     files: int
 
 
-def measure_ways(ground: CaseContext) -> Iterator[Cell]:
+def measure_ways(case: MeasuredCase) -> Iterator[Cell]:
     """Measure a cell for each way."""
-    ground.only()
-    return _way_cells(ground)
-
-
-def _way_cells(ground: CaseContext) -> Iterator[Cell]:
-    ground.step(f"capturing {ground.query.name}")
-    spec = replace(ground.query, answer=True)
+    case.step(f"capturing {case.query.name}")
     connection = ParquetSql.open()
-    with measured_copy(ground.ctx, spec) as measured:
-        if connection is None:
-            yield from _timed(ground, measured, _ways(measured), "DuckDB is not installed")
-            return
-        with closing(connection):
-            ways = _ways(measured)
-            note = _add_duckdb(measured, connection, ways)
-            yield from _timed(ground, measured, ways, note)
+    with (
+        measured_copy(case.ctx, replace(case.query, answer=True)) as measured,
+        nullcontext() if connection is None else closing(connection),
+    ):
+        ways = _ways(measured)
+        note = "DuckDB is not installed"
+        if connection is not None:
+            answers, note = duckdb_answers(connection, measured)
+            pruned = measured.written().pruned
+            files = {_DUCKDB: pruned.files_total, _DUCKDB_SKETCH: pruned.files_kept}
+            ways += [
+                _TimedWay(name, answers[metric], files[name])
+                for name, metric in (
+                    (_DUCKDB, "duckdb_plain_ms"),
+                    (_DUCKDB_SKETCH, "duckdb_sketch_ms"),
+                )
+                if metric in answers
+            ]
+        yield from _timed(case, measured, ways, note)
 
 
 def _ways(measured: MeasuredQuery) -> list[_TimedWay]:
     """The ways without DuckDB, Spark over all files first."""
     pruned = measured.pruned()
     files_kept, total = pruned.files_kept, pruned.files_total
-    scratch, stored, prepared = measured.scratch, measured.stored, measured.prepared
-
-    def by_engine() -> pa.Table:
-        pruned = measured.pruned()
-        return engine_answer(scratch, prepared, stored.versions, pruned, stored.sketches)
-
     ways = [
         _TimedWay(_SPARK, measured.answer, total),
         _TimedWay(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), files_kept),
     ]
-    offered = [_TimedWay(_ENGINE, by_engine, files_kept)]
-    if stored.state_meta.get("answer"):
+    offered = [_TimedWay(_ENGINE, lambda: by_engine(measured, measured.pruned()), files_kept)]
+    if measured.stored.state_meta.get("answer"):
         offered.append(_TimedWay(_MATERIALIZED, lambda: from_state(measured), 0))
     return ways + [way for way in offered if _answers(way)]
+
+
+def by_engine(measured: MeasuredQuery, pruned: Pruned) -> pa.Table:
+    """Compute the result in the engine, through the sketches."""
+    stored = measured.stored
+    return engine_answer(
+        measured.scratch, measured.prepared, stored.versions, pruned, stored.sketches
+    )
 
 
 def from_state(measured: MeasuredQuery) -> pa.Table:
@@ -426,20 +419,8 @@ def _answers(way: _TimedWay) -> bool:
     return True
 
 
-def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_TimedWay]) -> str:
-    """Add the ways of DuckDB; return why others are missing."""
-    plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-    through = duckdb_sketch(connection, measured)
-    pruned = measured.written().pruned
-    if plain.run is not None:
-        ways.append(_TimedWay(_DUCKDB, plain.run, pruned.files_total))
-    if through.run is not None:
-        ways.append(_TimedWay(_DUCKDB_SKETCH, through.run, pruned.files_kept))
-    return plain.reason or through.reason
-
-
 def _timed(
-    ground: CaseContext, measured: MeasuredQuery, ways: list[_TimedWay], note: str
+    case: MeasuredCase, measured: MeasuredQuery, ways: list[_TimedWay], note: str
 ) -> Iterator[Cell]:
     """Compare each way with the first, time them in turn, and yield the slowest first."""
     from impctl.spark.session import jvm_cpu_ms
@@ -449,9 +430,9 @@ def _timed(
     for way in ways:
         warm_up(way.run, done=1 if way.name != _SPARK else 2)
     session = measured.scratch.spark()
-    ground.step(f"timing {ground.query.name} in {len(ways)} ways")
+    case.step(f"timing {case.query.name} in {len(ways)} ways")
     runs: dict[str, list[CallTimes]] = {way.name: [] for way in ways}
-    for _ in range(ground.repeat):
+    for _ in range(case.repeat):
         for way in ways:
             before = jvm_cpu_ms(session) or 0.0
             _, took = timed(way.run)
@@ -468,4 +449,4 @@ def _timed(
         metrics["gain_ratio"] = Metric.quotient(wall[_SPARK], wall[name])
         if knows_jvm:
             metrics["cpu_gain_ratio"] = Metric.quotient(cpu[_SPARK], cpu[name])
-        yield ground.cell(metrics, {"way": name}, equal=equal[name], note=note)
+        yield case.cell(metrics, {"way": name}, equal=equal[name], note=note)

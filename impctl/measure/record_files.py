@@ -2,7 +2,7 @@
 
 Law: a file is written whole or not at all; whether it can be is tried before anything is measured,
 and the trial leaves what stands there as it is. A device, a pipe or a link stays one: the text goes
-through it.
+through it. The command line also takes from here the words that show a record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from impctl.bench.compare import compare_records
+from impctl.bench.quantity import metric_text as metric_text
+from impctl.bench.quantity import plain_name as plain_name
 from impctl.bench.record import Record, record_from_json, record_to_json
+from impctl.bench.summary import FigureTable as FigureTable
+from impctl.bench.summary import figure_tables as figure_tables
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
 from impctl.service.context import Reporter
 from impctl.service.output import try_output, write_whole

@@ -151,17 +151,6 @@ def sync_commit(tables: PinnedTables, table: TableName, commits: int) -> None:
 # count (`benchmarks.fresh_process` measures them).
 
 
-class MeasuredStep(Struct, frozen=True):
-    """One step: its times and what it did."""
-
-    read_ms: float
-    done: StepDone
-
-    @property
-    def total_ms(self) -> float:
-        return self.read_ms + self.done.engine_ms + self.done.commit_ms
-
-
 class AgainstRecapture(Struct, frozen=True):
     """The sketches of a query compared with recapture."""
 
@@ -173,9 +162,15 @@ def worse_of(left: AgainstRecapture, right: AgainstRecapture) -> AgainstRecaptur
     return AgainstRecapture(left.covers and right.covers, max(left.slack, right.slack))
 
 
-class RestoredQuery:
-    """A stored query restored from the store; `captured` makes one. A query that can only be
-    recaptured has a sketch, but `state` and `follow` raise UnsupportedError."""
+# Maintenance is timed from following the log to the durable commit, without writing the change.
+# Changes insert rows like the table's, and delete them by restoring, so that the table does not
+# grow.
+
+
+class MeasuredQuery:
+    """A query restored from the store of a scratch copy; `captured` makes one. Maintain only while
+    that store is locked (`writing`). A query that can only be recaptured has a sketch, but `state`
+    and `follow` raise UnsupportedError."""
 
     def __init__(self, scratch: Context, prepared: PreparedQuery) -> None:
         self.scratch = scratch
@@ -194,6 +189,11 @@ class RestoredQuery:
             table: scratch.tables.snapshot(table, version)
             for table, version in stored.versions.items()
         }
+
+    @cached_property
+    def table(self) -> TableName:
+        """The table that is to change."""
+        return changed_table(self.scratch.tables, self.prepared.tables)
 
     @property
     def state(self) -> QueryState:
@@ -218,7 +218,7 @@ class RestoredQuery:
         """Whether a capture fills operator state too."""
         return self._state is not None and self._state.session is not None
 
-    def follow(self) -> MeasuredStep | None:
+    def follow(self) -> StepDone | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
         moved = {}
@@ -231,8 +231,7 @@ class RestoredQuery:
         read_ms = watch.ms
         partners = partners_of(self.scratch, self._way, self.partitions)
         maintainer = Maintainer(self.scratch.store(), self.state, partners)
-        done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
-        return MeasuredStep(read_ms, done)
+        return maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
 
     def _moved(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
@@ -275,44 +274,15 @@ class RestoredQuery:
         session = None if self._state is None else self._state.session
         return 0 if session is None else session.state_bytes()
 
-
-def captured(scratch: Context, spec: QuerySpec) -> RestoredQuery:
-    """Capture the query at the pinned versions of its tables, and restore it."""
-    return RestoredQuery(scratch, _captured(scratch, spec))
-
-
-def _captured(scratch: Context, spec: QuerySpec) -> PreparedQuery:
-    prepared = prepare(scratch, spec)
-    capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
-    return prepared
-
-
-# Law: maintenance is timed from following the log to the durable commit, without writing the
-# change. Changes insert rows like the table's, and delete them by restoring, so that the table does
-# not grow.
-
-
-class MeasuredQuery(RestoredQuery):
-    """One query on its scratch copy; maintain only while the copy's store is locked (`writing`)."""
-
-    def __init__(self, scratch: Context, spec: QuerySpec) -> None:
-        super().__init__(scratch, _captured(scratch, spec))
-        self.table: TableName = changed_table(scratch.tables, self.prepared.tables)
-
-    @property
-    def follower(self) -> RestoredQuery:
-        """The query itself: benchmarks use this name."""
-        return self
-
-    def maintain(self, rows: pa.Table, *, forth: bool) -> MeasuredStep:
+    def maintain(self, rows: pa.Table, *, forth: bool) -> StepDone:
         """Commit the change, then maintain: read, engine and commit."""
         self.commit(rows, forth=forth)
         return self.followed(len(rows))
 
-    def followed(self, wanted: int) -> MeasuredStep:
+    def followed(self, wanted: int) -> StepDone:
         """Maintain what was committed; RecaptureNeededError unless it has `wanted` changed rows."""
         step = self.follow()
-        changes = 0 if step is None else step.done.changes
+        changes = 0 if step is None else step.changes
         if step is None or changes != wanted:
             raise RecaptureNeededError(
                 f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
@@ -358,10 +328,6 @@ class MeasuredQuery(RestoredQuery):
         stored = self.stored
         return read_choice(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
-    def unsketched(self) -> Pruned:
-        """What remains to read by the query's own conditions, without any sketch."""
-        return filters_of(self.scratch.tables, self.prepared, (), self.stored.versions)
-
     def written(self) -> WrittenQuery:
         """The text that `rewrite` prints, and the files that it reads."""
         tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
@@ -378,8 +344,15 @@ class MeasuredQuery(RestoredQuery):
         return sample_rows(snapshot, size, np.random.default_rng(seed + size))
 
 
+def captured(scratch: Context, spec: QuerySpec) -> MeasuredQuery:
+    """Capture the query at the pinned versions of its tables, and restore it."""
+    prepared = prepare(scratch, spec)
+    capture_query(scratch, scratch.store(), prepared, code="asked", reason="bench")
+    return MeasuredQuery(scratch, prepared)
+
+
 @contextmanager
 def measured_copy(ctx: Context, spec: QuerySpec) -> Iterator[MeasuredQuery]:
     """Capture the query on a scratch copy of its tables, which is removed at the end."""
     with scratch_copy(ctx, prepare(ctx, spec).tables) as scratch:
-        yield MeasuredQuery(scratch, spec)
+        yield captured(scratch, spec)

@@ -117,6 +117,10 @@ class StepDone(Struct, frozen=True):
     parts: RunParts | None = None
     """Rows of its operators and side reads, where the engine stepped a circuit."""
 
+    @property
+    def total_ms(self) -> float:
+        return self.read_ms + self.engine_ms + self.commit_ms
+
 
 # Law: a step commits sketches, state and versions together or changes nothing. Assumptions are
 # checked before anything is computed. Nothing here recaptures; RecaptureNeededError leaves that to
@@ -466,7 +470,7 @@ def step_results(
                 step.added.get(sketch.access, ()),
                 step.removed.get(sketch.access, ()),
                 _changes([step]),
-                step.read_ms + step.engine_ms + step.commit_ms,
+                step.total_ms,
                 _answer_changed([step]),
             )
             for step in steps

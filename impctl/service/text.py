@@ -5,13 +5,13 @@ Law: imports nothing heavy, since every command loads it.
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
 from impctl.bench.quantity import number
+from impctl.bench.record import number_or_name as number_or_name
 from impctl.errors import UsageError
 
 # Law: control characters of foreign text are escaped, so that it cannot control a terminal. Numbers
@@ -38,13 +38,6 @@ def plain(text: str) -> str:
     codes = {ord(character) for character in CONTROL.findall(text)}
     escapes = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in codes}
     return text.translate(escapes)
-
-
-def number_or_name(value: float) -> float | str:
-    """The number, or the name of one that JSON lacks."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_text(value: float) -> str:

@@ -8,9 +8,8 @@ from itertools import product
 from random import Random
 from typing import Any
 
-from benchmarks.registry import MEASURES
+from benchmarks.registry import MEASURES, Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
-from impctl.measure.run import Drawable
 
 CHANGES = (10, 50, 100, 500, 1000)
 ROWS = 5_000_000

@@ -8,18 +8,20 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from impctl.bench.break_even import (
-    MAINTAIN,
-    RECAPTURE,
-    BreakEven,
-    break_even_words,
-    break_evens,
-    comparisons,
-    earliest_break_even,
-)
 from impctl.bench.compare import Difference, RecordComparison, compare_records
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record, RecordKind
-from impctl.bench.summary import Section, by_size, losses, quickest, summarize
+from impctl.bench.summary import (
+    BreakEven,
+    Section,
+    break_even_words,
+    break_evens,
+    by_size,
+    contests,
+    earliest_break_even,
+    losses,
+    quickest,
+    summarize,
+)
 from impctl.errors import UsageError
 from tests.bench.paper_records import record_of, small_record
 from tests.support.run_cli import refused
@@ -181,7 +183,7 @@ def test_records_of_different_runs_are_refused(change: dict[str, object]) -> Non
 def contest(ours: Sequence[float], other: Sequence[float], noise: float = 0.0) -> tuple[bool, bool]:
     """Whether ours won, and whether it lost."""
     record = record_of(cell(maintain_ms=ours, recapture_ms=other), noise=noise)
-    (result,) = comparisons(record, MAINTAIN, RECAPTURE)
+    (result,) = contests(record, "maintain_ms", "recapture_ms")
     return result.is_won, result.is_lost
 
 
@@ -221,9 +223,9 @@ def test_a_win_is_what_a_comparison_calls_faster(values: tuple[Times, Times], no
 
 def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
     record = record_of(cell(maintain_ms=(10, 11), recapture_ms=(20, 22)), noise=1.5)
-    (whole,) = comparisons(record, MAINTAIN, RECAPTURE)
-    (local,) = comparisons(replace(record, figure_noise={"f": 0.2}), MAINTAIN, RECAPTURE)
-    (other,) = comparisons(replace(record, figure_noise={"g": 0.2}), MAINTAIN, RECAPTURE)
+    (whole,) = contests(record, "maintain_ms", "recapture_ms")
+    (local,) = contests(replace(record, figure_noise={"f": 0.2}), "maintain_ms", "recapture_ms")
+    (other,) = contests(replace(record, figure_noise={"g": 0.2}), "maintain_ms", "recapture_ms")
     assert [contest.is_won for contest in (whole, local, other)] == [False, True, False]
     assert (local.band, other.band) == (0.2, 1.5)
 
@@ -231,7 +233,7 @@ def test_the_noise_around_a_figure_counts_not_that_of_the_whole_run() -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_amount_is_no_contest(bad: float) -> None:
     record = record_of(cell(maintain_ms=(bad,), recapture_ms=(1.0,)), cell(maintain_ms=(1.0,)))
-    assert comparisons(record, MAINTAIN, RECAPTURE) == ()
+    assert contests(record, "maintain_ms", "recapture_ms") == ()
 
 
 def test_a_quotient_is_that_of_the_medians() -> None:
@@ -275,8 +277,8 @@ def sized(cost: float, **labels: Label) -> Cell:
 
 
 def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
-    result = comparisons(record_of(*cells), MAINTAIN, RECAPTURE)
-    return [(size.words, [contest.ratio for contest in size.found]) for size in by_size(result)]
+    result = contests(record_of(*cells), "maintain_ms", "recapture_ms")
+    return [(words, [one.ratio for one in group]) for words, group in by_size(result).items()]
 
 
 def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> None:
@@ -370,36 +372,28 @@ def evens(*cells: Cell) -> Sequence[BreakEven]:
     return break_evens(record_of(*cells))
 
 
-def test_it_lies_where_the_costs_cross_on_logarithmic_axes() -> None:
-    (result,) = evens(sized_cell(0.01, 10), sized_cell(0.1, 1000))
-    assert (result.size, result.beyond, result.before) == ("share", None, None)
-    assert result.at == pytest.approx(math.sqrt(0.01 * 0.1))
-
-
-def test_an_exact_tie_is_the_crossing() -> None:
-    (result,) = evens(sized_cell(0.01, 10), sized_cell(0.05, 100), sized_cell(0.1, 200))
-    assert result.at == pytest.approx(0.05)
-
-
-def test_beyond_the_largest_and_below_the_smallest() -> None:
-    (cheap,) = evens(sized_cell(0.1, 99), sized_cell(0.01, 1))
-    assert (cheap.at, cheap.beyond, cheap.before) == (None, 0.1, None)
-    (dear,) = evens(sized_cell(0.1, 500), sized_cell(0.01, 101))
-    assert (dear.at, dear.beyond, dear.before) == (None, None, 0.01)
-
-
-def test_the_first_crossing_counts() -> None:
-    costs = {0.01: 50, 0.02: 200, 0.04: 50, 0.08: 200}
+@pytest.mark.parametrize(
+    ("costs", "side", "amount"),
+    [
+        pytest.param({0.01: 10, 0.1: 1000}, 0, math.sqrt(0.001), id="logarithmic axes"),
+        pytest.param({0.01: 10, 0.05: 100, 0.1: 200}, 0, 0.05, id="an exact tie"),
+        pytest.param({0.1: 99, 0.01: 1}, 1, 0.1, id="beyond the largest"),
+        pytest.param({0.1: 500, 0.01: 101}, -1, 0.01, id="below the smallest"),
+        pytest.param(
+            {0.01: 50, 0.02: 200, 0.04: 50, 0.08: 200}, 0, math.sqrt(0.0002), id="the first of two"
+        ),
+    ],
+)
+def test_it_lies_where_the_costs_cross(costs: dict[float, float], side: int, amount: float) -> None:
     (result,) = evens(*(sized_cell(*cost) for cost in costs.items()))
-    assert result.at is not None
-    assert 0.01 < result.at < 0.02
+    assert (result.size, result.side, result.amount) == ("share", side, pytest.approx(amount))
 
 
 def test_every_series_has_its_own() -> None:
     costs = {5: 2000, 9: 500}
     few, many = evens(*(sized_cell(s, costs[g] * s, groups=g) for g in costs for s in (0.01, 0.1)))
-    assert (few.labels, few.at) == ({"groups": 5}, pytest.approx(0.05))
-    assert many.beyond == 0.1
+    assert (few.case, few.side, few.amount) == ("5 groups", 0, pytest.approx(0.05))
+    assert (many.side, many.amount) == (1, 0.1)
 
 
 def test_without_shares_rows_count() -> None:
@@ -407,7 +401,7 @@ def test_without_shares_rows_count() -> None:
     (result,) = evens(
         *(Cell("f", {"changes": n}, sized_cell(1, cost).metrics) for n, cost in costs.items())
     )
-    assert (result.size, result.at) == ("changes", pytest.approx(100))
+    assert (result.size, result.amount) == ("changes", pytest.approx(100))
 
 
 def test_a_single_size_or_no_size_has_none() -> None:
@@ -416,24 +410,21 @@ def test_a_single_size_or_no_size_has_none() -> None:
     assert evens(cell(1, plain_ms=[1.0])) == ()
 
 
-def test_the_earliest_is_a_crossing_before_any_that_lies_beyond() -> None:
-    record = record_of(
-        sized_cell(0.01, 10, groups=5), sized_cell(0.1, 50, groups=5),
-        sized_cell(0.01, 10, groups=9), sized_cell(0.1, 1000, groups=9),
-    )  # fmt: skip
-    even = earliest_break_even(record)
-    assert even is not None
-    assert even[0] == "3.2 %"
-    assert even[1].endswith("9 groups")
-
-
-def test_beyond_everything_it_is_the_least_of_the_largest_sizes() -> None:
-    record = record_of(
-        sized_cell(0.01, 10, groups=5), sized_cell(0.1, 50, groups=5),
-        sized_cell(0.01, 10, groups=9), sized_cell(0.05, 50, groups=9),
-    )  # fmt: skip
-    assert earliest_break_even(record) == ("above 5 %", "above every measured change")
-    assert earliest_break_even(record_of(sized_cell(0.01, 10))) is None
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        # A crossing comes before any that lies beyond; among those the least of the largest sizes.
+        ({5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.1: 1000}}, ("3.2 %", "First: 9 groups")),
+        (
+            {5: {0.01: 10, 0.1: 50}, 9: {0.01: 10, 0.05: 50}},
+            ("above 5 %", "above every measured change"),
+        ),
+        ({5: {0.01: 10}}, None),
+    ],
+)
+def test_the_earliest(costs: dict[int, dict[float, float]], told: tuple[str, str] | None) -> None:
+    cells = [sized_cell(*cost, groups=g) for g, of_g in costs.items() for cost in of_g.items()]
+    assert earliest_break_even(record_of(*cells)) == told
 
 
 def test_each_case_has_its_own_and_duckdb_another() -> None:

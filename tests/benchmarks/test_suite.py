@@ -13,10 +13,9 @@ from benchmarks.registry import MEASURES
 from benchmarks.run import SuiteRequest, checked_suite, planned_suite
 from benchmarks.suite import Suite, load_suite, suite_file, suite_files
 from impctl.errors import ImpctlError, UsageError, WorkloadError
-from impctl.measure.run import case_fingerprint
 from impctl.service.context import SilentReporter, open_context
 from impctl.service.settings import MeasureRequest, Settings
-from tests.measure.measured_cells import ground_of
+from tests.measure.measured_cells import case_of
 from tests.support.run_cli import refused
 
 SUITE = """\
@@ -68,7 +67,7 @@ def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
     assert first.options == {"changes": (1, 2.5, "x"), "kind": "both", "deep": True}
     assert str(first.places["kind"]).endswith("s.yaml:17:34")
     assert [dict(case.labels) for case in first.cases] == [{"groups": 5}, {"groups": "many"}]
-    assert (first.chart.y, first.chart.log) == (("maintain_ms",), ("x", "y"))
+    assert (first.figure.chart.y, first.figure.chart.log) == (("maintain_ms",), ("x", "y"))
     cases = [(case.query, dict(case.labels)) for case in second.cases]
     assert cases == [("q", {"query": "q"}), ("r", {"query": "r"})]
 
@@ -142,7 +141,7 @@ def write(folder: Path, text: str = PLANNED) -> str:
 def test_every_suite_is_right_at_its_own_scale_and_at_full_size(path: Path) -> None:
     suite = checked_suite(path, SilentReporter())
     assert suite.name == path.stem
-    assert all(figure.title for figure in suite.figures)
+    assert all(spec.figure.title for spec in suite.figures)
 
 
 def test_an_unknown_name_is_reported_with_a_suggestion() -> None:
@@ -156,8 +155,8 @@ def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
     request = SuiteRequest(write(tmp_path), scale=0.1, folder=tmp_path, figures=figures)
     with planned_suite(request, SilentReporter()) as planned:
         assert [(data.name, data.rows) for data in planned.data] == [("t", 100)]
-        assert (planned.run.scale, planned.run.repeat) == (0.1, 2)
-        assert [figure.spec.name for figure in planned.run.figures] == ["one"]
+        assert (planned.run.record.scale, planned.run.record.repeat) == (0.1, 2)
+        assert [figure.figure.name for figure in planned.run.figures] == ["one"]
     with refused(UsageError, "source_missing"):
         plan(SuiteRequest(write(tmp_path), folder=tmp_path))
 
@@ -253,7 +252,7 @@ def test_a_wrong_option_is_refused_at_once(
     path = tmp_path / "w.yaml"
     path.write_text("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT a FROM t}}\n")
     with open_context(Settings(path)) as ctx, pytest.raises(WorkloadError):
-        MEASURES[measure].run(ground_of(ctx, measure, "q", **options))
+        MEASURES[measure].run(case_of(ctx, measure, "q", **options))
 
 
 PRINTED = """\
@@ -276,7 +275,7 @@ figures:
 """
 
 
-def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
+def mark_of(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
     path = folder / "own.yaml"
     assert old in PRINTED
     path.write_text(PRINTED.replace(old, new) if old else PRINTED)
@@ -284,8 +283,8 @@ def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) 
     request = SuiteRequest(str(path), scale=0.5, folder=folder, figures=figures)
     with planned_suite(request, SilentReporter()) as planned:
         (figure,) = planned.run.figures
-        ((case, _),) = figure.cases
-        return case_fingerprint(planned.run, figure, case)
+        ((_, fingerprint, _),) = figure.cases
+        return fingerprint
 
 
 @pytest.mark.parametrize(
@@ -302,7 +301,7 @@ def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) 
     ],
 )
 def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
-    assert fingerprint(tmp_path, old, new) != fingerprint(tmp_path)
+    assert mark_of(tmp_path, old, new) != mark_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -317,5 +316,5 @@ def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
     ],
 )
 def test_what_is_told_elsewhere_does_not(tmp_path: Path, old: str, new: str) -> None:
-    assert fingerprint(tmp_path, old, new) == fingerprint(tmp_path)
-    assert fingerprint(tmp_path, repeat=9) == fingerprint(tmp_path)
+    assert mark_of(tmp_path, old, new) == mark_of(tmp_path)
+    assert mark_of(tmp_path, repeat=9) == mark_of(tmp_path)

@@ -17,6 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from impctl.bench.compare import Difference
+from impctl.bench.quantity import metric_text
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.cli.output import text as texts
@@ -33,7 +34,6 @@ from impctl.errors import (
     QueryError,
     WorkloadError,
 )
-from impctl.measure.figure_tables import metric_text
 from impctl.service.formats import TextColumn
 from impctl.service.results import (
     ApplyResult,

@@ -8,34 +8,43 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.data import DataRequest
+from benchmarks.figures import FigureSpec, SuiteCase
 from benchmarks.registry import MEASURES
 from benchmarks.tables import write_graph, write_partners
-from impctl.bench.record import Cell
+from impctl.bench.record import Cell, Chart, Figure
 from impctl.errors import Location
-from impctl.measure.figures import CaseContext, CaseSpec, ChartSpec, FigureSpec
 from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 
 
-def cells_of(ground: CaseContext) -> list[Cell]:
+def cells_of(case: SuiteCase) -> list[Cell]:
     """All cells; whatever is in them can be drawn by what the measure says of itself."""
-    measure = MEASURES[ground.figure.measure]
-    result = list(measure.run(ground))
+    measure = MEASURES[case.spec.measure]
+    result = list(measure.run(case))
     for cell in result:
         assert cell.labels.keys() <= set(measure.drawable.labels)
         assert all(map(measure.drawable.has, cell.metrics))
     return result
 
 
-def ground_of(
+def case_of(
     ctx: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
-) -> CaseContext:
+) -> SuiteCase:
     """A figure with one case, of this query; by default repeated once."""
     place = Location("s.yaml", 1, 1)
-    texts = {"name": "f", "title": "F", "about": "", "claim": "", "source": "", "measure": measure}
-    case, chart = CaseSpec(query, {}, place), ChartSpec("x", ("y",), (), ())
-    figure = FigureSpec(**texts, options=options, cases=(case,), chart=chart, location=place)
-    return CaseContext(ctx, figure, repeat, seed=1, scale=scale)
+    figure = Figure("f", "F", "", Chart("x", ("y",)))
+    spec = FigureSpec(figure=figure, measure=measure, options=options, cases=(), location=place)
+    return SuiteCase(
+        ctx=ctx,
+        figure="f",
+        query=None if ctx is None else ctx.workload.queries[query],
+        labels={},
+        repeat=repeat,
+        seed=1,
+        spec=spec,
+        location=place,
+        scale=scale,
+    )
 
 
 def values(cell: Cell) -> Mapping[str, float]:

@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -18,10 +19,11 @@ from deltalake import write_deltalake
 from msgspec.structs import replace
 from sqlglot import exp
 
-from impctl.bench.break_even import break_evens
-from impctl.bench.machine import yardstick
-from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from benchmarks.registry import MEASURES
+from impctl.bench import timing
 from impctl.bench.record import Cell, Metric, record_from_json, record_to_json
+from impctl.bench.summary import break_evens
+from impctl.bench.timing import yardstick
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.data.schema import LONG
@@ -29,18 +31,22 @@ from impctl.errors import ImpctlError, StorageError, TableError, UnsupportedErro
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure import duckdb
-from impctl.measure import run as keep
 from impctl.measure import run as run_module
-from impctl.measure.duckdb import _translated, duckdb_plain, duckdb_query_metrics, duckdb_recapture
-from impctl.measure.figures import CaseContext, OptionValue
+from impctl.measure.duckdb import (
+    NotOffered,
+    ParquetSql,
+    SqlFailed,
+    _translated,
+    duckdb_plain,
+    duckdb_query_metrics,
+    duckdb_recapture,
+)
 from impctl.measure.generate import generate
-from impctl.measure.kinds import _real_share
+from impctl.measure.kinds import MeasuredCase, _real_share
 from impctl.measure.record_files import check_outputs, compare_files, report_file, write_outputs
-from impctl.measure.run import MEASURES, figures_of, run_workload
-from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, sample_rows, scratch_copy
-from impctl.service.capture import capture_query
+from impctl.measure.run import run_workload
+from impctl.measure.scratch import AgainstRecapture, captured, sample_rows, scratch_copy
 from impctl.service.context import Context, SilentReporter, open_context
-from impctl.service.maintenance_plan import restored_verdict
 from impctl.service.outcome import most_severe
 from impctl.service.prepare import prepare
 from impctl.service.results import Outcome, Record, RecordKind
@@ -50,9 +56,7 @@ from impctl.tables.files import why_not_plain
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
-from impctl.workload.load import load_workload
 from tests.cli.examples import RECORD
-from tests.measure.measured_cells import cells_of, ground_of
 from tests.support.run_cli import ROWS, Capsys, Cli
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
@@ -67,47 +71,43 @@ queries: {good: {sql: SELECT 1 FROM t}, bad: {sql: SELECT 2 FROM t}}
 ONE = {"maintain_ms": Metric.of([1.0])}
 
 
-def changes(ground: CaseContext) -> Iterator[Cell]:
-    """A cell of `good`, which goes with the options; `bad` can only be recaptured."""
-    if ground.query.name == "bad":
+def changes(case: MeasuredCase, *sizes: tuple[float, ...]) -> Iterator[Cell]:
+    """A cell of `good`, labelled with the sizes; `bad` can only be recaptured."""
+    if case.query.name == "bad":
         raise UnsupportedError("Query `bad` can only be recaptured", hint="see `impctl explain`")
-    sizes = (*ground.whole_numbers("changes"), *ground.numbers("shares"))
-    yield ground.cell(ONE, {"sizes": str(sizes)}, checked=AgainstRecapture(True, 0))
+    yield case.cell(ONE, {"sizes": str(tuple(chain(*sizes)))}, checked=AgainstRecapture(True, 0))
 
 
-def same(ground: CaseContext) -> Iterator[Cell]:
-    yield ground.cell(ONE, {"repeat": ground.repeat}, equal=True)
+def same(case: MeasuredCase) -> Iterator[Cell]:
+    yield case.cell(ONE, {"repeat": case.repeat}, equal=True)
 
 
-def failing(ground: CaseContext) -> Iterator[Cell]:
+def failing(case: MeasuredCase, *_: object) -> Iterator[Cell]:
     """Two cells of `good`; of `bad` one, then an error."""
-    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
-    if ground.query.name == "bad":
+    yield case.cell(ONE, {"at": 1}, checked=AgainstRecapture(True, 0))
+    if case.query.name == "bad":
         raise TableError("The table is gone", hint="bring it back")
-    yield ground.cell(ONE, {"at": ground.repeat})
+    yield case.cell(ONE, {"at": case.repeat})
 
 
-def unsound(ground: CaseContext) -> Iterator[Cell]:
-    yield ground.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
-    yield ground.cell(ONE, {"at": 2}, equal=False)
+def unsound(case: MeasuredCase) -> Iterator[Cell]:
+    yield case.cell(ONE, {"at": 1}, checked=AgainstRecapture(False, 0))
+    yield case.cell(ONE, {"at": 2}, equal=False)
 
 
-def broken(ground: CaseContext) -> Iterator[Cell]:
-    yield ground.cell(ONE)
+def broken(case: MeasuredCase) -> Iterator[Cell]:
+    yield case.cell(ONE)
     raise KeyError("a bug")
 
 
-def stopped(ground: CaseContext) -> Iterator[Cell]:
-    yield ground.cell(ONE)
+def stopped(case: MeasuredCase) -> Iterator[Cell]:
+    yield case.cell(ONE)
     raise KeyboardInterrupt
 
 
-def use(
-    monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[[CaseContext], Iterator[Cell]]
-) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, measure: str, work: Callable[..., Iterator[Cell]]) -> None:
     """Let a measure do this, for one test."""
-    kind = replace(MEASURES[measure], run=work)
-    monkeypatch.setitem(MEASURES, measure, kind)  # type: ignore[arg-type]
+    monkeypatch.setattr(run_module, f"measure_{measure}", work)
 
 
 @pytest.fixture
@@ -154,14 +154,17 @@ def decisive(outcome: Outcome) -> ImpctlError:
     return failure.error
 
 
-def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload: Path) -> None:
-    read = load_workload(workload, {})
-    figures = figures_of(read, tuple(read.queries.values()))
-    assert [figure.name for figure in figures] == [*("changes", "skipping", "capture", "ways")]
-    for figure in figures:
-        assert [case.query for case in figure.cases] == ["good", "bad"]
-        assert [case.labels for case in figure.cases] == [{"query": "good"}, {"query": "bad"}]
-        drawable, chart = MEASURES[figure.measure].drawable, figure.chart
+def test_every_figure_has_every_query_and_draws_what_its_measure_gives(
+    workload: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "measure_maintain", lambda case, *_: same(case))
+    record, _ = measured_run(workload)
+    measures = {"changes": "maintain", "skipping": "query", "capture": "capture", "ways": "ways"}
+    assert [figure.name for figure in record.figures] == [*measures]
+    for figure in record.figures:
+        queries = [cell.labels["query"] for cell in record.cells_of(figure.name)]
+        assert queries == ["good", "bad"]
+        drawable, chart = MEASURES[measures[figure.name]].drawable, figure.chart
         assert {chart.x, *chart.series} <= {"query", *drawable.labels}
         assert all(map(drawable.has, chart.y))
 
@@ -325,7 +328,7 @@ def test_a_disk_that_fills_up_later_costs_no_figure(
     workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(keep.os, "replace", Mock(side_effect=full))
+    monkeypatch.setattr(os, "replace", Mock(side_effect=full))
     record, outcome = measured_run(workload, only(out=tmp_path / "record.json"))
     assert {cell.figure for cell in record.cells} == {"changes", "skipping", "capture", "ways"}
     assert outcome.failures[-1].error.message.endswith("No space left on device")
@@ -480,7 +483,7 @@ def test_from_workload_to_comparison(spark: Any, tmp_path: Path, capsys: Capsys,
         assert cell.metrics["recapture_ratio"].median > 0
         assert cell.metrics["maintain_ms"].runs == 4
     (even,) = break_evens(record)
-    assert even.labels == {"query": "by_g"}
+    assert even.case == "by_g"
     for saved in record.cells_of("skipping"):
         assert saved.equal is True
         assert {"plain_ms", "sketch_ms", "rows_share"} <= saved.metrics.keys()
@@ -540,10 +543,6 @@ def ctx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
         yield ctx
 
 
-def cells(ctx: Context, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground_of(ctx, measure, query, repeat=1, scale=0.01, **options))
-
-
 @pytest.mark.parametrize(
     ("share", "size", "total", "told"),
     [
@@ -561,24 +560,17 @@ def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: flo
 @pytest.mark.parametrize("query", ["window", "join", "mixing", "groups", "rows"])
 def test_duckdb_finds_the_same_sketch(ctx: Context, query: str) -> None:
     pytest.importorskip("duckdb")
-    spec = ctx.workload.queries[query]
     with scratch_copy(ctx, ("t", "s")) as scratch:
-        prepared = prepare(scratch, spec)
-        capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
-        stored = scratch.store().load(query)
-        assert stored is not None
-        verdict, partitions = restored_verdict(scratch.tables, prepared, stored)
-        held = {sketch.access: sketch.ranges for sketch in stored.sketches}
+        measured = captured(scratch, ctx.workload.queries[query])
+        held = {sketch.access: sketch.ranges for sketch in measured.stored.sketches}
         assert any(len(ranges) for ranges in held.values())
         connection = ParquetSql.open()
         assert connection is not None
-        offered = duckdb_recapture(connection, scratch, prepared, verdict, partitions, held)
-        assert offered.run is not None, offered.reason
-        assert offered.run() == held
+        assert duckdb_recapture(connection, measured, held)() == held
         less = {access: ranges.minus(ranges) for access, ranges in held.items()}
-        refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
-        assert "a different sketch" in refused.reason
-        assert duckdb_plain(connection, scratch.tables, prepared).run is not None
+        with pytest.raises(NotOffered, match="a different sketch"):
+            duckdb_recapture(connection, measured, less)
+        assert duckdb_plain(connection, scratch.tables, measured.prepared)
         connection.close()
 
 
@@ -589,14 +581,14 @@ def test_duckdb_that_fails_later_is_a_note(ctx: Context, monkeypatch: pytest.Mon
     assert opened is not None
     gone = ("t", ["/nowhere/gone.parquet"])
     monkeypatch.setattr(ParquetSql, "open", lambda: opened)
-    monkeypatch.setattr(duckdb, "milliseconds", lambda run: opened.view(*gone) or 0.0)
+    monkeypatch.setattr(timing, "milliseconds", lambda run: opened.view(*gone) or 0.0)
     with scratch_copy(ctx, ("t",)) as scratch:
-        measured = MeasuredQuery(scratch, ctx.workload.queries["rows"])
+        measured = captured(scratch, ctx.workload.queries["rows"])
         expected = pa.table({"id": []})
         monkeypatch.setattr(duckdb, "same_answer", lambda result, rows: True)
-        beside = duckdb_query_metrics(measured, expected, 3)
-        assert not beside.metrics
-        assert "DuckDB failed after one successful answer: IO Error" in beside.note
+        metrics, note = duckdb_query_metrics(measured, expected, 3)
+        assert not metrics
+        assert "DuckDB failed after one successful answer: IO Error" in note
         with pytest.raises(SqlFailed, match="Connection"):
             opened.run("SELECT 1")
 
@@ -617,9 +609,7 @@ def test_values_of_folders_are_columns(tmp_path: Path, capsys: Capsys) -> None:
         prepared = prepare(ctx, ctx.workload.queries["q"])
         connection = ParquetSql.open()
         assert connection is not None
-        offered = duckdb_plain(connection, ctx.tables, prepared)
-        assert offered.run is not None, offered.reason
-        result = offered.run()
+        result = duckdb_plain(connection, ctx.tables, prepared)()
         connection.close()
     assert isinstance(result, pa.Table)
     shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import impctl
 from impctl.errors import ImpctlError
-from impctl.measure.scratch import RestoredQuery
+from impctl.measure.scratch import MeasuredQuery
 from impctl.service.context import open_context
 from impctl.service.prepare import prepare
 from impctl.service.settings import Settings
@@ -65,7 +65,7 @@ def _compared(tables: OnDisk) -> bool:
     say(f"{name}: maintain {step.text()}; fresh process {process.text()}")
     times: list[Wall] = []
     with open_context(Settings(tables.workload, spark_profile=_PROFILE)) as ctx:
-        follower = RestoredQuery(ctx, prepare(ctx, ctx.workload.queries[QUERY]))
+        follower = MeasuredQuery(ctx, prepare(ctx, ctx.workload.queries[QUERY]))
         for _ in range(1 + _RECAPTURES):
             before = _processor_ms(ctx.spark())
             with clocked(times):

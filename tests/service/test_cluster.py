@@ -12,7 +12,7 @@ import pytest
 import sqlglot
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.bench.parquet_sql import ParquetSql
+from impctl.measure.duckdb import ParquetSql
 from impctl.service import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source

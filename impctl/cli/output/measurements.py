@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING
 
 from impctl.cli.output.text import table_lines
 from impctl.errors import count_text
-from impctl.measure.figure_tables import (
-    FigureTable,
-    figure_tables,
-    heading,
-    metric_text,
-    value_text,
-)
+from impctl.measure.record_files import FigureTable, figure_tables, metric_text, plain_name
 from impctl.service.results import (
     Record,
     RecordComparison,
@@ -70,7 +64,7 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         after = metric_text(change.metric, change.new)
         lines.append(
             f"{change.verdict}: {_place(change.figure, change.labels)}: "
-            f"{heading(change.metric)} {before}, then {after}"
+            f"{plain_name(change.metric)} {before}, then {after}"
             + (f" ({change.ratio:.2f})" if isfinite(change.ratio) else "")
         )
     if judged and not differing:
@@ -95,15 +89,11 @@ def _figure_lines(table: FigureTable) -> list[str]:
 
 
 def _table(table: FigureTable) -> list[str]:
-    rows = [[heading(name) for name in (*table.labels, *table.metrics)]]
-    rows += [
-        [value_text(table, column, value) for column, value in enumerate(row)] for row in table.rows
-    ]
     columns = []
-    for number, cells in enumerate(zip(*rows, strict=True)):
-        is_text = any(isinstance(row[number], str) for row in table.rows)
-        width = max(map(len, cells))
-        columns.append([c.ljust(width) if is_text else c.rjust(width) for c in cells])
+    for column in table.columns:
+        texts = (column.name, *(text or "-" for text, _ in column.fields))
+        width = max(map(len, texts))
+        columns.append([t.rjust(width) if column.is_right else t.ljust(width) for t in texts])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
