@@ -27,7 +27,6 @@ from impctl.service.maintenance_plan import (
     chosen_plan,
     restored_verdict,
 )
-from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
 from impctl.service.spark_answer import answer_table
@@ -221,20 +220,19 @@ class RestoredQuery:
     def follow(self) -> MeasuredStep | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
-        moved = {}
+        deltas = []
         for table in self.state.tables:
             source = self.scratch.tables.advance(table)
             if source.version != self.state.versions[table]:
-                moved[table] = self._moved(table)
-        if not moved:
+                deltas.append(self._delta(table))
+        if not deltas:
             return None
         read_ms = watch.ms
-        partners = partners_of(self.scratch, self._way, self.partitions)
-        maintainer = Maintainer(self.scratch.store(), self.state, partners)
-        done = maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        maintainer = Maintainer(self.scratch, self.scratch.store(), self.state)
+        done = maintainer.step(deltas, reason_code="bench", reason="bench")
         return MeasuredStep(read_ms, done)
 
-    def _moved(self, table: TableName) -> TableDelta:
+    def _delta(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
         until = source.version
         need = need_of(self.state, table, until, per_version=False)
@@ -245,12 +243,13 @@ class RestoredQuery:
         assert changes.ending is not None
         self._endings[table] = changes.ending
         return TableDelta(
-            changes,
-            until,
-            changes.ending,
-            commit_mark(source, until),
-            None,
-            lambda: self.scratch.tables.snapshot(table, until),
+            table=table,
+            changes=changes,
+            until=until,
+            ending=changes.ending,
+            mark=commit_mark(source, until),
+            files=None,
+            reached=lambda: self.scratch.tables.snapshot(table, until),
         )
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:

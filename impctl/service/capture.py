@@ -25,7 +25,6 @@ from impctl.errors import ImpctlError, RecaptureNeededError, UnsafeSketchError, 
 from impctl.safety.choose import counts_every_row
 from impctl.service.advice import (
     ClusterForecasts,
-    depths,
     followed_warnings,
     state_warnings,
     warnings_of,
@@ -52,6 +51,7 @@ from impctl.service.stored import (
     check_pinned_commit,
     commit_marks,
     definition,
+    depths,
     ending_to_store,
     sketch_entry,
     stored_query,
@@ -327,23 +327,6 @@ def _estimate(plan: MaintenancePlan) -> Mapping[str, float]:
     return {"joined": plan.trees.estimate.joined, "touched": plan.trees.estimate.touched}
 
 
-_WORTH_TELLING_MS = 20.0
-"""Some hundred times the duration of the second, unsynced commit."""
-
-
-def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -> None:
-    """Add a long commit to the query's latest record, which is `record`, and to its cost."""
-    if commit_ms < _WORTH_TELLING_MS:
-        return
-    cost = record.cost
-    if cost is not None:
-        cost = replace(cost, elapsed_ms=cost.elapsed_ms + commit_ms)
-    elapsed_ms = record.elapsed_ms + commit_ms
-    store.amend_record(
-        query, replace(record, elapsed_ms=elapsed_ms, commit_ms=commit_ms, cost=cost)
-    )
-
-
 class Captured(Struct, frozen=True, kw_only=True):
     sketches: tuple[StoredSketch, ...]
     plan: MaintenancePlan
@@ -406,7 +389,7 @@ def capture_query(
         before_commit(plan, state)
     record = commit_capture(ctx, store, prepared, plan, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, total.ms
-    amend(store, prepared.spec.name, record, commit_ms)
+    store.add_commit_time(prepared.spec.name, record, commit_ms)
     return Captured(
         sketches=sketches,
         plan=plan,

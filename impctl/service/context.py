@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -358,6 +359,8 @@ def master_of(requested: str | None) -> str:
 
 
 def _is_up() -> bool:
+    if "pyspark.sql" not in sys.modules:
+        return False
     from impctl.spark.session import running_session
 
     return running_session() is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from impctl.errors import (
     RecaptureNeededError,
     TableError,
 )
-from impctl.service.capture_plan import plan_capture
 from impctl.service.clock import Move, move_of
 from impctl.service.context import Context, Isolated, limited
 from impctl.service.cost_model import (
@@ -59,22 +58,71 @@ GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
 
 
-class ReadChange(Struct, frozen=True):
-    need: ChangeRequest
+class TableDelta(Struct, frozen=True, kw_only=True):
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
+    With `grouped`, Spark has grouped the change, and `changes` has no rows. `read_ms` is 0 if it
+    was read for another query."""
+
+    table: TableName
     changes: Changes
-    elapsed_ms: float
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    reached: Callable[[], Snapshot]
+    grouped: GroupedChange | None = None
+    read_ms: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def change_up_to(
+    tables: PinnedTables,
+    table: TableName,
+    changes: Changes,
+    until: TableVersion,
+    read_ms: float = 0.0,
+    grouped: GroupedChange | None = None,
+) -> TableDelta:
+    ending = tables.snapshot(table)
+    return TableDelta(
+        table=table,
+        changes=changes,
+        until=until,
+        ending=ending,
+        mark=mark_at(tables, table, until),
+        # Between two batches of versions the log's entry has to suffice.
+        files=tables.files_mark(table) if ending.version == until else None,
+        reached=partial(tables.snapshot, table, until),
+        grouped=grouped,
+        read_ms=read_ms,
+    )
+
+
+def read_deltas(
+    tables: PinnedTables, shared: SharedChanges, needs: Iterable[ChangeRequest]
+) -> tuple[TableDelta, ...]:
+    """The changes, each read once for all queries of the run."""
+    return tuple(
+        change_up_to(tables, need.table, changes, need.until, read_ms)
+        for need in needs
+        for changes, read_ms in [shared.read(need)]
+    )
 
 
 class Decision(Struct, frozen=True):
     """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
-    the changes to maintain, `read` those already read; a change that Spark groups is not read."""
+    the changes to maintain, `deltas` those read; a change that Spark groups is not read here."""
 
     action: str
     reason_code: str
     reason: str
     by: str | None = None
     needs: tuple[ChangeRequest, ...] = ()
-    read: tuple[ReadChange, ...] = ()
+    deltas: tuple[TableDelta, ...] = ()
 
     @property
     def is_recapture(self) -> bool:
@@ -89,17 +137,9 @@ class Decision(Struct, frozen=True):
     def cost_kind(self) -> RunKind:
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
-    @property
-    def read_ms(self) -> float:
-        return sum(result.elapsed_ms for result in self.read)
-
 
 def recapture_decision(code: str, reason: str) -> Decision:
     return Decision("recapture", code, reason)
-
-
-def changed_rows(read: Sequence[ReadChange]) -> int:
-    return sum(result.changes.rows for result in read)
 
 
 # Law: opening a query reads the store, the tables' logs and the SQL, but no change.
@@ -256,6 +296,8 @@ class Decider:
 
     def decide_all(self, stale: Stale) -> list[tuple[StaleQuery, Decision]]:
         """What would be done with each; failing queries are recorded."""
+        from impctl.service.capture_plan import plan_capture
+
         result: list[tuple[StaleQuery, Decision]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
@@ -306,13 +348,10 @@ class Decider:
             return cheaper
         if decision.is_grouped:
             return decision
-        read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
-        if is_checked and task.stored.assumptions:
-            for result in read:
-                ending = self.ctx.tables.snapshot(result.need.table)
-                changes = result.changes
-                recheck(task.stored.assumptions, ending, changes.table, changes.weights)
-        return replace(decision, read=read)
+        deltas = read_deltas(self.ctx.tables, self.shared, needs)
+        if is_checked:
+            check_assumptions(task.stored, deltas)
+        return replace(decision, deltas=deltas)
 
     def _carried(
         self, state: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
@@ -373,48 +412,13 @@ def _refuse(task: StaleQuery, policy: Policy) -> None:
         )
 
 
+def check_assumptions(stored: StoredQuery, deltas: Iterable[TableDelta]) -> None:
+    """AssumptionBrokenError if an inserted row breaks what the sketch's safety rests on."""
+    for delta in deltas if stored.assumptions else ():
+        recheck(stored.assumptions, delta.ending, delta.changes.table, delta.changes.weights)
+
+
 def _recapture_of(task: StaleQuery) -> Decision:
     if task.trouble is None:
         return recapture_decision("policy_full", "policy `full` always recaptures")
     return recapture_decision(task.trouble.code, task.trouble.message)
-
-
-# Law: what a step processes is read from one span of versions.
-
-
-class TableDelta(Struct, frozen=True):
-    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
-    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
-    With `grouped`, Spark has grouped the change, and `changes` has no rows."""
-
-    changes: Changes
-    until: TableVersion
-    ending: Snapshot
-    mark: str | None
-    files: FilesMark | None
-    reached: Callable[[], Snapshot]
-    grouped: GroupedChange | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.changes.rows if self.grouped is None else self.grouped.rows
-
-
-def change_up_to(
-    tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
-) -> TableDelta:
-    mark, ending = mark_at(tables, table, until), tables.snapshot(table)
-    # Between two batches of versions the log's entry has to suffice.
-    files = tables.files_mark(table) if ending.version == until else None
-    return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
-
-
-def changes_by_table(
-    tables: PinnedTables, read: Sequence[ReadChange]
-) -> dict[TableName, TableDelta]:
-    return {
-        result.need.table: change_up_to(
-            tables, result.need.table, result.changes, result.need.until
-        )
-        for result in read
-    }

@@ -7,7 +7,7 @@ expires, so a result stays valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from impctl.types import ColumnName, TableName
 if TYPE_CHECKING:
     from impctl.service.context import Context, Versions
     from impctl.tables.snapshot import Snapshot
-    from impctl.workload.models import ExpirySpec, TableSpec
+    from impctl.workload.models import ExpirySpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -56,10 +56,6 @@ class LiveAt(Mapping[TableName, LiveRows]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def has_expiry(tables: Iterable[TableSpec]) -> bool:
-    return any(table.expiry is not None for table in tables)
 
 
 def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) -> LiveRows:

@@ -25,7 +25,7 @@ from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import chooser_for, chosen_plan, plan_after_capture
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
-from impctl.service.partners import SparkPartners, tagged_frame
+from impctl.service.partners import PartnerReader, tagged_frame
 from impctl.service.prepare import kept_plan
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from impctl.spark.render import render_plan
@@ -238,7 +238,7 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
 
     try:
         with limited_to(limit), ThreadPoolExecutor(1) as reader:
-            pairs = SparkPartners(ctx, compiled, partitions, {}).pairs
+            pairs = PartnerReader(ctx, compiled, partitions, {}).pairs
             turns = session.turns(lambda table: ctx.tables.snapshot(table).likely_rows)
             session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:

@@ -17,6 +17,7 @@ from impctl.service.stored import (
     is_captured_alike,
     is_current,
     moved_moments,
+    ranges_entry,
     still,
     stored_moments,
     stored_query,
@@ -315,8 +316,6 @@ def _has_new_plan(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
 
 
 def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]:
-    from impctl.service.advice import ranges_entry
-
     return [
         MaintainResult(
             query=stored.query,

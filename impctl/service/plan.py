@@ -134,7 +134,7 @@ def _pending(
     decider: Decider, stored: StoredQuery, decision: Decision
 ) -> tuple[PlannedChange, ...]:
     """The change of every table that moved: as read, else as far as the log tells."""
-    read = {result.need.table: result.changes.rows for result in decision.read}
+    read = {delta.table: delta.rows for delta in decision.deltas}
     entries = []
     for pin in stored.pins:
         until = decider.ctx.tables.source(pin.table).version

@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
 )
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.safety.judge import Verdict, states_of
-from impctl.service.expiry import LiveAt, has_expiry
+from impctl.service.expiry import LiveAt
 from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
@@ -345,16 +345,18 @@ def prepare(
 ) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
     those of the run, or those in `held` by name."""
-    from impctl.sql.views import expand_views
-
     workload = ctx.workload
     source = QuerySource(spec, workload.views)
     try:
         clock = ctx.clock if moments is None else replace(ctx.clock, held=moments)
-        views = {full: (view.name, view.sql) for full, view in workload.views.items()}
-        expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
-        source = replace(source, expanded=expanded)
-        bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
+        sql = spec.sql
+        if workload.views:
+            from impctl.sql.views import expand_views
+
+            views = {full: (view.name, view.sql) for full, view in workload.views.items()}
+            expanded = expand_views(sql, views, workload.names, name=spec.name)
+            source, sql = replace(source, expanded=expanded), expanded.sql
+        bound = bind(sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
         live, now = live_at(ctx, clock)
         result = ctx.memory.plans.of(
@@ -388,7 +390,7 @@ def prepare(
 
 def live_at(ctx: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
     """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
-    if not has_expiry(ctx.workload.tables.values()):
+    if not any(table.expiry for table in ctx.workload.tables.values()):
         return NO_EXPIRY, ""
     now = clock.value(RUN_INSTANT)
     assert isinstance(now, datetime)

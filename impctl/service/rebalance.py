@@ -19,7 +19,6 @@ from impctl.compile.session import (
     needs_rows,
 )
 from impctl.data.vector import Ints, from_arrow
-from impctl.service.advice import has_own_boundaries
 from impctl.service.capture import commit_capture
 from impctl.service.context import Context, Isolated
 from impctl.service.fill import filled_circuit
@@ -29,6 +28,7 @@ from impctl.service.partitions import values_within, wanted_ranges
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
     check_definition,
+    has_own_boundaries,
     is_captured_alike,
     is_current,
     moved_meanwhile,

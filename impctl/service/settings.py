@@ -248,7 +248,7 @@ def lock_timeout_of(settings: Settings) -> float:
 
 
 def imbalance_of(settings: Settings) -> float:
-    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.advice`)."""
+    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.stored`)."""
     return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
 
 

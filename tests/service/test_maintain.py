@@ -106,7 +106,7 @@ def commits(monkeypatch: MonkeyPatch) -> list[bool]:
         seen.extend([True] if is_synced else [])
         real(self, connection)
 
-    monkeypatch.setattr("impctl.service.capture._WORTH_TELLING_MS", math.inf)
+    monkeypatch.setattr("impctl.store.store._WORTH_TELLING_MS", math.inf)
     monkeypatch.setattr(RealDisk, "commit", commit)
     return seen
 

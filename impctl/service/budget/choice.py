@@ -607,7 +607,7 @@ def convert(
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
     from impctl.service.maintenance_plan import QueryState, chosen_plan
-    from impctl.service.partners import FilePartners
+    from impctl.service.partners import PartnerReader
     from impctl.service.table_deltas import rows_with
 
     watch, started_at = Stopwatch(), time.time()
@@ -629,7 +629,7 @@ def convert(
     assert plan.compiled is not None
     after = MaintainedQuery(plan.compiled)
     after.restore(runs, reopened.meta.counters, is_converted=True)
-    partners = FilePartners(ctx, query.compiled, reopened.partitions, query.stored.versions)
+    partners = PartnerReader(ctx, query.compiled, reopened.partitions, query.stored.versions)
     state.session.read_by(partners)
 
     def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:

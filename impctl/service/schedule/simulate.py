@@ -23,7 +23,6 @@ from impctl.service.budget.choice import WeighedState, choose_state, graphs_of, 
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
 from impctl.service.cost_model import MaintenanceSize, recorded
-from impctl.service.expiry import has_expiry
 from impctl.service.results import Outcome, RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.service.schedule.daemon import Timetable
 from impctl.service.schedule.due import (
@@ -92,7 +91,7 @@ def simulate(
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
         )
-    if has_expiry(ctx.workload.tables[name] for name in names):
+    if any(ctx.workload.tables[name].expiry for name in names):
         warnings.append(_NO_EXPIRY)
     model = Model(ctx, store, specs, tables, replay, request.look)
     figures = []
