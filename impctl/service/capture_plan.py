@@ -44,10 +44,10 @@ from impctl.workload.models import LineageMode, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
-    from impctl.service.context import Context, Partitions
+    from impctl.service.context import Context, Partitions, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
-    from impctl.store.records import StoreReader
+    from impctl.store.records import Assumption, StoreReader
 
 # Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
 # sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is
@@ -118,6 +118,10 @@ class AttributeChoice(Struct, frozen=True):
     candidates: tuple[CandidateEntry, ...]
     together: Mapping[tuple[TableName, ColumnName], int]
     """How many proposed ranges are merged into one, by the estimate."""
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return tuple(assumption_of(fact) for fact in self.verdict.assumptions)
 
     def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
         """The partition of every sketched access; one per table and attribute."""
@@ -302,6 +306,21 @@ class CapturePlan(Struct, frozen=True):
     partitions: Partitions
     plan: MaintenancePlan
 
+    def result(self, versions: Versions) -> CaptureResult:
+        """What is reported of the capture before it is made."""
+        tables = self.prepared.table_of
+        return CaptureResult(
+            query=self.prepared.spec.name,
+            sketches=tuple(
+                SketchEntry(tables[access], partition.attribute, (), partition.ranges)
+                for access, partition in self.partitions.items()
+            ),
+            versions=versions,
+            mode=self.plan.mode.value,
+            considered=self.chosen.candidates,
+            assumptions=tuple(map(assumption_text, self.chosen.assumptions)),
+        )
+
     def by(self, ctx: Context) -> str:
         compiled = self.plan.compiled
         is_exact = self.plan.mode is MaintenanceMode.EXACT and compiled is not None
@@ -335,24 +354,9 @@ def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
-    prepared = prepare(ctx, spec)
-    planned = plan_capture(ctx, prepared)
-    tables = prepared.table_of
-    facts = planned.chosen.verdict.assumptions
-    return CaptureResult(
-        query=spec.name,
-        action="none",
-        sketches=tuple(
-            SketchEntry(tables[access], partition.attribute, (), partition.ranges)
-            for access, partition in planned.partitions.items()
-        ),
-        versions=ctx.tables.versions_of(prepared.tables),
-        mode=planned.plan.mode.value,
-        elapsed_ms=0.0,
-        spark_ms=0.0,
-        engine_ms=0.0,
-        considered=planned.chosen.candidates,
-        assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
+    planned = plan_capture(ctx, prepare(ctx, spec))
+    return replace(
+        planned.result(ctx.tables.versions_of(planned.prepared.tables)),
         foreseen=True,
         by=planned.by(ctx),
         reads=planned.reads(ctx),

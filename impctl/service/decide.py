@@ -224,7 +224,7 @@ def _restored(
         )
     if plan.mode is MaintenanceMode.TOUCH:
         _check_columns_read(ctx.tables, prepared, stored)
-    move = move_of(ctx, spec, stored, prepared, plan) if moves else None
+    move = move_of(ctx, spec, stored, result) if moves else None
     plan = plan if move is None else move.plan
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
     if plan.compiled is not None:

@@ -506,10 +506,19 @@ class Reopened(Struct, frozen=True):
     chooser: JoinChooser
     plan: MaintenancePlan
 
+    @property
+    def core_verdict(self) -> Verdict:
+        """The verdict on the core of the plan that sketches are maintained by."""
+        materialized = kept_plan(self.prepared, self.verdict, self.partitions)
+        return materialized.core_verdict(self.verdict, self.partitions)
 
-def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
-    """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
-    prepared = prepare(ctx, spec, stored_moments(stored))
+
+def reopened(
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, *, is_of_now: bool = False
+) -> Reopened:
+    """Plan the stored query again; RecaptureNeededError if it is no longer safe. Clock constants
+    are those of the capture, or if it `is_of_now` those of the run."""
+    prepared = prepare(ctx, spec, None if is_of_now else stored_moments(stored))
     verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     chooser = chooser_of(prepared, meta)

@@ -153,11 +153,8 @@ class _Rebalance:
         check_definition(ctx, spec, self.stored)
         if not is_current(self.stored, ctx.tables) or moved_moments(ctx, self.stored):
             raise moved_meanwhile(spec.name)
-        result = reopened(ctx, spec, self.stored)
-        self.prepared, self.verdict = result.prepared, result.verdict
-        self.partitions = result.partitions
-        self.chooser, self.has_answer, self.plan = result.chooser, result.meta.answer, result.plan
-        check_circuit(ctx, self.prepared, self.plan, self.stored)
+        self.query = reopened(ctx, spec, self.stored)
+        check_circuit(ctx, self.query.prepared, self.query.plan, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where possible and worth it, and commit."""
@@ -166,10 +163,15 @@ class _Rebalance:
             return self._unchanged(change)
         query_state, moved, remarks = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
-        partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
+        query = self.query
+        partitions = {access: new.get(old, old) for access, old in query.partitions.items()}
         # The same join sides are stored.
         plan = chosen_plan(
-            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
+            query.prepared,
+            query.verdict,
+            partitions,
+            query.chooser,
+            has_answer=query.meta.answer,
         )
         before = {old: _largest(query_state.range_rows, old) for old in moved}
         rebalanced = self._rebuilt(query_state, moved, plan, partitions)
@@ -193,11 +195,11 @@ class _Rebalance:
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
-        if self.plan.mode is MaintenanceMode.RECAPTURE:
+        if self.query.plan.mode is MaintenanceMode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
-        state = QueryState(self.plan, self.stored, self.store.load_runs(self.stored.query))
+        state = QueryState(self.query.plan, self.stored, self.store.load_runs(self.stored.query))
         moved, remarks, is_even = {}, [], False
-        for partition in dict.fromkeys(self.partitions.values()):
+        for partition in dict.fromkeys(self.query.partitions.values()):
             table, attribute = partition.table, partition.attribute
             if has_own_boundaries(self.ctx, table, attribute):
                 remarks.append(
@@ -233,7 +235,8 @@ class _Rebalance:
             return {access: ranges}, query, how, False
         assert plan.compiled is not None
         if not can_rederive(plan.compiled):
-            filled = filled_circuit(self.ctx, self.prepared, plan, self.verdict, partitions)
+            prepared, verdict = self.query.prepared, self.query.verdict
+            filled = filled_circuit(self.ctx, prepared, plan, verdict, partitions)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
@@ -279,7 +282,14 @@ class _Rebalance:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.ctx, store, self.prepared, plan, state, sketches, self.stored.assumptions, record
+            self.ctx,
+            store,
+            self.query.prepared,
+            plan,
+            state,
+            sketches,
+            self.stored.assumptions,
+            record,
         )
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)

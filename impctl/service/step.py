@@ -547,10 +547,10 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 
 
 def recapture_results(
-    stored: StoredQuery, captured: Captured, decision: Decision, elapsed_ms: float
+    stored: StoredQuery, captured: Captured, elapsed_ms: float
 ) -> list[MaintainResult]:
     before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
-    results = []
+    record, results = captured.record, []
     for sketch in captured.sketches:
         old = before.get((sketch.access, sketch.partition))
         added = sketch.ranges.ids if old is None else sketch.ranges.minus(old).ids
@@ -562,17 +562,17 @@ def recapture_results(
                 attribute=sketch.attribute,
                 total=sketch.partition.ranges,
                 action="recapture",
-                reason_code=decision.reason_code,
-                reason=decision.reason,
+                reason_code=record.reason_code,
+                reason=record.reason,
                 since=stored.versions,
-                versions=captured.versions,
+                versions=record.versions,
                 added=added,
                 removed=removed,
                 changes=None,
                 elapsed_ms=elapsed_ms,
-                read_ms=captured.spark_ms,
-                engine_ms=captured.engine_ms,
-                commit_ms=captured.commit_ms,
+                read_ms=record.read_ms,
+                engine_ms=record.engine_ms,
+                commit_ms=record.commit_ms,
                 answer_changed=ANSWER_OPEN,
             )
         )
@@ -813,9 +813,10 @@ class StaleRun:
             name = task.spec.name
             why = named_before(name, reason)
             self.warnings.append(f"query `{name}` was recaptured: {why}{dropped}")
-        if captured.plan.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.plan.no_provenance))
-        results = recapture_results(task.stored, captured, decision, watch.ms)
+        without = captured.planned.plan.no_provenance
+        if without:
+            self._warn(without_provenance(task.spec.name, without))
+        results = recapture_results(task.stored, captured, watch.ms)
         return self._with_files(with_ranges(self.ctx, stored, results))
 
     def _recapture_writer(
