@@ -30,7 +30,7 @@ from impctl.measure.scratch import (
     worse_of,
 )
 from impctl.service.engine_answer import engine_answer
-from impctl.service.materialized import materialized_result
+from impctl.service.query import materialized_result
 from impctl.service.spark_answer import answer_of
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows

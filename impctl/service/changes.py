@@ -26,7 +26,7 @@ from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import AtVersions, reporting_lost_versions, versions_at
+from impctl.service.resolve import reporting_lost_versions, versions_at
 from impctl.service.result_changes import (
     NO_ROWS,
     ChangeWriter,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.result_rows import AnswerRows
-    from impctl.service.settings import FollowRequest, Settings
+    from impctl.service.settings import AtVersions, FollowRequest, Settings
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.types import QueryName
 

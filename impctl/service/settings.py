@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -175,6 +175,13 @@ DEFAULT_MAX_WAIT = 60.0
 """Seconds after which a change is maintained although fewer rows than requested are pending."""
 
 
+GivenValues = Sequence[str] | Mapping[str, object]
+"""Texts NAME=VALUE, or Python values by name."""
+
+AtVersions = Sequence[str] | int | Mapping[str, int]
+"""Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
+
+
 class Settings(Struct, frozen=True):
     """The options of one run; `dry_run` promises that nothing at all is written."""
 
@@ -200,6 +207,19 @@ class Settings(Struct, frozen=True):
     """Folder for the changes of answers that `maintain` writes; None: not written."""
     strict: bool = False
     """Whether a query that can have no sketch fails a run of `maintain`."""
+
+
+class QueryRequest(Struct, frozen=True):
+    """A query to be read: that named `query` (the only one if None) with other values for its
+    parameters (`params`), or the text `sql`. `at` selects versions, read through their stored
+    sketch without maintenance. A query without a sketch is read whole, unless one is `required`."""
+
+    query: QueryName | None = None
+    params: GivenValues = ()
+    sql: str | None = None
+    at: AtVersions | None = None
+    sketch: SketchPolicy = SketchPolicy.AUTO
+    required: bool = False
 
 
 class FollowRequest(Struct, frozen=True):

@@ -22,8 +22,8 @@ from impctl.service.context import Context, Isolated, Versions
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import restored_verdict
-from impctl.service.materialized import materialized_result
 from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query import materialized_result
 from impctl.service.results import (
     SKETCH_NONE_REASON,
     VERIFIED,
