@@ -35,7 +35,7 @@ from impctl.service.results import (
     ReadEntry,
     SketchEntry,
 )
-from impctl.service.stored import is_captured_alike, is_current, moved_moments
+from impctl.service.stored import is_up_to_date
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.sample import clustered_columns
 from impctl.tables.snapshot import bytes_of, rows_in
@@ -369,9 +369,7 @@ def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> str:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_captured_alike(ctx, spec, stored) and is_current(stored, ctx.tables)
-        is_fresh = is_fresh and not moved_moments(ctx, stored)
+        return "current" if is_up_to_date(ctx, spec, stored) else "stale"
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"
-    return "current" if is_fresh else "stale"

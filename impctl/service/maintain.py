@@ -10,13 +10,11 @@ from msgspec.structs import replace
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.results import ANSWER_SAME, Failure, MaintainResult, Outcome
-from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
+from impctl.service.settings import DEFAULT_BATCH_ROWS, scrub_of
 from impctl.service.stored import (
     catch_up,
     has_ending,
-    is_captured_alike,
-    is_current,
-    moved_moments,
+    is_up_to_date,
     ranges_entry,
     still,
     stored_moments,
@@ -207,7 +205,7 @@ def _maintain_stale(
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
             warnings += remember_histories(ctx, store, before, run.decider.shared.texts())
     is_asked = bool(stale) or (not for_use and _needs_new_choice(ctx))
-    if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
+    if is_asked and ctx.disk is not None:
         from impctl.service.budget.choice import keep_to_budget
 
         is_late = _is_late(ctx, stale)
@@ -229,7 +227,7 @@ def _needs_new_choice(ctx: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.stored import has_new_requirements, pins_of
 
-    budget, store = disk_of(ctx.settings, ctx.workload), ctx.reading_store()
+    budget, store = ctx.disk, ctx.reading_store()
     if budget is None or store is None:
         return False
     return has_new_requirements(store.chosen(), budget, pins_of(ctx.sketched(None)))
@@ -296,9 +294,7 @@ def has_nothing_to_do(
     ctx: Context, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
 ) -> bool:
     """Whether the sketch is current, so that no policy but `full` would do anything."""
-    if ctx.policy(spec) is Policy.FULL or not is_captured_alike(ctx, spec, stored):
-        return False
-    if not is_current(stored, ctx.tables) or moved_moments(ctx, stored):
+    if ctx.policy(spec) is Policy.FULL or not is_up_to_date(ctx, spec, stored):
         return False
     return not (for_use and _has_new_plan(ctx, spec, stored))
 
@@ -322,18 +318,10 @@ def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]
             table=sketch.table,
             attribute=sketch.attribute,
             total=sketch.partition.ranges,
-            action="none",
             reason_code="up_to_date",
             reason=NO_NEW_VERSION,
             since=stored.versions,
             versions=stored.versions,
-            added=(),
-            removed=(),
-            changes=0,
-            elapsed_ms=0.0,
-            read_ms=0.0,
-            engine_ms=0.0,
-            commit_ms=0.0,
             answer_changed=ANSWER_SAME,
             moments=stored_moments(stored),
             ranges=ranges_entry(ctx, stored, sketch.table, sketch.attribute),

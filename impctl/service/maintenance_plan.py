@@ -46,7 +46,6 @@ from impctl.service.prepare import (
     kept_plan,
     prepare,
 )
-from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, ending_to_store, stored_moments
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
@@ -124,7 +123,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
     """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
     `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
     not build sides that may take a good part of it, and those that pay are stored later."""
-    tables, disk = ctx.tables, disk_of(ctx.settings, ctx.workload)
+    tables, disk = ctx.tables, ctx.disk
     fits = largest_side(memory_of(ctx.settings, ctx.workload))
     if prepared.moves_above:
         disk = fits = None  # constants move with the clock through kept state

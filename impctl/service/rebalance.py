@@ -29,10 +29,8 @@ from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
     check_definition,
     has_own_boundaries,
-    is_captured_alike,
-    is_current,
+    is_up_to_date,
     moved_meanwhile,
-    moved_moments,
     sketch_entry,
     stored_query,
 )
@@ -151,7 +149,7 @@ class _Rebalance:
         self.watch = Stopwatch()
         self.stored = stored_query(ctx, store, spec)
         check_definition(ctx, spec, self.stored)
-        if not is_current(self.stored, ctx.tables) or moved_moments(ctx, self.stored):
+        if not is_up_to_date(ctx, spec, self.stored):
             raise moved_meanwhile(spec.name)
         self.query = reopened(ctx, spec, self.stored)
         check_circuit(ctx, self.query.prepared, self.query.plan, self.stored)
@@ -295,7 +293,7 @@ class _Rebalance:
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
     def _unchanged(self, reason: str) -> CaptureResult:
-        return _result(self.stored, "none", reason, self.watch.ms, 0.0)
+        return _result(self.stored, "none", reason, self.watch.ms)
 
 
 class _Reading:
@@ -332,16 +330,14 @@ class _Reading:
 def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     stored = stored_query(ctx, store, spec)
     assert store is not None
-    is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
-    if is_of_now and is_captured_alike(ctx, spec, stored):
+    if is_up_to_date(ctx, spec, stored):
         return _Rebalance(ctx, store, spec).planned()
     reason = "would be maintained first, and its ranges checked after that"
-    result = _result(stored, "none", reason, 0.0, 0.0)
-    return replace(result, foreseen=True, stored="stale")
+    return replace(_result(stored, "none", reason), foreseen=True, stored="stale")
 
 
 def _result(
-    stored: StoredQuery, action: str, reason: str, elapsed_ms: float, spark_ms: float
+    stored: StoredQuery, action: str, reason: str, elapsed_ms: float = 0.0, spark_ms: float = 0.0
 ) -> CaptureResult:
     return CaptureResult(
         query=stored.query,

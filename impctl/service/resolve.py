@@ -49,12 +49,11 @@ from impctl.service.stored import (
     catch_up,
     check_definition,
     check_marked,
-    is_current,
     is_defined_alike,
     is_of_this_release,
+    is_up_to_date,
     may_be_marked,
     moved_meanwhile,
-    moved_moments,
     sketch_entry,
     still,
     stored_moments,
@@ -907,7 +906,7 @@ def _maintained(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
         stored = stored_query(ctx, ctx.reading_store(), spec)
         check_definition(ctx, spec, stored)
         catch_up(ctx.tables, stored)
-        is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
+        is_of_now = is_up_to_date(ctx, spec, stored)
         if is_of_now and is_same_circuit(ctx, prepare(ctx, spec, still(stored)), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)

@@ -13,8 +13,8 @@ from impctl.types import QueryName, Secrets
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
-from impctl.workload.models import QuerySpec, SparkSpec, Workload, store_path_problem
 from impctl.workload.models import SketchPolicy as SketchPolicy
+from impctl.workload.models import SparkSpec, Workload, store_path_problem
 from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.scalars import seconds_in as seconds_in
 
@@ -233,11 +233,6 @@ class FollowRequest(Struct, frozen=True):
     max_runs: int | None = None
 
 
-def store_of(settings: Settings, workload: Workload) -> str:
-    """Folder of the store; a flag or variable is relative to the working directory."""
-    return workload.store if settings.store is None else str(settings.store.absolute())
-
-
 def store_folder(given: str | Path) -> Path:
     """The store from a flag, variable or argument; UsageError for a URI."""
     wrong = store_path_problem(str(given))
@@ -255,11 +250,6 @@ def is_shared_store(text: str | None) -> bool:
             f"Variable `IMPCTL_SHARED_STORE` is invalid: {text}", hint="set it to 1, or unset it"
         )
     return True
-
-
-def policy_of(settings: Settings, query: QuerySpec) -> Policy:
-    """The policy of `query` in this run."""
-    return query.policy if settings.policy is None else settings.policy
 
 
 def lock_timeout_of(settings: Settings) -> float:
@@ -280,11 +270,6 @@ def large_change_of(settings: Settings) -> int:
 def scrub_of(settings: Settings) -> int:
     """Bytes of unused state to check."""
     return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
-
-
-def disk_of(settings: Settings, workload: Workload) -> int | None:
-    """Bytes of state for all queries; None is unbounded."""
-    return workload.budget.disk if settings.disk is None else settings.disk
 
 
 def disk_from(text: str) -> int:

@@ -628,8 +628,9 @@ class StaleRun:
             if not stored_moments(before):
                 continue
             stored = self.store.load(spec.name)
-            is_passed = stored is not None and is_current(stored, self.ctx.tables)
-            if stored is not None and is_passed and moved_moments(self.ctx, stored):
+            if stored is None or not is_current(stored, self.ctx.tables):
+                continue
+            if moved_moments(self.ctx, stored):
                 late.append((spec, stored))
         return self.results(late) if late else []
 

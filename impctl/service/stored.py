@@ -443,6 +443,15 @@ def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
     )
 
 
+def is_up_to_date(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the sketch is that of the present workload file, tables and clock."""
+    return (
+        is_captured_alike(ctx, spec, stored)
+        and is_current(stored, ctx.tables)
+        and not moved_moments(ctx, stored)
+    )
+
+
 def moved_meanwhile(query: QueryName) -> RetryableError:
     return RetryableError(
         f"Another process changed the sketch of query `{query}` at the same time",

@@ -17,7 +17,6 @@ from impctl.placement.search import StateChoice, conversion_ms, per_day_together
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
-from impctl.service.settings import disk_of
 from impctl.service.stored import (
     StateMeta,
     check_not_replaced_meanwhile,
@@ -62,7 +61,7 @@ def with_state(
     from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
-    budget = disk_of(ctx.settings, ctx.workload)
+    budget = ctx.disk
     if store is None or budget is None:
         return list(results), []
     specs = ctx.sketched(None)
@@ -444,7 +443,7 @@ def keep_to_budget(
     ctx: Context, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
     """Convert state as the budget requires; returns warnings."""
-    budget = disk_of(ctx.settings, ctx.workload)
+    budget = ctx.disk
     if budget is None:
         return []
     specs = ctx.sketched(None)

@@ -42,7 +42,7 @@ from impctl.service.schedule.due import (
     trigger_of,
 )
 from impctl.service.schedule.forecast import Expectations, Expected
-from impctl.service.settings import SimulateRequest, disk_of
+from impctl.service.settings import SimulateRequest
 from impctl.service.text import moment_text, size_text
 from impctl.store.records import RunCost, RunKind, RunRecord, StoreReader
 from impctl.types import QueryName, TableName
@@ -66,7 +66,7 @@ def simulate(
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
-    present = disk_of(ctx.settings, ctx.workload)
+    present = ctx.disk
     settings = settings_of(present, disks_from(request.disks), triggers)
     store = ctx.reading_store()
     specs, warnings = _captured(ctx, store, queries)
