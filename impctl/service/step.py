@@ -167,10 +167,6 @@ class Maintainer:
         else:
             after, count = self._touch(moved)
             done = replace(done, changes=done.changes + count)
-            new = {
-                access: ranges.minus(state.ranges[access]).ids for access, ranges in after.items()
-            }
-            done = replace(done, added=new)
         expired = ""
         if self._move is not None and self._move.is_of_expiry:
             count = done.changes - sum(change.rows for change in moved.values())
@@ -178,9 +174,15 @@ class Maintainer:
             read = f"{files.read:,} of {count_text(files.total, 'file')}"
             verb = "was" if files.read == 1 else "were"
             expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
-        done = replace(done, note="; ".join(filter(None, (expired, done.note))))
-        may_change = self._move is not None or may_change_answer(state, moved, after)
-        done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
+        before = state.ranges
+        done = replace(
+            done,
+            added={access: after[access].minus(before[access]).ids for access in after},
+            removed={access: before[access].minus(after[access]).ids for access in after},
+            note="; ".join(filter(None, (expired, done.note))),
+            may_change_answer=self._move is not None or may_change_answer(state, moved, after),
+            engine_ms=watch.ms,
+        )
         return self._commit(done, after, moved, reason_code, reason)
 
     def _compute(
@@ -211,11 +213,9 @@ class Maintainer:
             return rows_with(move.snapshot(source.table), source, keys)
 
         if move is None:
-            deltas = session.step(changes, table_rows)
+            session.step(changes, table_rows)
         else:
-            deltas, count = session.move(
-                changes, move.conditions, move.rows, table_rows, move.above
-            )
+            _, count = session.move(changes, move.conditions, move.rows, table_rows, move.above)
         groups_after, rows_after = session.refilled()
         reads = [] if reader is None else list(reader.reads())
         for piece, after in session.refills().items():
@@ -229,8 +229,6 @@ class Maintainer:
             tree = TreeWork(*(after - before for before, after in counts))
         done = replace(
             done,
-            added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
-            removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
@@ -247,16 +245,9 @@ class Maintainer:
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure, before = session.unsure_rows(), self.state.ranges
+        unsure = session.unsure_rows()
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
-        after = session.ranges()
-        done = replace(
-            done,
-            added={access: after[access].minus(before[access]).ids for access in after},
-            removed={access: before[access].minus(after[access]).ids for access in after},
-            unsure=session.unsure_rows() - unsure,
-        )
-        return done, after
+        return replace(done, unsure=session.unsure_rows() - unsure), session.ranges()
 
     def _versions_after(self, moved: Mapping[TableName, TableDelta]) -> Versions:
         return {**self.state.versions, **{table: change.until for table, change in moved.items()}}

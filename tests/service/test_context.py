@@ -32,7 +32,6 @@ from impctl.service.settings import (
     spark_of,
     store_folder,
 )
-from impctl.spark import session
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
@@ -181,15 +180,15 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         assert ctx.tables.snapshot("u") is beside
 
 
-@pytest.mark.parametrize("running", [None, object()])
+@pytest.mark.parametrize("running", [False, True])
 def test_a_scratch_copy_knows_running_spark(
-    tmp_path: Path, monkeypatch: MonkeyPatch, running: object
+    tmp_path: Path, monkeypatch: MonkeyPatch, running: bool
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(session, "running_session", lambda: running)
+    monkeypatch.setattr(memories, "_is_up", lambda: running)
     file = write_files(tmp_path, GROUPS, t=TWO)
     with open_context(Settings(file)) as ctx, scratch_copy(ctx, ("t",)) as scratch:
-        assert scratch.has_spark is (running is not None)
+        assert scratch.has_spark is running
 
 
 @pytest.mark.parametrize(
