@@ -31,8 +31,8 @@ from impctl.measure.duckdb import duckdb_sketch_metrics
 from impctl.measure.figures import CaseContext
 from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
+from impctl.service.answer import rows_of
 from impctl.service.resolve import ReadChoice
-from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
@@ -65,8 +65,8 @@ def _cells(ground: CaseContext, appends: int, size: int) -> Iterator[Cell]:
         ground.step(f"comparing the answers of {ground.query.name} and its alternatives")
         answers = {name: warmed_up(work) for name, work in works.items()}
         whole = answers["plain_ms"]
-        expected = answer_of(whole).rows
-        equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
+        expected = rows_of(whole)
+        equal = all(same_rows(rows_of(answer), expected) for answer in answers.values())
         ground.step(f"timing {ground.query.name} and its alternatives in turns")
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
         times.setdefault("pruned_ms", times["plain_ms"])

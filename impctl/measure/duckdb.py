@@ -19,9 +19,9 @@ from impctl.bench.timing import in_turns, milliseconds
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
+from impctl.service.answer import rows_of
 from impctl.service.prepare import kept_plan
 from impctl.service.resolve import is_for_others
-from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
@@ -310,4 +310,4 @@ def same_answer(table: pa.Table, expected: pa.Table) -> bool:
         typed = table.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):
         return False
-    return same_rows(answer_of(typed).rows, answer_of(expected).rows)
+    return same_rows(rows_of(typed), rows_of(expected))

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.service.answer import rows_of
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
 from impctl.service.filters import filters_of
@@ -26,7 +27,7 @@ from impctl.service.query import query
 from impctl.service.resolve import is_for_others, resolved
 from impctl.service.rewrite import dataframe, rewrite
 from impctl.service.settings import AnsweredBy, QueryRequest, Settings, SketchPolicy
-from impctl.service.spark_answer import answer
+from impctl.service.spark_answer import answer_table
 from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
@@ -395,10 +396,10 @@ def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | 
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
     result = resolved(ctx, QueryRequest(query, params, sql))
     pruned = filters_of(ctx.tables, result.prepared, result.sketches, result.versions)
-    with_sketch = answer(ctx, result.prepared, result.versions, pruned)
-    without = answer(ctx, result.prepared, result.versions)
-    assert same_rows(with_sketch.rows, without.rows), (query, params)
-    assert without.rows
+    with_sketch = rows_of(answer_table(ctx, result.prepared, result.versions, pruned))
+    without = rows_of(answer_table(ctx, result.prepared, result.versions))
+    assert same_rows(with_sketch, without), (query, params)
+    assert without
     return result.reuse.query
 
 
@@ -416,7 +417,7 @@ def test_a_text_given_for_a_parameter_is_compared_as_text(ctx: Context, spark_fo
     names, days = (rows.column(name).to_pylist() for name in ("name", "day"))
     for name in NAMES[1:]:
         result = resolved(ctx, QueryRequest("named", (f"name={name}",)))
-        rows = answer(ctx, result.prepared, result.versions).rows
+        rows = rows_of(answer_table(ctx, result.prepared, result.versions))
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
         assert sum(int(str(count)) for _, count in rows) == names.count(name)
