@@ -20,7 +20,7 @@ from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.service.answer import rows_of
-from impctl.service.prepare import kept_plan
+from impctl.service.prepare import SketchedQuery, kept_plan
 from impctl.service.resolve import is_for_others
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
@@ -173,7 +173,7 @@ def _passes(
     """Per pass, a SELECT of one row with the needed values of each access's attribute."""
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = {scan.access: scan.table for scan in prepared.scans}
-    materialized = kept_plan(prepared, verdict, partitions)
+    materialized = kept_plan(SketchedQuery(prepared, verdict, partitions))
     return [
         (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
         for pass_ in sketch_passes(materialized.query, materialized.verdict, columns)

@@ -25,7 +25,7 @@ from impctl.service.maintenance_plan import (
     chooser_for,
     chooser_of,
     chosen_plan,
-    restored_verdict,
+    restored_query,
 )
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
@@ -181,10 +181,11 @@ class RestoredQuery:
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower loads the captured state"
-        self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
+        self.query = restored_query(scratch.tables, prepared, stored)
+        self.verdict, self.partitions = self.query.verdict, self.query.partitions
         self._captured = stored
         chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
-        self._way = chosen_plan(prepared, self.verdict, self.partitions, chooser)
+        self._way = chosen_plan(self.query, chooser)
         self._state: QueryState | None = None
         if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)
@@ -254,19 +255,15 @@ class RestoredQuery:
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""
-        sketches = {s.access: (s.partition, s.ranges) for s in self.stored.sketches}
+        sketches = {sketch.access: sketch.ranges for sketch in self.stored.sketches}
         if accurate is None:
-            versions = self.stored.versions
-            accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
-        relations = [compare(ranges, accurate[a]) for a, (_, ranges) in sketches.items()]
+            accurate = needed(self.scratch, self.query, sketches, self.stored.versions)
+        relations = [compare(ranges, accurate[access]) for access, ranges in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, RangeSet]:
         """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
-        versions = self.stored.versions
-        return capture_sketches_alone(
-            self.scratch, self.prepared, self.verdict, self.partitions, versions
-        )
+        return capture_sketches_alone(self.scratch, self.query, self.stored.versions)
 
     @property
     def state_bytes(self) -> int:
@@ -344,8 +341,7 @@ class MeasuredQuery(RestoredQuery):
     def capture(self) -> None:
         """Compute sketch and state in one pass, without storing them."""
         chooser = chooser_for(self.scratch, self.prepared)
-        plan = chosen_plan(self.prepared, self.verdict, self.partitions, chooser)
-        filled_circuit(self.scratch, self.prepared, plan, self.verdict, self.partitions)
+        filled_circuit(self.scratch, self.query, chosen_plan(self.query, chooser))
 
     def pruned(self) -> Pruned:
         """What remains to read with the captured sketches."""

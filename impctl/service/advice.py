@@ -65,15 +65,15 @@ def _saving(
     ctx: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
-    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
+    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_query
 
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
-    verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
+    query = restored_query(ctx.tables, prepared, stored)
     bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
     meta = StateMeta.read(stored.query, stored.state_meta)
-    plan = chosen_plan(bounded, verdict, partitions, chooser_of(bounded, meta))
+    plan = chosen_plan(replace(query, prepared=bounded), chooser_of(bounded, meta))
     if plan.compiled is None:
         return None
     # Bounded pieces already keep fewer rows of each group.

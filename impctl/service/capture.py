@@ -43,7 +43,7 @@ from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
-from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
 from impctl.service.results import SKETCH_NONE_REASON, CaptureResult, Failure, LeftEntry, Outcome
 from impctl.service.stored import (
     StateMeta,
@@ -72,7 +72,7 @@ from impctl.store.records import (
 from impctl.tables.log import files_mark
 
 if TYPE_CHECKING:
-    from impctl.service.context import Partitions, RangesByAccess, Versions
+    from impctl.service.context import RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.store import Store
     from impctl.types import QueryName
@@ -347,7 +347,7 @@ def capture_query(
     reading = Stopwatch()
     plan, result, state, uses_spark = _compute(ctx, planned)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
-    sketches = stored_sketches(prepared, planned.partitions, result)
+    sketches = stored_sketches(planned, result)
     versions = ctx.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = total.ms, ctx.spark_start_ms - spark_started
     record = RunRecord(
@@ -375,7 +375,7 @@ def capture_query(
     committing = Stopwatch()
     if before_commit is not None:
         before_commit(plan, state)
-    assumptions = planned.chosen.assumptions
+    assumptions = planned.assumptions
     record = commit_capture(ctx, store, prepared, plan, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, total.ms
     store.add_commit_time(prepared.spec.name, record, commit_ms)
@@ -395,26 +395,21 @@ def _compute(
     ctx: Context, planned: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The plan, the sketch of every access, the state to maintain it if any, whether Spark ran."""
-    prepared, chosen, partitions = planned.prepared, planned.chosen, planned.partitions
     plan, filled = planned.plan, None
     if plan.mode is MaintenanceMode.EXACT:
-        plan, filled = best_filled(ctx, prepared, plan, chosen.verdict, partitions)
+        plan, filled = best_filled(ctx, planned, plan)
     if filled is None:
-        result = capture_sketches_alone(ctx, prepared, chosen.verdict, partitions)
+        result = capture_sketches_alone(ctx, planned)
         state = (
-            filled_touch_state(ctx, prepared, partitions, result)
-            if plan.mode is MaintenanceMode.TOUCH
-            else None
+            filled_touch_state(ctx, planned, result) if plan.mode is MaintenanceMode.TOUCH else None
         )
         return plan, result, state, True
     return plan, filled.session.ranges(), filled.session, filled.uses_spark
 
 
-def stored_sketches(
-    prepared: PreparedQuery, partitions: Partitions, result: RangesByAccess
-) -> tuple[StoredSketch, ...]:
-    tables = prepared.table_of
+def stored_sketches(query: SketchedQuery, result: RangesByAccess) -> tuple[StoredSketch, ...]:
+    tables = query.prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
-        for access, partition in partitions.items()
+        for access, partition in query.partitions.items()
     )

@@ -21,6 +21,7 @@ from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import (
     PreparedQuery,
+    SketchedQuery,
     assumption_of,
     assumption_text,
     facts_of,
@@ -44,7 +45,7 @@ from impctl.workload.models import LineageMode, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
-    from impctl.service.context import Context, Partitions, Versions
+    from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.records import Assumption, StoreReader
@@ -119,19 +120,16 @@ class AttributeChoice(Struct, frozen=True):
     together: Mapping[tuple[TableName, ColumnName], int]
     """How many proposed ranges are merged into one, by the estimate."""
 
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        return tuple(assumption_of(fact) for fact in self.verdict.assumptions)
-
-    def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
-        """The partition of every sketched access; one per table and attribute."""
+    def of(self, ctx: Context, prepared: PreparedQuery) -> SketchedQuery:
+        """The query with the partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
         known: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
             if key not in known:
                 known[key] = partition_of(ctx, *key, self.together.get(key, 1))
-        return {access: known[tables[access], column] for access, column in self.sketched.items()}
+        partitions = {a: known[tables[a], column] for a, column in self.sketched.items()}
+        return SketchedQuery(prepared, self.verdict, partitions)
 
 
 def choose_sketches(
@@ -298,13 +296,15 @@ def _entries(
 # the state.
 
 
-class CapturePlan(Struct, frozen=True):
-    """The choice, its partitions by access, and how sketch and state are computed and kept."""
+class CapturePlan(SketchedQuery, frozen=True):
+    """The choice of sketches, and how they and the state are computed and kept."""
 
-    prepared: PreparedQuery
     chosen: AttributeChoice
-    partitions: Partitions
     plan: MaintenancePlan
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return tuple(assumption_of(fact) for fact in self.verdict.assumptions)
 
     def result(self, versions: Versions) -> CaptureResult:
         """What is reported of the capture before it is made."""
@@ -318,7 +318,7 @@ class CapturePlan(Struct, frozen=True):
             versions=versions,
             mode=self.plan.mode.value,
             considered=self.chosen.candidates,
-            assumptions=tuple(map(assumption_text, self.chosen.assumptions)),
+            assumptions=tuple(map(assumption_text, self.assumptions)),
         )
 
     def by(self, ctx: Context) -> str:
@@ -347,9 +347,9 @@ class CapturePlan(Struct, frozen=True):
 def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose_sketches(ctx, prepared, every=False)
-    partitions = chosen.partitions(ctx, prepared)
-    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
-    return CapturePlan(prepared, chosen, partitions, plan)
+    query = chosen.of(ctx, prepared)
+    plan = plan_after_capture(ctx, query)
+    return CapturePlan(prepared, query.verdict, query.partitions, chosen, plan)
 
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:

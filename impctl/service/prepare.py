@@ -42,11 +42,9 @@ from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
 if TYPE_CHECKING:
-    from impctl.rules.finalize import AnswerPlan
     from impctl.safety.judge import Verdict
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Partitions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
     from impctl.tables.snapshot import Snapshot
@@ -415,6 +413,19 @@ def column_like_clock(
 # plan; queries never run by it.
 
 
+class SketchedQuery(Struct, frozen=True):
+    """A query with the partitions of its sketches, and the verdict that these are safe."""
+
+    prepared: PreparedQuery
+    verdict: Verdict
+    partitions: Partitions
+
+    def verdict_of(self, root: Plan) -> Verdict:
+        """The verdict for another plan of the query, such as its core."""
+        query = replace(self.prepared.planned, root=root)
+        return _carried(self.verdict, query, self.partitions)
+
+
 class MaterializedPlan(Struct, frozen=True):
     """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
     the nodes of the query's own plan store, by their position."""
@@ -423,12 +434,7 @@ class MaterializedPlan(Struct, frozen=True):
     verdict: Verdict
     core: Plan
     notes: Mapping[int, str]
-
-    def core_verdict(
-        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-    ) -> Verdict:
-        """The query's verdict for the core."""
-        return _carried(verdict, replace(self.query, root=self.core), partitions)
+    core_verdict: Verdict
 
     @property
     def has_witnesses(self) -> bool:
@@ -437,35 +443,27 @@ class MaterializedPlan(Struct, frozen=True):
         return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
 
-def answer_verdict(
-    prepared: PreparedQuery,
-    answer: AnswerPlan,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-) -> Verdict:
-    """The query's verdict for the rows of its materialized result."""
-    return _carried(verdict, replace(prepared.planned, root=answer.kept), partitions)
-
-
-def kept_plan(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> MaterializedPlan:
-    """The plan that maintains sketches of these partitions, under the query's verdict."""
+def kept_plan(query: SketchedQuery) -> MaterializedPlan:
+    """The plan that maintains the query's sketches."""
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
 
+    prepared, verdict, partitions = query.prepared, query.verdict, query.partitions
     if prepared.spec.lineage is LineageMode.ALL:
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
+        core = prepared.core
+        return MaterializedPlan(prepared.planned, verdict, core, {}, query.verdict_of(core))
     if prepared.spec.lineage is LineageMode.ANSWER:
         # The planned query already has the answer's lineage.
         barriers, _ = sketched_nodes(prepared, verdict, _attributes(partitions))
         notes = answer_notes(prepared.root, barriers)
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
+        core = prepared.core
+        return MaterializedPlan(prepared.planned, verdict, core, notes, query.verdict_of(core))
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     result = witnessed(prepared.planned, verdict, columns)
-    carried = _carried(verdict, result.query, partitions)
-    return MaterializedPlan(result.query, carried, core_of(result.query.root), result.notes)
+    carried, core = _carried(verdict, result.query, partitions), core_of(result.query.root)
+    of_core = _carried(verdict, replace(result.query, root=core), partitions)
+    return MaterializedPlan(result.query, carried, core, result.notes, of_core)
 
 
 def sketched_nodes(
@@ -480,13 +478,11 @@ def sketched_nodes(
     return [index for index in sketched_at if index not in keyed], keyed
 
 
-def _carried(
-    verdict: Verdict, query: Query, partitions: Mapping[AccessId, RangePartition]
-) -> Verdict:
+def _carried(verdict: Verdict, query: Query, partitions: Partitions) -> Verdict:
     from impctl.safety.judge import carried_verdict
 
     return carried_verdict(verdict, query, _attributes(partitions))
 
 
-def _attributes(partitions: Mapping[AccessId, RangePartition]) -> dict[AccessId, ColumnName]:
+def _attributes(partitions: Partitions) -> dict[AccessId, ColumnName]:
     return {access: partition.attribute for access, partition in partitions.items()}

@@ -23,7 +23,13 @@ from impctl.service.capture import commit_capture
 from impctl.service.context import Context, Isolated
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
-from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_plan, reopened
+from impctl.service.maintenance_plan import (
+    QueryState,
+    Reopened,
+    check_circuit,
+    chosen_plan,
+    reopened,
+)
 from impctl.service.partitions import values_within, wanted_ranges
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
@@ -42,7 +48,6 @@ from impctl.tables.rows import read_batches
 from impctl.tables.statistics import prune
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import BoundaryValue, RangeIds, RangePartition
@@ -161,25 +166,19 @@ class _Rebalance:
             return self._unchanged(change)
         query_state, moved, remarks = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
-        query = self.query
-        partitions = {access: new.get(old, old) for access, old in query.partitions.items()}
+        partitions = {access: new.get(old, old) for access, old in self.query.partitions.items()}
+        query = replace(self.query, partitions=partitions)
         # The same join sides are stored.
-        plan = chosen_plan(
-            query.prepared,
-            query.verdict,
-            partitions,
-            query.chooser,
-            has_answer=query.meta.answer,
-        )
+        query = replace(query, plan=chosen_plan(query, query.chooser, has_answer=query.meta.answer))
         before = {old: _largest(query_state.range_rows, old) for old in moved}
-        rebalanced = self._rebuilt(query_state, moved, plan, partitions)
+        rebalanced = self._rebuilt(query_state, moved, query)
         if rebalanced is None:
             return self._unchanged("the engine could not build its state with other ranges")
         _, state, how, _ = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._unchanged("other ranges would make the largest one larger")
         reason = "; ".join([*map(_moved_text, moved.values()), how, *remarks])
-        return self._commit(store, plan, partitions, rebalanced, reason)
+        return self._commit(store, query, rebalanced, reason)
 
     def planned(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
@@ -218,34 +217,34 @@ class _Rebalance:
         self,
         state: QueryState,
         moved: Mapping[RangePartition, NewRanges],
-        plan: MaintenancePlan,
-        partitions: Mapping[AccessId, RangePartition],
+        query: Reopened,
     ) -> _Rebuilt | None:
+        """Sketches and state of the query with its new partitions."""
         if state.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
             ((access, stored),) = state.ranges.items()
             (change,) = moved.values()
             reading = _Reading(self.ctx, change)
             ranges = change.renumbering.ranges(stored)
-            query = TouchedQuery(change.renumbering.new, ranges)
-            reading.fill(query.range_rows, reading.rows(()), state.range_rows)
+            touched = TouchedQuery(change.renumbering.new, ranges)
+            reading.fill(touched.range_rows, reading.rows(()), state.range_rows)
             how = "sketch derived from the stored one, including every part of a split range"
-            return {access: ranges}, query, how, False
-        assert plan.compiled is not None
-        if not can_rederive(plan.compiled):
-            prepared, verdict = self.query.prepared, self.query.verdict
-            filled = filled_circuit(self.ctx, prepared, plan, verdict, partitions)
+            return {access: ranges}, touched, how, False
+        compiled = query.plan.compiled
+        assert compiled is not None
+        if not can_rederive(compiled):
+            filled = filled_circuit(self.ctx, query, query.plan)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
             return filled.session.ranges(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
         reading = _Reading(self.ctx, change)
-        is_read = needs_rows(plan.compiled, change.renumbering)
-        columns = plan.compiled.columns_of(change.renumbering.old.table) if is_read else ()
+        is_read = needs_rows(compiled, change.renumbering)
+        columns = compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
         session = converted_session(
-            state.session, plan.compiled, change.renumbering, rows if is_read else ()
+            state.session, compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, state.range_rows)
         return session.ranges(), session, reading.how(is_read), False
@@ -253,14 +252,13 @@ class _Rebalance:
     def _commit(
         self,
         store: Store,
-        plan: MaintenancePlan,
-        partitions: Mapping[AccessId, RangePartition],
+        query: Reopened,
         rebalanced: _Rebuilt,
         reason: str,
     ) -> CaptureResult:
         ranges, state, _, uses_spark = rebalanced
         sketches = tuple(
-            replace(s, partition=partitions[s.access], ranges=ranges[s.access])
+            replace(s, partition=query.partitions[s.access], ranges=ranges[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
@@ -282,8 +280,8 @@ class _Rebalance:
         commit_capture(
             self.ctx,
             store,
-            self.query.prepared,
-            plan,
+            query.prepared,
+            query.plan,
             state,
             sketches,
             self.stored.assumptions,

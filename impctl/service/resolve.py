@@ -730,7 +730,7 @@ def _older_use(
     ctx: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> ResolvedSketch:
     """The first usable sketch: the same versions may have been reached more than once."""
-    from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+    from impctl.service.maintenance_plan import is_same_circuit, restored_query
     from impctl.service.prepare import prepare
 
     refused: RecaptureNeededError | None = None
@@ -746,7 +746,7 @@ def _older_use(
                     code="engine_changed",
                     hint="run without `--at`",
                 )
-            restored_verdict(ctx.tables, prepared, stored)
+            restored_query(ctx.tables, prepared, stored)
         except RecaptureNeededError as error:
             refused = error if refused is None else refused
             continue
@@ -869,13 +869,13 @@ class ResolvedSketch(Struct, frozen=True, kw_only=True):
 
 def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
-    from impctl.service.maintenance_plan import restored_verdict
+    from impctl.service.maintenance_plan import restored_query
     from impctl.service.prepare import prepare
 
     spec = ctx.query(query)
     outcome, stored = _maintained(ctx, spec)
     prepared = prepare(ctx, spec)
-    restored_verdict(ctx.tables, prepared, stored)
+    restored_query(ctx.tables, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return ResolvedSketch(

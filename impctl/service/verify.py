@@ -21,7 +21,7 @@ from impctl.service.capture import captured_query
 from impctl.service.context import Context, Isolated, Versions
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
-from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.maintenance_plan import restored_query
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import materialized_result
 from impctl.service.results import (
@@ -113,11 +113,11 @@ def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[Verif
     stored = captured_query(ctx, ctx.reading_store(), spec)
     check_definition(ctx, spec, stored)
     prepared = prepare(ctx, spec, stored_moments(stored))
-    verdict, _ = restored_verdict(ctx.tables, prepared, stored)
+    query = restored_query(ctx.tables, prepared, stored)
     ctx.spark()
     ctx.reporter.step(f"recapturing {spec.name}")
-    sketches = {sketch.access: (sketch.partition, sketch.ranges) for sketch in stored.sketches}
-    accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
+    ranges = {sketch.access: sketch.ranges for sketch in stored.sketches}
+    accurate = needed(ctx, query, ranges, stored.versions)
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
         compared = _results_equal(ctx, prepared, stored)

@@ -40,7 +40,7 @@ from impctl.measure.run import MEASURES, figures_of, run_workload
 from impctl.measure.scratch import AgainstRecapture, MeasuredQuery, sample_rows, scratch_copy
 from impctl.service.capture import capture_query
 from impctl.service.context import Context, SilentReporter, open_context
-from impctl.service.maintenance_plan import restored_verdict
+from impctl.service.maintenance_plan import restored_query
 from impctl.service.outcome import most_severe
 from impctl.service.prepare import prepare
 from impctl.service.results import Outcome, Record, RecordKind
@@ -567,7 +567,8 @@ def test_duckdb_finds_the_same_sketch(ctx: Context, query: str) -> None:
         capture_query(scratch, scratch.store(), prepared, code="asked", reason="test")
         stored = scratch.store().load(query)
         assert stored is not None
-        verdict, partitions = restored_verdict(scratch.tables, prepared, stored)
+        restored = restored_query(scratch.tables, prepared, stored)
+        verdict, partitions = restored.verdict, restored.partitions
         held = {sketch.access: sketch.ranges for sketch in stored.sketches}
         assert any(len(ranges) for ranges in held.values())
         connection = ParquetSql.open()

@@ -618,13 +618,7 @@ def convert(
     recorded = reopened.chooser.sides
     sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
     chooser = replace(reopened.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
-    plan = chosen_plan(
-        reopened.prepared,
-        reopened.verdict,
-        reopened.partitions,
-        chooser,
-        has_answer=reopened.meta.answer,
-    )
+    plan = chosen_plan(reopened, chooser, has_answer=reopened.meta.answer)
     assert plan.compiled is not None
     after = MaintainedQuery(plan.compiled)
     after.restore(runs, reopened.meta.counters, is_converted=True)
