@@ -23,15 +23,13 @@ from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import (
     QueryState,
     chooser_for,
-    chooser_of,
     chosen_plan,
-    restored_query,
+    reopened,
 )
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
-from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import need_of
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch
@@ -181,11 +179,10 @@ class RestoredQuery:
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower loads the captured state"
-        self.query = restored_query(scratch.tables, prepared, stored)
+        self.query = reopened(scratch, prepared.spec, stored)
         self.verdict, self.partitions = self.query.verdict, self.query.partitions
         self._captured = stored
-        chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
-        self._way = chosen_plan(self.query, chooser)
+        self._way = self.query.plan
         self._state: QueryState | None = None
         if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)

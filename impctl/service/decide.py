@@ -43,6 +43,7 @@ from impctl.tables.snapshot import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
+    from impctl.compile.compile import MaintenancePlan
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
     from impctl.tables.snapshot import Snapshot
@@ -113,10 +114,25 @@ def read_deltas(
     )
 
 
-class Decision(Struct, frozen=True):
-    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
-    the changes to maintain, `deltas` those read; a change that Spark groups is not read here."""
+class StaleQuery(Struct):
+    spec: QuerySpec
+    stored: StoredQuery
+    state: QueryState | None = None
+    trouble: ImpctlError | None = None
+    move: Move | None = None
+    """How the sketch moves with the clock in the same step."""
 
+    @property
+    def is_eager(self) -> bool:
+        return self.spec.maintain is MaintainMode.EAGER
+
+
+class Decision(Struct, frozen=True):
+    """What to do with a query: `action` is exact, touch or recapture; `by` computes it, None if not
+    yet decided. `needs` are the changes to maintain, `deltas` those read; a change that Spark
+    groups is not read here."""
+
+    task: StaleQuery
     action: str
     reason_code: str
     reason: str
@@ -138,24 +154,7 @@ class Decision(Struct, frozen=True):
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
 
-def recapture_decision(code: str, reason: str) -> Decision:
-    return Decision("recapture", code, reason)
-
-
 # Law: opening a query reads the store, the tables' logs and the SQL, but no change.
-
-
-class StaleQuery(Struct):
-    spec: QuerySpec
-    stored: StoredQuery
-    state: QueryState | None = None
-    trouble: ImpctlError | None = None
-    move: Move | None = None
-    """How the sketch moves with the clock in the same step."""
-
-    @property
-    def is_eager(self) -> bool:
-        return self.spec.maintain is MaintainMode.EAGER
 
 
 def open_task(
@@ -211,7 +210,7 @@ def _restored(
     result = reopened(ctx, spec, stored)
     prepared, plan = result.prepared, result.plan
     try:
-        check_circuit(ctx, prepared, plan, stored)
+        check_circuit(ctx, result, stored)
     except RecaptureNeededError:
         _check_columns_and_order(ctx.tables, prepared, stored)
         raise
@@ -294,18 +293,18 @@ class Decider:
                 tasks.append(task)
         return tasks
 
-    def decide_all(self, stale: Stale) -> list[tuple[StaleQuery, Decision]]:
+    def decide_all(self, stale: Stale) -> list[Decision]:
         """What would be done with each; failing queries are recorded."""
         from impctl.service.capture_plan import plan_capture
 
-        result: list[tuple[StaleQuery, Decision]] = []
+        result: list[Decision] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
                 decision = self.decide(task, is_checked=True)
                 if decision.is_recapture:
                     capture = plan_capture(self.ctx, prepare(self.ctx, task.spec))
                     decision = replace(decision, by=capture.by(self.ctx))
-                result.append((task, decision))
+                result.append(decision)
         return result
 
     def decide(self, task: StaleQuery, *, is_checked: bool = False) -> Decision:
@@ -342,8 +341,8 @@ class Decider:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.state is not None
         needs = tuple(needs_of(self.ctx.tables, task))
-        decision = self._carried(task.state, needs, task.move)
-        cheaper = self._cheaper(task, decision) if policy is Policy.AUTO else None
+        decision = self._carried(task, task.state.plan, needs)
+        cheaper = self._cheaper(decision) if policy is Policy.AUTO else None
         if cheaper is not None:
             return cheaper
         if decision.is_grouped:
@@ -354,11 +353,11 @@ class Decider:
         return replace(decision, deltas=deltas)
 
     def _carried(
-        self, state: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
+        self, task: StaleQuery, plan: MaintenancePlan, needs: tuple[ChangeRequest, ...]
     ) -> Decision:
-        plan = state.plan
+        move = task.move
         code = "incremental" if plan.mode is MaintenanceMode.EXACT else "touch_keyed"
-        decision = Decision(str(plan.mode), code, plan.reason, ENGINE, needs)
+        decision = Decision(task, str(plan.mode), code, plan.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
             if not needs:
@@ -374,9 +373,10 @@ class Decider:
             return replace(decision, by=f"{ENGINE} and {SPARK}")
         return decision
 
-    def _cheaper(self, task: StaleQuery, decision: Decision) -> Decision | None:
+    def _cheaper(self, decision: Decision) -> Decision | None:
         """A recapture if that is estimated to be clearly cheaper. An eager query needs a sketch for
         every version, which no recapture gives."""
+        task = decision.task
         if task.is_eager:
             return None
         result = if_recapture_is_cheaper(
@@ -387,9 +387,9 @@ class Decider:
             table_rows=lambda: self.ctx.tables.rows_of(tuple(task.stored.versions)),
             moved=[need.table for need in decision.needs],
         )
-        return (
-            None if result is None else recapture_decision(RECAPTURE_CHEAPER, reason_text(result))
-        )
+        if result is None:
+            return None
+        return Decision(task, "recapture", RECAPTURE_CHEAPER, reason_text(result))
 
 
 def _refuse(task: StaleQuery, policy: Policy) -> None:
@@ -420,5 +420,5 @@ def check_assumptions(stored: StoredQuery, deltas: Iterable[TableDelta]) -> None
 
 def _recapture_of(task: StaleQuery) -> Decision:
     if task.trouble is None:
-        return recapture_decision("policy_full", "policy `full` always recaptures")
-    return recapture_decision(task.trouble.code, task.trouble.message)
+        return Decision(task, "recapture", "policy_full", "policy `full` always recaptures")
+    return Decision(task, "recapture", task.trouble.code, task.trouble.message)

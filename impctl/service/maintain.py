@@ -59,13 +59,15 @@ def maintain_specs(
     is_named: bool,
     for_use: bool = False,
 ) -> Outcome:
-    """The same for these queries, in their order; `is_named` if each was named by the user."""
+    """The same for these queries, in their order; `is_named` if each was named by the user.
+    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
+    sketch captured under another reading is not current."""
     if ctx.settings.changes is not None:
         from impctl.service.result_changes import check_change_files
 
         check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    outcome = maintain_queries(ctx, specs, size, cache, for_use=for_use)
+    outcome = _maintained(ctx, specs, size, cache, for_use)
     if not (for_use or ctx.settings.strict):
         outcome = _without_refused(ctx, outcome)
     fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
@@ -119,26 +121,23 @@ def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
 NO_NEW_VERSION = "no new version"
 
 
-def maintain_queries(
+def _maintained(
     ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    cache: StateCache | None = None,
-    *,
-    for_use: bool = False,
+    cache: StateCache | None,
+    for_use: bool,
 ) -> Outcome:
-    """Maintain these queries, or report what would be done; one result per query and table.
-    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
-    sketch captured under another reading is not current."""
+    """Maintain these queries, or report what would be done; one result per query and table."""
     sketched = [spec for spec in specs if spec.is_sketched]
     if ctx.settings.dry_run:
-        outcome = _planned(ctx, sketched, for_use=for_use)
+        outcome = _planned(ctx, sketched, for_use)
     elif (current := _all_current(ctx, sketched, for_use)) is not None:
         # Using a sketch does not wait for a writer.
         outcome = Outcome(tuple(current), () if for_use else tuple(_rechosen_state(ctx)))
     else:
         with ctx.writing("maintain") as store:
-            outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use=for_use)
+            outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [MaintainResult(query=spec.name) for spec in specs if not spec.is_sketched]
@@ -166,7 +165,7 @@ def _all_current(
     return results
 
 
-def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+def _planned(ctx: Context, specs: Sequence[QuerySpec], for_use: bool) -> Outcome:
     store = ctx.reading_store()
     failures: list[Failure] = []
     results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
@@ -174,9 +173,9 @@ def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outc
         from impctl.service.decide import Decider
         from impctl.service.step import planned_results
 
-        for task, decision in Decider(ctx, store, failures).decide_all(stale):
-            with Isolated(failures, task.spec):
-                results += planned_results(ctx.tables, task, decision)
+        for decision in Decider(ctx, store, failures).decide_all(stale):
+            with Isolated(failures, decision.task.spec):
+                results += planned_results(ctx.tables, decision)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
@@ -185,8 +184,7 @@ def _maintain_stale(
     store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    cache: StateCache | None = None,
-    *,
+    cache: StateCache | None,
     for_use: bool,
 ) -> Outcome:
     failures: list[Failure] = []

@@ -403,45 +403,6 @@ def plan_after_capture(
     return chosen_plan(query, chooser_for(ctx, query.prepared, reads=reads))
 
 
-def check_circuit(
-    ctx: Context, prepared: PreparedQuery, plan: MaintenancePlan, stored: StoredQuery
-) -> None:
-    """RecaptureNeededError if the stored state does not fit the circuit built now."""
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(plan.shapes)
-    # Pieces that are read store only a filter: taken for kept, they would be empty.
-    is_same &= {*meta.from_files} == {*plan.sides_by(Strategy.FILES)}
-    # A buffer has the best rows: in a larger one they would be taken for all.
-    is_same &= meta.buffers == chosen_buffers(prepared.spec, plan.compiled)
-    is_same &= meta.provenance == plan.provenance
-    # Older builds kept rows of results that the engine does not compute exactly.
-    is_same &= bool(stored.state_meta.get("answer")) == (plan.answer is not None)
-    if plan.mode is stored.mode and is_same:
-        return
-    name = prepared.spec.name
-    if stored.mode is MaintenanceMode.RECAPTURE and is_same:
-        raise RecaptureNeededError(
-            f"Query `{name}` has no state that `maintain` could update: {meta.way}",
-            code="not_incremental",
-            hint="use policy `auto` to let `maintain` recapture it",
-        )
-    for pin in stored.pins:
-        try:
-            before = ctx.tables.snapshot(pin.table, pin.version)
-        except ImpctlError:
-            continue
-        changed = schema_change(before, ctx.tables.snapshot(pin.table))
-        if changed is not None:
-            # `SELECT *` now means other columns.
-            raise changed
-    raise RecaptureNeededError(
-        f"The state of query `{name}` was written for a different circuit than this "
-        "version of impctl builds",
-        code="engine_changed",
-        hint=f"run `impctl capture {ctx.workload.file} --query {name}`",
-    )
-
-
 def is_same_circuit(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
     """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
     suffice also depends on facts, such as CHECKs added or dropped."""
@@ -500,6 +461,43 @@ def reopened(
     chooser = chooser_of(prepared, meta)
     plan = chosen_plan(query, chooser, has_answer=meta.answer)
     return Reopened(prepared, query.verdict, query.partitions, meta, chooser, plan)
+
+
+def check_circuit(ctx: Context, query: Reopened, stored: StoredQuery) -> None:
+    """RecaptureNeededError if the stored state does not fit the circuit built now."""
+    prepared, plan, meta = query.prepared, query.plan, query.meta
+    is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(plan.shapes)
+    # Pieces that are read store only a filter: taken for kept, they would be empty.
+    is_same &= {*meta.from_files} == {*plan.sides_by(Strategy.FILES)}
+    # A buffer has the best rows: in a larger one they would be taken for all.
+    is_same &= meta.buffers == chosen_buffers(prepared.spec, plan.compiled)
+    is_same &= meta.provenance == plan.provenance
+    # Older builds kept rows of results that the engine does not compute exactly.
+    is_same &= bool(stored.state_meta.get("answer")) == (plan.answer is not None)
+    if plan.mode is stored.mode and is_same:
+        return
+    name = prepared.spec.name
+    if stored.mode is MaintenanceMode.RECAPTURE and is_same:
+        raise RecaptureNeededError(
+            f"Query `{name}` has no state that `maintain` could update: {meta.way}",
+            code="not_incremental",
+            hint="use policy `auto` to let `maintain` recapture it",
+        )
+    for pin in stored.pins:
+        try:
+            before = ctx.tables.snapshot(pin.table, pin.version)
+        except ImpctlError:
+            continue
+        changed = schema_change(before, ctx.tables.snapshot(pin.table))
+        if changed is not None:
+            # `SELECT *` now means other columns.
+            raise changed
+    raise RecaptureNeededError(
+        f"The state of query `{name}` was written for a different circuit than this "
+        "version of impctl builds",
+        code="engine_changed",
+        hint=f"run `impctl capture {ctx.workload.file} --query {name}`",
+    )
 
 
 # Stored queries with their state in memory. Law: in memory is what one commit of the store has, and

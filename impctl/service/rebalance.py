@@ -157,7 +157,7 @@ class _Rebalance:
         if not is_up_to_date(ctx, spec, self.stored):
             raise moved_meanwhile(spec.name)
         self.query = reopened(ctx, spec, self.stored)
-        check_circuit(ctx, self.query.prepared, self.query.plan, self.stored)
+        check_circuit(ctx, self.query, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where possible and worth it, and commit."""

@@ -44,7 +44,7 @@ from impctl.service.results import (
     ReuseCandidate,
     ReuseEntry,
 )
-from impctl.service.settings import DEFAULT_BATCH_ROWS, AtVersions, QueryRequest
+from impctl.service.settings import AtVersions, QueryRequest
 from impctl.service.stored import (
     catch_up,
     check_definition,
@@ -893,14 +893,14 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
 def _maintained(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
-    from impctl.service.maintain import maintain_queries
+    from impctl.service.maintain import maintain_specs
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
 
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(ctx, ctx.reading_store(), spec)
     for _ in range(_ATTEMPTS):
-        outcome = maintain_queries(ctx, [spec], DEFAULT_BATCH_ROWS, for_use=True)
+        outcome = maintain_specs(ctx, [spec], is_named=False, for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
         stored = stored_query(ctx, ctx.reading_store(), spec)

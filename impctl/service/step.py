@@ -411,31 +411,14 @@ def may_change_answer(
 # over all steps. Planned and executed decisions are reported by the same code.
 
 
-def planned_results(
-    tables: PinnedTables, task: StaleQuery, decision: Decision
-) -> list[MaintainResult]:
-    stored = task.stored
+def planned_results(tables: PinnedTables, decision: Decision) -> list[MaintainResult]:
+    stored = decision.task.stored
     versions = tables.versions_of(pin.table for pin in stored.pins)
     changes = sum(delta.rows for delta in decision.deltas)
     read_ms = sum(delta.read_ms for delta in decision.deltas)
     step = StepDone(decision.action, versions, changes=changes, read_ms=read_ms)
     results = step_results(stored, stored.versions, [step], decision.reason_code, decision.reason)
     return [replace(result, foreseen=True, answer_changed=None) for result in results]
-
-
-def with_ranges(
-    ctx: Context, stored: StoredQuery, results: Sequence[MaintainResult]
-) -> list[MaintainResult]:
-    """Add how even the sketches' ranges are now, and the clock's values."""
-    moments = stored_moments(stored)
-    return [
-        replace(
-            result,
-            ranges=ranges_entry(ctx, stored, result.table, result.attribute),
-            moments=moments,
-        )
-        for result in results
-    ]
 
 
 def file_diff_warning(snapshot: Snapshot) -> str:
@@ -628,7 +611,7 @@ class StaleRun:
     def _batch(self, waiting: deque[StaleQuery]) -> list[MaintainResult]:
         """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         stepped: list[tuple[StaleQuery, list[MaintainResult]]] = []
-        again: list[tuple[StaleQuery, Decision]] = []
+        again: list[Decision] = []
         sync_ms = 0.0
         try:
             # The steps of several tasks are one commit; one task alone has its own per step.
@@ -642,7 +625,7 @@ class StaleRun:
                     with Isolated(self.failures, task.spec):
                         done = self._maintain_or_decide(task)
                         if isinstance(done, Decision):
-                            again.append((task, done))
+                            again.append(done)
                         else:
                             stepped.append((task, done))
                     is_time = watch.ms < _TOGETHER_MS
@@ -660,9 +643,9 @@ class StaleRun:
             ]
             if self.cache is not None and task.state is not None:
                 self.cache.keep(self.ctx, task.state)
-        for task, decision in again:
-            with Isolated(self.failures, task.spec):
-                results += self._recapture(task, decision)
+        for decision in again:
+            with Isolated(self.failures, decision.task.spec):
+                results += self._recapture(decision)
         return results
 
     def _spark_start(self) -> float:
@@ -675,12 +658,12 @@ class StaleRun:
         if decision.is_recapture:
             return decision
         try:
-            return self._advance(task, decision)
+            return self._advance(decision)
         except NOT_INCREMENTALLY as trouble:
             return self.decider.instead(task, trouble)
 
-    def _advance(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
-        state = task.state
+    def _advance(self, decision: Decision) -> list[MaintainResult]:
+        task, state = decision.task, decision.task.state
         assert state is not None
         since = dict(state.versions)
         self._spark_start()
@@ -713,7 +696,7 @@ class StaleRun:
             for deltas in pieces
         ]
         results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
-        return self._with_files(with_ranges(self.ctx, state.stored, results))
+        return self._reported(state.stored, results)
 
     def _files_for(self, task: StaleQuery) -> ChangeFiles | None:
         """Where changes of the query's answer are to be written, if anywhere; warns if they start
@@ -740,11 +723,20 @@ class StaleRun:
             self._files = ChangeFiles(self.ctx.settings.changes.absolute())
         return self._files
 
-    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        if self._files is None:
-            return results
-        written = self._files.written
-        return [replace(r, change_files=tuple(written.get(r.query, ()))) for r in results]
+    def _reported(
+        self, stored: StoredQuery, results: Sequence[MaintainResult]
+    ) -> list[MaintainResult]:
+        """Add how even the sketches' ranges are now, the clock's values and the files written."""
+        written = () if self._files is None else self._files.written.get(stored.query, ())
+        return [
+            replace(
+                result,
+                ranges=ranges_entry(self.ctx, stored, result.table, result.attribute),
+                moments=stored_moments(stored),
+                change_files=tuple(written),
+            )
+            for result in results
+        ]
 
     def _writer(self, task: StaleQuery, state: QueryState) -> ChangeWriter | None:
         files = self._files_for(task)
@@ -783,10 +775,11 @@ class StaleRun:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def _recapture(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
+    def _recapture(self, decision: Decision) -> list[MaintainResult]:
         from impctl.service.capture import capture_query, without_provenance
 
-        trouble, reason = task.trouble, decision.reason
+        task, reason = decision.task, decision.reason
+        trouble = task.trouble
         self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
         writer = self._recapture_writer(task, prepared)
@@ -809,7 +802,7 @@ class StaleRun:
         if without:
             self._warn(without_provenance(task.spec.name, without))
         results = recapture_results(task.stored, captured, watch.ms)
-        return self._with_files(with_ranges(self.ctx, stored, results))
+        return self._reported(stored, results)
 
     def _recapture_writer(
         self, task: StaleQuery, prepared: PreparedQuery
