@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.data.schema import Column, Schema, quoted
+from impctl.data.schema import Column, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageError
 from impctl.expr.evaluate import Condition
@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
 )
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.safety.judge import Verdict, states_of
-from impctl.service.expiry import LiveAt
+from impctl.service.expiry import live_rows
 from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
@@ -320,22 +320,30 @@ class PreparedQuery(Struct, frozen=True):
         return QuerySource(self.spec, bound=self.bound) if self.source is None else self.source
 
 
-class _Catalog(Mapping[TableName, Schema]):
-    """Schemas of the workload's tables, read only for tables that a query names."""
+Value = TypeVar("Value")
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
 
-    def __getitem__(self, table: TableName) -> Schema:
-        if table not in self._ctx.workload.tables:
-            raise KeyError(table)
-        return self._ctx.tables.snapshot(table).schema
+class _OnDemand(Mapping[TableName, Value]):
+    """What `make` gives for each of these tables, made once and only for those that are asked for:
+    a query reads the schemas of the tables that it names."""
 
-    def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
-        return iter(self._ctx.workload.tables)
+    def __init__(self, tables: Iterable[TableName], make: Callable[[TableName], Value]) -> None:
+        self._tables = tuple(tables)
+        self._make = make
+        self._made: dict[TableName, Value] = {}
+
+    def __getitem__(self, table: TableName) -> Value:
+        if table not in self._made:
+            if table not in self._tables:
+                raise KeyError(table)
+            self._made[table] = self._make(table)
+        return self._made[table]
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._tables)
 
     def __len__(self) -> int:
-        return len(self._ctx.workload.tables)
+        return len(self._tables)
 
 
 def prepare(
@@ -359,7 +367,7 @@ def prepare(
         live, now = live_at(ctx, clock)
         result = ctx.memory.plans.of(
             bound.sql,
-            _Catalog(ctx),
+            _OnDemand(workload.tables, lambda table: ctx.tables.snapshot(table).schema),
             name=spec.name,
             zone=ctx.session_zone,
             names=workload.names,
@@ -388,11 +396,16 @@ def prepare(
 
 def live_at(ctx: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
     """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
-    if not any(table.expiry for table in ctx.workload.tables.values()):
+    expiries = {name: spec.expiry for name, spec in ctx.workload.tables.items() if spec.expiry}
+    if not expiries:
         return NO_EXPIRY, ""
     now = clock.value(RUN_INSTANT)
     assert isinstance(now, datetime)
-    return LiveAt(ctx, now), clock.text(RUN_INSTANT)
+
+    def live(table: TableName) -> LiveRows:
+        return live_rows(expiries[table], ctx.tables.snapshot(table), now, ctx.session_zone)
+
+    return _OnDemand(expiries, live), clock.text(RUN_INSTANT)
 
 
 def column_like_clock(
