@@ -115,6 +115,8 @@ def read_deltas(
 
 
 class StaleQuery(Struct):
+    """A query opened to be maintained: its restored state, or the `trouble` that prevents it."""
+
     spec: QuerySpec
     stored: StoredQuery
     state: QueryState | None = None
