@@ -19,18 +19,16 @@ from msgspec.structs import replace
 
 from impctl.bench.timing import milliseconds
 from impctl.measure.scratch import AgainstRecapture
-from impctl.safety.judge import Verdict
 from impctl.service.capture import capture_query
 from impctl.service.capture_plan import choose_sketches
 from impctl.service.context import Context
 from impctl.service.fill import capture_sketches_alone
 from impctl.service.filters import filters_of
-from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
 from impctl.service.resolve import ResolvedSketch, current_query, mapped, reused, verdict_of
 from impctl.service.results import VerifyResult
 from impctl.service.spark_answer import answer_table
 from impctl.service.verify import verify
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredSketch
 from impctl.types import AccessId, TableName, TableVersion
@@ -144,8 +142,7 @@ class _Held(Struct):
     """A sketch in memory and what finding it again needs; `versions` are those it stands at."""
 
     prepared: PreparedQuery
-    verdict: Verdict
-    partitions: Mapping[AccessId, RangePartition]
+    query: SketchedQuery
     ranges: Mapping[AccessId, RangeSet] = field(default_factory=dict)
     versions: Mapping[TableName, TableVersion] = field(default_factory=dict)
 
@@ -154,7 +151,7 @@ class _Held(Struct):
         table_of = self.prepared.table_of
         return tuple(
             StoredSketch(access, table_of[access], part.attribute, part, self.ranges[access])
-            for access, part in self.partitions.items()
+            for access, part in self.query.partitions.items()
         )
 
     @property
@@ -195,16 +192,14 @@ class Recapture(MixedStrategy):
 
     def _captured(self, prepared: PreparedQuery) -> _Held:
         chosen = choose_sketches(self.scratch, prepared)
-        held = _Held(prepared, chosen.verdict, chosen.partitions(self.scratch, prepared))
+        held = _Held(prepared, chosen.of(self.scratch, prepared))
         self._recapture(held)
         self._held.append(held)
         return held
 
     def _recapture(self, held: _Held) -> None:
         def work() -> None:
-            held.ranges = capture_sketches_alone(
-                self.scratch, held.prepared, held.verdict, held.partitions, self._versions
-            )
+            held.ranges = capture_sketches_alone(self.scratch, held.query, self._versions)
 
         self.spent.capture_ms += milliseconds(work)
         held.versions = dict(self._versions)

@@ -38,9 +38,9 @@ from impctl.measure.duckdb import (
 )
 from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
+from impctl.service.answer import rows_of
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.resolve import ReadChoice
-from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows
@@ -75,8 +75,8 @@ def _cells(case: SuiteCase, appends: int, size: int) -> Iterator[Cell]:
         for work in works.values():
             warm_up(work, done=1)
         whole = answers["plain_ms"]
-        expected = answer_of(whole).rows
-        equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
+        expected = rows_of(whole)
+        equal = all(same_rows(rows_of(answer), expected) for answer in answers.values())
         case.step(f"timing {case.query.name} and its alternatives in turns")
         times = in_turns(works, case.repeat)
         times.setdefault("pruned_ms", times["plain_ms"])

@@ -23,7 +23,7 @@ from impctl.safety.judge import Verdict
 from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context
 from impctl.service.maintenance_plan import plan_after_capture
-from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.tables.rows import read_rows
@@ -50,7 +50,9 @@ class Choices(Struct, frozen=True):
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        result = plan_after_capture(self.ctx, prepared, self.verdict, self.partitions)
+        result = plan_after_capture(
+            self.ctx, SketchedQuery(prepared, self.verdict, self.partitions)
+        )
         if result.compiled is None:
             raise UnsupportedError(
                 f"Query `{spec.name}` has no circuit to measure: {result.reason}",
@@ -72,7 +74,7 @@ def choices_of(ctx: Context, spec: QuerySpec) -> Choices:
     """The query with the ranges that a capture would choose; errors as of `plan_capture`."""
     prepared = prepare(ctx, spec)
     plan = plan_capture(ctx, prepared)
-    return Choices(ctx, plan.prepared, plan.chosen.verdict, plan.partitions)
+    return Choices(ctx, plan.prepared, plan.verdict, plan.partitions)
 
 
 class Followed:

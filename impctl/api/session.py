@@ -63,6 +63,7 @@ from impctl.service.settings import (
     STORE,
     AnsweredBy,
     Policy,
+    QueryRequest,
     Settings,
     SketchPolicy,
     check_planned_look,
@@ -513,10 +514,9 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.rewrite import rewrite
 
-        arguments = (params or {}, sql, at, files, sketch_use_from(sketch, {}))
-        return self._one(
-            RewriteResult, lambda ctx: rewrite(ctx, query, *arguments, required=require_sketch)
-        )
+        use = sketch_use_from(sketch, {})
+        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        return self._one(RewriteResult, lambda ctx: rewrite(ctx, request, files))
 
     def query(
         self,
@@ -539,11 +539,9 @@ class OpenWorkload(WorkloadHandle):
         from impctl.service.query import query as answered
 
         who = _picked("by", BY, by, os.environ, AnsweredBy) or AnsweredBy.AUTO
-        arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ), who)
-        return self._one(
-            QueryResult,
-            lambda ctx: answered(ctx, query, *arguments, required=require_sketch, where=where),
-        )
+        use = sketch_use_from(sketch, os.environ)
+        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        return self._one(QueryResult, lambda ctx: answered(ctx, request, who, where=where))
 
     def changes(
         self, query: QueryName | None = None, *, since: At | None = None, whole: bool = False
@@ -603,11 +601,12 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.rewrite import dataframe
 
-        arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ))
-        framed = self._run(lambda ctx: dataframe(ctx, query, *arguments, required=require_sketch))
+        use = sketch_use_from(sketch, os.environ)
+        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        frame, texts = self._run(lambda ctx: dataframe(ctx, request))
         # The caller's line is above this function.
-        warn_caller(framed.warnings, depth=3)
-        return framed.frame
+        warn_caller(texts, depth=3)
+        return frame
 
     def files(
         self,
@@ -626,10 +625,11 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.rewrite import files
 
-        arguments = (params or {}, sql, at, sketch_use_from(sketch, {}))
-        listed = self._run(lambda ctx: files(ctx, query, *arguments, required=require_sketch))
-        warn_caller(listed.warnings, depth=3)
-        return listed.files
+        use = sketch_use_from(sketch, {})
+        request = QueryRequest(query, params or (), sql, at, use, require_sketch)
+        listed, texts = self._run(lambda ctx: files(ctx, request))
+        warn_caller(texts, depth=3)
+        return listed
 
 
 # Law: problems of the arguments or the file are reported here, before anything is done; Spark is

@@ -54,6 +54,7 @@ from impctl.service.settings import (
     GenerateRequest,
     InitRequest,
     MeasureRequest,
+    QueryRequest,
     SketchPolicy,
     check_planned_look,
     due_request,
@@ -429,11 +430,12 @@ def query(
     def use_case(ctx: Context) -> Outcome:
         from impctl.service.query import query
 
-        given = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
+        versions = tuple(at) if at else None
+        request = QueryRequest(name, tuple(param or ()), sql, versions, sketch, require_sketch)
         return query(
             ctx,
-            *given,
-            required=require_sketch,
+            request,
+            by,
             where=where,
             limit=limit,
             out=out,
@@ -508,8 +510,9 @@ def rewrite(
     def use_case(ctx: Context) -> Outcome:
         from impctl.service.rewrite import rewrite
 
-        given = (name, tuple(param or ()), sql, tuple(at) if at else None, files, sketch)
-        return rewrite(ctx, *given, required=require_sketch)
+        versions = tuple(at) if at else None
+        request = QueryRequest(name, tuple(param or ()), sql, versions, sketch, require_sketch)
+        return rewrite(ctx, request, files)
 
     return run.on_context(use_case)
 

@@ -25,9 +25,9 @@ from impctl.bench.timing import in_turns
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
-from impctl.service.prepare import kept_plan
+from impctl.service.answer import rows_of
+from impctl.service.prepare import SketchedQuery, kept_plan
 from impctl.service.resolve import is_for_others
-from impctl.service.spark_answer import answer_of
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes
@@ -250,7 +250,7 @@ def _passes(measured: MeasuredQuery) -> list[tuple[tuple[AccessId, ...], str]]:
     prepared, partitions = measured.prepared, measured.partitions
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     views = {scan.access: scan.table for scan in prepared.scans}
-    materialized = kept_plan(prepared, measured.verdict, partitions)
+    materialized = kept_plan(SketchedQuery(prepared, measured.verdict, partitions))
     return [
         (tuple(pass_.keys), _translated(_needed_values(pass_, views)))
         for pass_ in sketch_passes(materialized.query, materialized.verdict, columns)
@@ -345,4 +345,4 @@ def same_answer(table: pa.Table, expected: pa.Table) -> bool:
         typed = table.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):
         return False
-    return same_rows(answer_of(typed).rows, answer_of(expected).rows)
+    return same_rows(rows_of(typed), rows_of(expected))

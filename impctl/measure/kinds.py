@@ -27,9 +27,9 @@ from impctl.measure.scratch import (
     measured_copy,
     worse_of,
 )
+from impctl.service.answer import rows_of
 from impctl.service.engine_answer import engine_answer
-from impctl.service.materialized import materialized_result
-from impctl.service.spark_answer import answer_of
+from impctl.service.query import materialized_result
 from impctl.service.step import StepDone
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows
@@ -148,8 +148,7 @@ def measure_query(case: MeasuredCase) -> Iterator[Cell]:
     with measured_copy(case.ctx, case.query) as measured:
         pruned = measured.pruned()
         plain = measured.answer()
-        answer = answer_of(measured.answer(pruned))
-        equal = same_rows(answer.rows, answer_of(plain).rows)
+        equal = same_rows(rows_of(measured.answer(pruned)), rows_of(plain))
         works = {
             "plain_ms": measured.answer,
             "sketch_ms": lambda: measured.answer(measured.pruned()),

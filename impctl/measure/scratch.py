@@ -23,16 +23,13 @@ from impctl.service.filters import Pruned, filters_of
 from impctl.service.maintenance_plan import (
     QueryState,
     chooser_for,
-    chooser_of,
     chosen_plan,
-    restored_verdict,
+    reopened,
 )
-from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
-from impctl.service.stored import StateMeta
 from impctl.service.table_deltas import need_of
 from impctl.sketch.sketch import MaintenanceMode, RangeSet, compare
 from impctl.stopwatch import Stopwatch
@@ -177,10 +174,10 @@ class MeasuredQuery:
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
         assert stored is not None, "a follower loads the captured state"
-        self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
+        self.query = reopened(scratch, prepared.spec, stored)
+        self.verdict, self.partitions = self.query.verdict, self.query.partitions
         self._captured = stored
-        chooser = chooser_of(prepared, StateMeta.read(stored.query, stored.state_meta))
-        self._way = chosen_plan(prepared, self.verdict, self.partitions, chooser)
+        self._way = self.query.plan
         self._state: QueryState | None = None
         if self._way.mode is not MaintenanceMode.RECAPTURE:
             runs = scratch.store().load_runs(stored.query)
@@ -221,19 +218,18 @@ class MeasuredQuery:
     def follow(self) -> StepDone | None:
         """Maintain the sketch to the newest versions; None if it is current."""
         watch = Stopwatch()
-        moved = {}
+        deltas = []
         for table in self.state.tables:
             source = self.scratch.tables.advance(table)
             if source.version != self.state.versions[table]:
-                moved[table] = self._moved(table)
-        if not moved:
+                deltas.append(self._delta(table))
+        if not deltas:
             return None
-        read_ms = watch.ms
-        partners = partners_of(self.scratch, self._way, self.partitions)
-        maintainer = Maintainer(self.scratch.store(), self.state, partners)
-        return maintainer.step(moved, read_ms=read_ms, reason_code="bench", reason="bench")
+        deltas[0] = replace(deltas[0], read_ms=watch.ms)
+        maintainer = Maintainer(self.scratch, self.scratch.store(), self.state)
+        return maintainer.step(deltas, reason_code="bench", reason="bench")
 
-    def _moved(self, table: TableName) -> TableDelta:
+    def _delta(self, table: TableName) -> TableDelta:
         source = self.scratch.tables.source(table)
         until = source.version
         need = need_of(self.state, table, until)
@@ -244,29 +240,26 @@ class MeasuredQuery:
         assert changes.ending is not None
         self._endings[table] = changes.ending
         return TableDelta(
-            changes,
-            until,
-            changes.ending,
-            commit_mark(source, until),
-            None,
-            lambda: self.scratch.tables.snapshot(table, until),
+            table=table,
+            changes=changes,
+            until=until,
+            ending=changes.ending,
+            mark=commit_mark(source, until),
+            files=None,
+            reached=lambda: self.scratch.tables.snapshot(table, until),
         )
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:
         """Compare the sketches with those given, else with recapture at their versions."""
-        sketches = {s.access: (s.partition, s.ranges) for s in self.stored.sketches}
+        sketches = {sketch.access: sketch.ranges for sketch in self.stored.sketches}
         if accurate is None:
-            versions = self.stored.versions
-            accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
-        relations = [compare(ranges, accurate[a]) for a, (_, ranges) in sketches.items()]
+            accurate = needed(self.scratch, self.query, sketches, self.stored.versions)
+        relations = [compare(ranges, accurate[access]) for access, ranges in sketches.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 
     def recapture(self) -> Mapping[AccessId, RangeSet]:
         """Compute the accurate sketches by Spark's fastest pass; nothing is stored."""
-        versions = self.stored.versions
-        return capture_sketches_alone(
-            self.scratch, self.prepared, self.verdict, self.partitions, versions
-        )
+        return capture_sketches_alone(self.scratch, self.query, self.stored.versions)
 
     @property
     def state_bytes(self) -> int:
@@ -315,8 +308,7 @@ class MeasuredQuery:
     def capture(self) -> None:
         """Compute sketch and state in one pass, without storing them."""
         chooser = chooser_for(self.scratch, self.prepared)
-        plan = chosen_plan(self.prepared, self.verdict, self.partitions, chooser)
-        filled_circuit(self.scratch, self.prepared, plan, self.verdict, self.partitions)
+        filled_circuit(self.scratch, self.query, chosen_plan(self.query, chooser))
 
     def pruned(self) -> Pruned:
         """What remains to read with the captured sketches."""

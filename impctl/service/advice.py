@@ -14,16 +14,14 @@ from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Context, Isolated
-from impctl.service.results import ClusteredSketch, Failure, RangesEntry
-from impctl.service.settings import imbalance_of
-from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
+from impctl.service.results import ClusteredSketch, Failure
+from impctl.service.stored import StateMeta, is_captured_alike, stored_moments
 from impctl.service.text import size_text
 from impctl.sketch.sketch import exact_filter
 from impctl.tables.snapshot import Snapshot, bytes_of
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import Refilled
-    from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
@@ -32,76 +30,6 @@ if TYPE_CHECKING:
     from impctl.store.reader import StoreReader
     from impctl.store.records import RunRef, StoredQuery, StoredSketch
     from impctl.types import ColumnName, QueryName, TableName
-
-# Balance of ranges, by stored counts. Law: imbalance is the rows of the largest range over the
-# mean, without NULL's range, which cannot be split. Ranges have drifted if it is several times what
-# it was at their choice, so that one heavy value is not reported forever. Drift costs only speed.
-
-REBALANCE_HINT = "run `impctl capture --rebalance`"
-
-
-def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> tuple[RangeDepth, ...]:
-    """Describe the counts of ranges; without `before`, the ranges have just been chosen."""
-    chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
-    result = []
-    for partition in counted.partitions:
-        table, attribute = partition.table, partition.attribute
-        ranges = counted.counts(partition)[:-1]
-        total, largest = int(ranges.sum()), int(ranges.max())
-        depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
-        at_capture = chosen.get((table, attribute), imbalance(depth))
-        result.append(replace(depth, at_capture=at_capture))
-    return tuple(result)
-
-
-def imbalance(depth: RangeDepth) -> float:
-    return depth.largest * depth.ranges / depth.rows if depth.rows else 0.0
-
-
-def has_drifted(depth: RangeDepth, threshold: float) -> bool:
-    """Whether the imbalance exceeds `threshold` times the one at capture. Ranges chosen over an
-    empty table are a single range, which holds everything from then on."""
-    if depth.at_capture == 0 and depth.ranges == 1:
-        return depth.rows > 0
-    return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
-
-
-def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
-    """Entries for the ranges of a query; empty where they are not counted."""
-    threshold = imbalance_of(ctx.settings)
-    entries = []
-    for kept in stored.state_meta.get("depths", ()):
-        depth = RangeDepth(**kept)
-        drifted = has_drifted(depth, threshold)
-        hint = None
-        if drifted:
-            hint = REBALANCE_HINT
-            if has_own_boundaries(ctx, depth.table, depth.attribute):
-                hint = (
-                    f"the workload file sets the `boundaries` of `{depth.table}."
-                    f"{depth.attribute}`; change them there and capture again"
-                )
-        entry = RangesEntry(**kept, imbalance=imbalance(depth), drifted=drifted, hint=hint)
-        entries.append(entry)
-    return tuple(entries)
-
-
-def ranges_entry(
-    ctx: Context, stored: StoredQuery, table: TableName, attribute: ColumnName
-) -> RangesEntry | None:
-    """The entry of one sketch, if its ranges are counted."""
-    result = ranges_entries(ctx, stored)
-    return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
-
-
-def has_own_boundaries(ctx: Context, table: TableName, attribute: ColumnName) -> bool:
-    return any(
-        part.table == table
-        and part.column.lower() == attribute.lower()
-        and part.boundaries is not None
-        for part in ctx.workload.partitions
-    )
-
 
 # Buffers that hold more than the tables have, and what a bound would save. Law: by the store, the
 # logs and the query planned with a bound; no data is read. A saving is named only for state that
@@ -138,15 +66,15 @@ def _saving(
     ctx: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
-    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
+    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_query
 
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
-    verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
+    query = restored_query(ctx.tables, prepared, stored)
     bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
     meta = StateMeta.read(stored.query, stored.state_meta)
-    plan = chosen_plan(bounded, verdict, partitions, chooser_of(bounded, meta))
+    plan = chosen_plan(replace(query, prepared=bounded), chooser_of(bounded, meta))
     if plan.compiled is None:
         return None
     # Bounded pieces already keep fewer rows of each group.

@@ -25,14 +25,12 @@ from impctl.errors import ImpctlError, RecaptureNeededError, UnsafeSketchError, 
 from impctl.safety.choose import counts_every_row
 from impctl.service.advice import (
     ClusterForecasts,
-    depths,
     followed_warnings,
     state_warnings,
     warnings_of,
 )
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.capture_plan import (
-    AttributeChoice,
     CapturePlan,
     choose_sketches,
     judge_candidates,
@@ -45,13 +43,14 @@ from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
-from impctl.service.prepare import PreparedQuery, assumption_of, assumption_text, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
 from impctl.service.results import SKETCH_NONE_REASON, CaptureResult, Failure, LeftEntry, Outcome
 from impctl.service.stored import (
     StateMeta,
     check_pinned_commit,
     commit_marks,
     definition,
+    depths,
     ending_to_store,
     sketch_entry,
     stored_query,
@@ -71,7 +70,7 @@ from impctl.store.records import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import Partitions, RangesByAccess, Versions
+    from impctl.service.context import RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store
@@ -88,7 +87,7 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     results: list[CaptureResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    stored: list[tuple[PreparedQuery, tuple[StoredSketch, ...]]] = []
+    stored: list[Captured] = []
     specs = ctx.queries(queries)
     if ctx.settings.dry_run:
         reader = ctx.reading_store()
@@ -112,9 +111,9 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
                 captured = capture_query(
                     ctx, store, prepared, code="asked", reason="capture was requested"
                 )
-                results.append(_result(ctx.tables, prepared, captured))
+                results.append(_result(ctx.tables, captured))
                 ctx.reporter.finished(results[-1], number, len(specs))
-                plan = captured.plan
+                plan = captured.planned.plan
                 if plan.reason == COULD_NOT:
                     warnings.append(
                         f"query `{spec.name}` was captured without state, so every change of its "
@@ -127,12 +126,12 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
                     )
                 if plan.no_provenance:
                     warnings.append(without_provenance(spec.name, plan.no_provenance))
-                warnings += lineage_warnings(ctx.tables, prepared, captured.chosen)
-                stored.append((prepared, captured.sketches))
+                warnings += lineage_warnings(ctx.tables, prepared, captured.planned.chosen)
+                stored.append(captured)
             give_back()
         forecasts = ClusterForecasts(ctx, store)
-        for prepared, sketches in stored:
-            warnings += _advice(ctx, store, forecasts, prepared, sketches)
+        for captured in stored:
+            warnings += _advice(ctx, store, forecasts, captured)
         if stored:
             warnings += remember_histories(ctx, store, {})
             warnings += keep_to_budget(ctx, store, has_captured=True)
@@ -140,12 +139,9 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
 
 
 def _advice(
-    ctx: Context,
-    store: StoreReader,
-    forecasts: ClusterForecasts,
-    prepared: PreparedQuery,
-    sketches: Sequence[StoredSketch],
+    ctx: Context, store: StoreReader, forecasts: ClusterForecasts, captured: Captured
 ) -> list[str]:
+    prepared, sketches = captured.planned.prepared, captured.sketches
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
         every_row = counts_every_row(prepared.query.root)
@@ -164,26 +160,24 @@ def _advice(
     ]
 
 
-def _result(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> CaptureResult:
-    return CaptureResult(
-        query=prepared.spec.name,
+def _result(tables: PinnedTables, captured: Captured) -> CaptureResult:
+    planned, record = captured.planned, captured.record
+    return replace(
+        planned.result(record.versions),
         action="capture",
         sketches=tuple(sketch_entry(sketch) for sketch in captured.sketches),
-        versions=captured.versions,
-        mode=captured.plan.mode.value,
-        elapsed_ms=captured.elapsed_ms,
-        spark_ms=captured.spark_ms,
-        engine_ms=captured.engine_ms,
-        considered=captured.chosen.candidates,
-        left=tuple(_left(tables, prepared, captured)),
-        assumptions=tuple(assumption_text(assumption) for assumption in captured.assumptions),
-        moments=prepared.moments,
+        elapsed_ms=record.elapsed_ms,
+        spark_ms=record.read_ms,
+        engine_ms=record.engine_ms,
+        left=tuple(_left(tables, captured)),
+        moments=planned.prepared.moments,
     )
 
 
-def _left(tables: PinnedTables, prepared: PreparedQuery, captured: Captured) -> Iterator[LeftEntry]:
-    expected = {entry.table: entry.expected for entry in captured.chosen.candidates if entry.chosen}
-    pruned = filters_of(tables, prepared, captured.sketches, captured.versions)
+def _left(tables: PinnedTables, captured: Captured) -> Iterator[LeftEntry]:
+    prepared, candidates = captured.planned.prepared, captured.planned.chosen.candidates
+    expected = {entry.table: entry.expected for entry in candidates if entry.chosen}
+    pruned = filters_of(tables, prepared, captured.sketches, captured.record.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
         snapshot = tables.snapshot(table)
         yield LeftEntry(
@@ -326,33 +320,12 @@ def _estimate(plan: MaintenancePlan) -> Mapping[str, float]:
     return {"joined": plan.trees.estimate.joined, "touched": plan.trees.estimate.touched}
 
 
-_WORTH_TELLING_MS = 20.0
-"""Some hundred times the duration of the second, unsynced commit."""
+class Captured(Struct, frozen=True):
+    """What was captured, by the plan that could be carried out, and its cost, commit included."""
 
-
-def amend(store: Store, query: QueryName, record: RunRecord, commit_ms: float) -> None:
-    """Add a long commit to the query's latest record, which is `record`, and to its cost."""
-    if commit_ms < _WORTH_TELLING_MS:
-        return
-    cost = record.cost
-    if cost is not None:
-        cost = replace(cost, elapsed_ms=cost.elapsed_ms + commit_ms)
-    elapsed_ms = record.elapsed_ms + commit_ms
-    store.amend_record(
-        query, replace(record, elapsed_ms=elapsed_ms, commit_ms=commit_ms, cost=cost)
-    )
-
-
-class Captured(Struct, frozen=True, kw_only=True):
+    planned: CapturePlan
     sketches: tuple[StoredSketch, ...]
-    plan: MaintenancePlan
-    chosen: AttributeChoice
-    assumptions: tuple[Assumption, ...]
-    versions: Versions
-    spark_ms: float
-    engine_ms: float
-    commit_ms: float
-    elapsed_ms: float
+    record: RunRecord
 
 
 BeforeCommit = Callable[[MaintenancePlan, MaintainedQuery | TouchedQuery | None], None]
@@ -370,12 +343,10 @@ def capture_query(
     """Choose, capture and store, replacing what the query had."""
     total, spark_started = Stopwatch(), ctx.spark_start_ms
     planned = plan_capture(ctx, prepared)
-    chosen, partitions = planned.chosen, planned.partitions
     reading = Stopwatch()
     plan, result, state, uses_spark = _compute(ctx, planned)
     spark_ms, engine_ms = (reading.ms, 0.0) if uses_spark else (0.0, reading.ms)
-    sketches = stored_sketches(prepared, partitions, result)
-    assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
+    sketches = stored_sketches(planned, result)
     versions = ctx.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = total.ms, ctx.spark_start_ms - spark_started
     record = RunRecord(
@@ -403,20 +374,12 @@ def capture_query(
     committing = Stopwatch()
     if before_commit is not None:
         before_commit(plan, state)
+    assumptions = planned.assumptions
     record = commit_capture(ctx, store, prepared, plan, state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, total.ms
-    amend(store, prepared.spec.name, record, commit_ms)
-    return Captured(
-        sketches=sketches,
-        plan=plan,
-        chosen=chosen,
-        assumptions=assumptions,
-        versions=versions,
-        spark_ms=spark_ms,
-        engine_ms=engine_ms,
-        commit_ms=commit_ms,
-        elapsed_ms=elapsed_ms,
-    )
+    store.add_commit_time(prepared.spec.name, record, commit_ms)
+    record = replace(record, elapsed_ms=elapsed_ms, commit_ms=commit_ms)
+    return Captured(replace(planned, plan=plan), sketches, record)
 
 
 def without_provenance(query: QueryName, why: str) -> str:
@@ -431,26 +394,21 @@ def _compute(
     ctx: Context, planned: CapturePlan
 ) -> tuple[MaintenancePlan, RangesByAccess, MaintainedQuery | TouchedQuery | None, bool]:
     """The plan, the sketch of every access, the state to maintain it if any, whether Spark ran."""
-    prepared, chosen, partitions = planned.prepared, planned.chosen, planned.partitions
     plan, filled = planned.plan, None
     if plan.mode is MaintenanceMode.EXACT:
-        plan, filled = best_filled(ctx, prepared, plan, chosen.verdict, partitions)
+        plan, filled = best_filled(ctx, planned, plan)
     if filled is None:
-        result = capture_sketches_alone(ctx, prepared, chosen.verdict, partitions)
+        result = capture_sketches_alone(ctx, planned)
         state = (
-            filled_touch_state(ctx, prepared, partitions, result)
-            if plan.mode is MaintenanceMode.TOUCH
-            else None
+            filled_touch_state(ctx, planned, result) if plan.mode is MaintenanceMode.TOUCH else None
         )
         return plan, result, state, True
     return plan, filled.session.ranges(), filled.session, filled.uses_spark
 
 
-def stored_sketches(
-    prepared: PreparedQuery, partitions: Partitions, result: RangesByAccess
-) -> tuple[StoredSketch, ...]:
-    tables = prepared.table_of
+def stored_sketches(query: SketchedQuery, result: RangesByAccess) -> tuple[StoredSketch, ...]:
+    tables = query.prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, result[access])
-        for access, partition in partitions.items()
+        for access, partition in query.partitions.items()
     )

@@ -21,6 +21,7 @@ from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.partitions import candidates, is_partitionable, occurrences, partition_of
 from impctl.service.prepare import (
     PreparedQuery,
+    SketchedQuery,
     assumption_of,
     assumption_text,
     facts_of,
@@ -35,7 +36,7 @@ from impctl.service.results import (
     ReadEntry,
     SketchEntry,
 )
-from impctl.service.stored import is_captured_alike, is_current, moved_moments
+from impctl.service.stored import is_up_to_date
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.sample import clustered_columns
 from impctl.tables.snapshot import bytes_of, rows_in
@@ -44,10 +45,11 @@ from impctl.workload.models import LineageMode, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
-    from impctl.service.context import Context, Partitions
+    from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import RangePartition
     from impctl.store.reader import StoreReader
+    from impctl.store.records import Assumption
 
 # Whether lineage of the answer alone makes sketches smaller. Law: without a statement here some
 # sketch may be smaller, or the file only has it as default. A table lacks a sketch only if none is
@@ -119,15 +121,16 @@ class AttributeChoice(Struct, frozen=True):
     together: Mapping[tuple[TableName, ColumnName], int]
     """How many proposed ranges are merged into one, by the estimate."""
 
-    def partitions(self, ctx: Context, prepared: PreparedQuery) -> dict[AccessId, RangePartition]:
-        """The partition of every sketched access; one per table and attribute."""
+    def of(self, ctx: Context, prepared: PreparedQuery) -> SketchedQuery:
+        """The query with the partition of every sketched access; one per table and attribute."""
         tables = prepared.table_of
         known: dict[tuple[TableName, ColumnName], RangePartition] = {}
         for access, column in self.sketched.items():
             key = (tables[access], column)
             if key not in known:
                 known[key] = partition_of(ctx, *key, self.together.get(key, 1))
-        return {access: known[tables[access], column] for access, column in self.sketched.items()}
+        partitions = {a: known[tables[a], column] for a, column in self.sketched.items()}
+        return SketchedQuery(prepared, self.verdict, partitions)
 
 
 def choose_sketches(
@@ -294,13 +297,30 @@ def _entries(
 # the state.
 
 
-class CapturePlan(Struct, frozen=True):
-    """The choice, its partitions by access, and how sketch and state are computed and kept."""
+class CapturePlan(SketchedQuery, frozen=True):
+    """The choice of sketches, and how they and the state are computed and kept."""
 
-    prepared: PreparedQuery
     chosen: AttributeChoice
-    partitions: Partitions
     plan: MaintenancePlan
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return tuple(assumption_of(fact) for fact in self.verdict.assumptions)
+
+    def result(self, versions: Versions) -> CaptureResult:
+        """What is reported of the capture before it is made."""
+        tables = self.prepared.table_of
+        return CaptureResult(
+            query=self.prepared.spec.name,
+            sketches=tuple(
+                SketchEntry(tables[access], partition.attribute, (), partition.ranges)
+                for access, partition in self.partitions.items()
+            ),
+            versions=versions,
+            mode=self.plan.mode.value,
+            considered=self.chosen.candidates,
+            assumptions=tuple(map(assumption_text, self.assumptions)),
+        )
 
     def by(self, ctx: Context) -> str:
         compiled = self.plan.compiled
@@ -328,31 +348,16 @@ class CapturePlan(Struct, frozen=True):
 def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
     chosen = choose_sketches(ctx, prepared, every=False)
-    partitions = chosen.partitions(ctx, prepared)
-    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
-    return CapturePlan(prepared, chosen, partitions, plan)
+    query = chosen.of(ctx, prepared)
+    plan = plan_after_capture(ctx, query)
+    return CapturePlan(prepared, query.verdict, query.partitions, chosen, plan)
 
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
-    prepared = prepare(ctx, spec)
-    planned = plan_capture(ctx, prepared)
-    tables = prepared.table_of
-    facts = planned.chosen.verdict.assumptions
-    return CaptureResult(
-        query=spec.name,
-        action="none",
-        sketches=tuple(
-            SketchEntry(tables[access], partition.attribute, (), partition.ranges)
-            for access, partition in planned.partitions.items()
-        ),
-        versions=ctx.tables.versions_of(prepared.tables),
-        mode=planned.plan.mode.value,
-        elapsed_ms=0.0,
-        spark_ms=0.0,
-        engine_ms=0.0,
-        considered=planned.chosen.candidates,
-        assumptions=tuple(assumption_text(assumption_of(fact)) for fact in facts),
+    planned = plan_capture(ctx, prepare(ctx, spec))
+    return replace(
+        planned.result(ctx.tables.versions_of(planned.prepared.tables)),
         foreseen=True,
         by=planned.by(ctx),
         reads=planned.reads(ctx),
@@ -365,9 +370,7 @@ def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> str:
         stored = None if store is None else store.load(spec.name)
         if stored is None:
             return "none"
-        is_fresh = is_captured_alike(ctx, spec, stored) and is_current(stored, ctx.tables)
-        is_fresh = is_fresh and not moved_moments(ctx, stored)
+        return "current" if is_up_to_date(ctx, spec, stored) else "stale"
     except RecaptureNeededError:
         # What cannot be read back is replaced by the capture.
         return "stale"
-    return "current" if is_fresh else "stale"

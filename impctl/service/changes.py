@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +17,19 @@ from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
     StaleQuery,
-    changes_by_table,
     needs_of,
     open_task,
+    read_deltas,
 )
 from impctl.service.engine_answer import engine_rows
-from impctl.service.expiry import next_expiry
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
-from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import AtVersions, reporting_lost_versions, versions_at
+from impctl.service.resolve import reporting_lost_versions, versions_at
 from impctl.service.result_changes import (
     NO_ROWS,
     ChangeWriter,
-    CommitInfo,
     RowsOf,
     changes_between,
     check_materialized,
@@ -60,7 +56,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.engine.result_rows import AnswerRows
-    from impctl.service.settings import FollowRequest, Settings
+    from impctl.service.settings import AtVersions, FollowRequest, Settings
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
     from impctl.types import QueryName
@@ -113,19 +109,23 @@ class AdvancedState:
         self._has_begun = True
         if task.move is None and moved_moments(ctx, self.stored):
             raise NotMaintainableError("a time-dependent constant changed")
-        collected = _Collected()
+        collected: list[pa.Table] = []
         answer = None if task.move is None else task.move.answer
-        self._writer = ChangeWriter(collected, ctx.session_zone, self._state.plan, answer, [])
+        self._writer = ChangeWriter(
+            lambda _, changes: collected.append(changes),
+            ctx.session_zone,
+            self._state.plan,
+            answer,
+        )
         try:
             self._step(ctx, task, self._writer)
         except NOT_INCREMENTALLY as trouble:
             raise NotMaintainableError(trouble.message) from trouble
-        changes = collected.changes
-        if changes is None:
+        if not collected:
             nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._materialized.bounded)
-            changes = changes_between(nothing, nothing, ctx.session_zone)
+            collected.append(changes_between(nothing, nothing, ctx.session_zone))
         return ChangesResult(
-            answer=changes,
+            answer=collected[0],
             query=task.spec.name,
             since=before,
             versions=self._state.versions,
@@ -154,27 +154,10 @@ class AdvancedState:
             return
         shared = SharedChanges(ctx.tables, ctx.reporter)
         shared.announce(needs)
-        read = list(map(shared.read, needs))
+        deltas = read_deltas(ctx.tables, shared, needs)
         check_not_replaced_meanwhile(self.stored, ctx.tables)
-        partners = partners_of(ctx, self._state.plan, self._state.stored.partitions)
-        maintainer = Maintainer(
-            None,
-            self._state,
-            partners,
-            move=task.move,
-            writer=writer,
-            next_expiry=partial(next_expiry, ctx),
-        )
-        moved = changes_by_table(ctx.tables, read)
-        maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
-
-
-class _Collected:
-    def __init__(self) -> None:
-        self.changes: pa.Table | None = None
-
-    def write(self, lead: CommitInfo, changes: pa.Table) -> None:
-        self.changes = changes
+        maintainer = Maintainer(ctx, None, self._state, task.move, writer)
+        maintainer.step(deltas, reason_code="incremental", reason="")
 
 
 class FollowedAnswer:

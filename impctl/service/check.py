@@ -88,8 +88,7 @@ def _checked(
             answered=answered,
         )
         return result, error
-    partitions = chosen.partitions(ctx, prepared)
-    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions, reads=False)
+    plan = plan_after_capture(ctx, chosen.of(ctx, prepared), reads=False)
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
     result = CheckResult(
         spec.name,

@@ -28,9 +28,8 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.service.filters import files_satisfying
-from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_verdict
-from impctl.service.prepare import PreparedQuery, kept_plan, prepare
-from impctl.service.stored import StateMeta, moved_moments, moved_text
+from impctl.service.maintenance_plan import Reopened, reopened
+from impctl.service.stored import moved_moments, moved_text
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.tables.rows import read_batches
@@ -119,20 +118,13 @@ class Move(Struct, frozen=True):
                 yield differing_rows(self.touched, moved, table)[0]
 
 
-def move_of(
-    ctx: Context, spec: QuerySpec, stored: StoredQuery, before: PreparedQuery, plan: MaintenancePlan
-) -> Move:
+def move_of(ctx: Context, spec: QuerySpec, stored: StoredQuery, before: Reopened) -> Move:
     """The move of a sketch captured for the query as `before`; RecaptureNeededError if none."""
-    after = prepare(ctx, spec)
+    after = reopened(ctx, spec, stored, is_of_now=True)
     moments = moved_moments(ctx, stored)
     reason = moved_text(moments)
-    verdict, partitions = restored_verdict(ctx.tables, after, stored)
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    new = chosen_plan(after, verdict, partitions, chooser_of(after, meta), has_answer=meta.answer)
-    old_verdict, _ = restored_verdict(ctx.tables, before, stored)
-    both = ((before, old_verdict), (after, verdict))
-    old, now = (kept_plan(p, v, partitions).core_verdict(v, partitions) for p, v in both)
-    if plan.mode is not new.mode or old != now:
+    plan, new = before.plan, after.plan
+    if plan.mode is not new.mode or before.core_verdict != after.core_verdict:
         raise _stays(spec, reason, _KEPT_OTHERWISE)
     assert plan.core is not None
     assert new.core is not None
@@ -146,14 +138,14 @@ def move_of(
     if is_exact:
         above = _above(spec, reason, plan, new, conditions, names)
     else:
-        (partition,) = partitions.values()
+        (partition,) = after.partitions.values()
         conditions, touched = _touched(spec, reason, new.core, conditions, partition)
     return Move(
         plan=new,
         conditions=conditions,
         above=above,
         touched=touched,
-        moments=after.moments,
+        moments=after.prepared.moments,
         circuit=circuit,
         reason=reason,
         tables=ctx.tables,

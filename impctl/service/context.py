@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ from impctl.errors import (
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
 from impctl.service.results import Failure, Result
-from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.service.settings import Settings, lock_timeout_of, spark_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
@@ -352,6 +353,8 @@ def master_of(requested: str | None) -> str:
 
 
 def _is_up() -> bool:
+    if "pyspark.sql" not in sys.modules:
+        return False
     from impctl.spark.session import running_session
 
     return running_session() is not None
@@ -480,7 +483,15 @@ class Context:
 
     @property
     def store_path(self) -> Path:
-        return Path(store_of(self.settings, self.workload))
+        """Folder of the store; a flag or variable is relative to the working directory."""
+        store = self.settings.store
+        return Path(self.workload.store) if store is None else store.absolute()
+
+    @property
+    def disk(self) -> int | None:
+        """Bytes of state for all queries; None is unbounded."""
+        disk = self.settings.disk
+        return self.workload.budget.disk if disk is None else disk
 
     @property
     def reserved(self) -> dict[str, str]:
@@ -611,7 +622,8 @@ class Context:
             self._given[f":{name}"] = given_moment(name, written, moment, self.session_zone)
 
     def policy(self, spec: QuerySpec) -> Policy:
-        return policy_of(self.settings, spec)
+        """The policy of the query in this run."""
+        return spec.policy if self.settings.policy is None else self.settings.policy
 
     def queries(self, names: Sequence[QueryName] | None) -> tuple[QuerySpec, ...]:
         """The named queries, or all; UsageError for an unknown one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from impctl.errors import (
     RecaptureNeededError,
     TableError,
 )
-from impctl.service.capture_plan import plan_capture
 from impctl.service.clock import Move, move_of
 from impctl.service.context import Context, Isolated, limited
 from impctl.service.cost_model import (
@@ -32,7 +31,6 @@ from impctl.service.stored import check_clock, check_definition, check_pins, mar
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
-    ReadChange,
     SharedChanges,
     is_large,
     need_of,
@@ -44,6 +42,7 @@ from impctl.tables.snapshot import FilesMark, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
+    from impctl.compile.compile import MaintenancePlan
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
     from impctl.store.reader import StoreReader
@@ -60,16 +59,88 @@ GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
 
 
-class Decision(Struct, frozen=True):
-    """`action` is exact, touch or recapture; `by` computes it, None if not yet decided. `needs` are
-    the changes to maintain, `read` those already read; a change that Spark groups is not read."""
+class TableDelta(Struct, frozen=True, kw_only=True):
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
+    With `grouped`, Spark has grouped the change, and `changes` has no rows. `read_ms` is 0 if it
+    was read for another query."""
 
+    table: TableName
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    reached: Callable[[], Snapshot]
+    grouped: GroupedChange | None = None
+    read_ms: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def change_up_to(
+    tables: PinnedTables,
+    table: TableName,
+    changes: Changes,
+    until: TableVersion,
+    read_ms: float = 0.0,
+    grouped: GroupedChange | None = None,
+) -> TableDelta:
+    ending = tables.snapshot(table)
+    return TableDelta(
+        table=table,
+        changes=changes,
+        until=until,
+        ending=ending,
+        mark=mark_at(tables, table, until),
+        # Between two batches of versions the log's entry has to suffice.
+        files=ending.mark if ending.version == until else None,
+        reached=partial(tables.snapshot, table, until),
+        grouped=grouped,
+        read_ms=read_ms,
+    )
+
+
+def read_deltas(
+    tables: PinnedTables, shared: SharedChanges, needs: Iterable[ChangeRequest]
+) -> tuple[TableDelta, ...]:
+    """The changes, each read once for all queries of the run."""
+    return tuple(
+        change_up_to(tables, need.table, changes, need.until, read_ms)
+        for need in needs
+        for changes, read_ms in [shared.read(need)]
+    )
+
+
+class StaleQuery(Struct):
+    """A query opened to be maintained: its restored state, or the `trouble` that prevents it."""
+
+    spec: QuerySpec
+    stored: StoredQuery
+    state: QueryState | None = None
+    trouble: ImpctlError | None = None
+    move: Move | None = None
+    """How the sketch moves with the clock in the same step."""
+
+    @property
+    def is_eager(self) -> bool:
+        return self.spec.maintain is MaintainMode.EAGER
+
+
+class Decision(Struct, frozen=True):
+    """What to do with a query: `action` is exact, touch or recapture; `by` computes it, None if not
+    yet decided. `needs` are the changes to maintain, `deltas` those read; a change that Spark
+    groups is not read here."""
+
+    task: StaleQuery
     action: str
     reason_code: str
     reason: str
     by: str | None = None
     needs: tuple[ChangeRequest, ...] = ()
-    read: tuple[ReadChange, ...] = ()
+    deltas: tuple[TableDelta, ...] = ()
 
     @property
     def is_recapture(self) -> bool:
@@ -84,33 +155,8 @@ class Decision(Struct, frozen=True):
     def cost_kind(self) -> RunKind:
         return RunKind.GROUPED if self.is_grouped else RunKind.MAINTAIN
 
-    @property
-    def read_ms(self) -> float:
-        return sum(result.elapsed_ms for result in self.read)
-
-
-def recapture_decision(code: str, reason: str) -> Decision:
-    return Decision("recapture", code, reason)
-
-
-def changed_rows(read: Sequence[ReadChange]) -> int:
-    return sum(result.changes.rows for result in read)
-
 
 # Law: opening a query reads the store, the tables' logs and the SQL, but no change.
-
-
-class StaleQuery(Struct):
-    spec: QuerySpec
-    stored: StoredQuery
-    state: QueryState | None = None
-    trouble: ImpctlError | None = None
-    move: Move | None = None
-    """How the sketch moves with the clock in the same step."""
-
-    @property
-    def is_eager(self) -> bool:
-        return self.spec.maintain is MaintainMode.EAGER
 
 
 def open_task(
@@ -166,7 +212,7 @@ def _restored(
     result = reopened(ctx, spec, stored)
     prepared, plan = result.prepared, result.plan
     try:
-        check_circuit(ctx, prepared, plan, stored)
+        check_circuit(ctx, result, stored)
     except RecaptureNeededError:
         _check_columns_and_order(ctx.tables, prepared, stored)
         raise
@@ -179,7 +225,7 @@ def _restored(
         )
     if plan.mode is MaintenanceMode.TOUCH:
         _check_columns_read(ctx.tables, prepared, stored)
-    move = move_of(ctx, spec, stored, prepared, plan) if moves else None
+    move = move_of(ctx, spec, stored, result) if moves else None
     plan = plan if move is None else move.plan
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
     if plan.compiled is not None:
@@ -249,16 +295,18 @@ class Decider:
                 tasks.append(task)
         return tasks
 
-    def decide_all(self, stale: Stale) -> list[tuple[StaleQuery, Decision]]:
+    def decide_all(self, stale: Stale) -> list[Decision]:
         """What would be done with each; failing queries are recorded."""
-        result: list[tuple[StaleQuery, Decision]] = []
+        from impctl.service.capture_plan import plan_capture
+
+        result: list[Decision] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
                 decision = self.decide(task, is_checked=True)
                 if decision.is_recapture:
                     capture = plan_capture(self.ctx, prepare(self.ctx, task.spec))
                     decision = replace(decision, by=capture.by(self.ctx))
-                result.append((task, decision))
+                result.append(decision)
         return result
 
     def decide(self, task: StaleQuery, *, is_checked: bool = False) -> Decision:
@@ -295,26 +343,23 @@ class Decider:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""
         assert task.state is not None
         needs = tuple(needs_of(self.ctx.tables, task))
-        decision = self._carried(task.state, needs, task.move)
-        cheaper = self._cheaper(task, decision) if policy is Policy.AUTO else None
+        decision = self._carried(task, task.state.plan, needs)
+        cheaper = self._cheaper(decision) if policy is Policy.AUTO else None
         if cheaper is not None:
             return cheaper
         if decision.is_grouped:
             return decision
-        read = tuple(map(self.shared.read, needs))
-        if is_checked and task.stored.assumptions:
-            for result in read:
-                ending = self.ctx.tables.snapshot(result.need.table)
-                changes = result.changes
-                recheck(task.stored.assumptions, ending, changes.table, changes.weights)
-        return replace(decision, read=read)
+        deltas = read_deltas(self.ctx.tables, self.shared, needs)
+        if is_checked:
+            check_assumptions(task.stored, deltas)
+        return replace(decision, deltas=deltas)
 
     def _carried(
-        self, state: QueryState, needs: tuple[ChangeRequest, ...], move: Move | None
+        self, task: StaleQuery, plan: MaintenancePlan, needs: tuple[ChangeRequest, ...]
     ) -> Decision:
-        plan = state.plan
+        move = task.move
         code = "incremental" if plan.mode is MaintenanceMode.EXACT else "touch_keyed"
-        decision = Decision(str(plan.mode), code, plan.reason, ENGINE, needs)
+        decision = Decision(task, str(plan.mode), code, plan.reason, ENGINE, needs)
         if move is not None and move.is_of_expiry:
             # With new versions their change is maintained, at another instant.
             if not needs:
@@ -330,9 +375,10 @@ class Decider:
             return replace(decision, by=f"{ENGINE} and {SPARK}")
         return decision
 
-    def _cheaper(self, task: StaleQuery, decision: Decision) -> Decision | None:
+    def _cheaper(self, decision: Decision) -> Decision | None:
         """A recapture if that is estimated to be clearly cheaper. An eager query needs a sketch for
         every version, which no recapture gives."""
+        task = decision.task
         if task.is_eager:
             return None
         result = if_recapture_is_cheaper(
@@ -343,9 +389,9 @@ class Decider:
             table_rows=lambda: self.ctx.tables.rows_of(tuple(task.stored.versions)),
             moved=[need.table for need in decision.needs],
         )
-        return (
-            None if result is None else recapture_decision(RECAPTURE_CHEAPER, reason_text(result))
-        )
+        if result is None:
+            return None
+        return Decision(task, "recapture", RECAPTURE_CHEAPER, reason_text(result))
 
 
 def _refuse(task: StaleQuery, policy: Policy) -> None:
@@ -368,48 +414,13 @@ def _refuse(task: StaleQuery, policy: Policy) -> None:
         )
 
 
+def check_assumptions(stored: StoredQuery, deltas: Iterable[TableDelta]) -> None:
+    """AssumptionBrokenError if an inserted row breaks what the sketch's safety rests on."""
+    for delta in deltas if stored.assumptions else ():
+        recheck(stored.assumptions, delta.ending, delta.changes.table, delta.changes.weights)
+
+
 def _recapture_of(task: StaleQuery) -> Decision:
     if task.trouble is None:
-        return recapture_decision("policy_full", "policy `full` always recaptures")
-    return recapture_decision(task.trouble.code, task.trouble.message)
-
-
-# Law: what a step processes is read from one span of versions.
-
-
-class TableDelta(Struct, frozen=True):
-    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
-    run's newest version, which a batch may stop before; `reached` takes the snapshot of `until`.
-    With `grouped`, Spark has grouped the change, and `changes` has no rows."""
-
-    changes: Changes
-    until: TableVersion
-    ending: Snapshot
-    mark: str | None
-    files: FilesMark | None
-    reached: Callable[[], Snapshot]
-    grouped: GroupedChange | None = None
-
-    @property
-    def rows(self) -> int:
-        return self.changes.rows if self.grouped is None else self.grouped.rows
-
-
-def change_up_to(
-    tables: PinnedTables, table: TableName, changes: Changes, until: TableVersion
-) -> TableDelta:
-    mark, ending = mark_at(tables, table, until), tables.snapshot(table)
-    # Between two batches of versions the log's entry has to suffice.
-    files = ending.mark if ending.version == until else None
-    return TableDelta(changes, until, ending, mark, files, partial(tables.snapshot, table, until))
-
-
-def changes_by_table(
-    tables: PinnedTables, read: Sequence[ReadChange]
-) -> dict[TableName, TableDelta]:
-    return {
-        result.need.table: change_up_to(
-            tables, result.need.table, result.changes, result.need.until
-        )
-        for result in read
-    }
+        return Decision(task, "recapture", "policy_full", "policy `full` always recaptures")
+    return Decision(task, "recapture", task.trouble.code, task.trouble.message)

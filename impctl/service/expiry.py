@@ -7,7 +7,6 @@ expires, so a result stays valid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 from functools import partial
@@ -20,50 +19,21 @@ from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.nodes import LiveRows
 from impctl.sql.parameters import NEVER, zone_of
-from impctl.types import ColumnName, TableName
+from impctl.types import ColumnName
 
 if TYPE_CHECKING:
     from impctl.service.context import Context, Versions
     from impctl.tables.snapshot import Snapshot
-    from impctl.workload.models import ExpirySpec, TableSpec
+    from impctl.workload.models import ExpirySpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _SECOND = 1_000_000
 
 
-class LiveAt(Mapping[TableName, LiveRows]):
-    """The live rows of tables with an expiry at one instant; reads schemas on demand."""
-
-    def __init__(self, ctx: Context, now: datetime) -> None:
-        self._ctx = ctx
-        self._now = now
-        self._known: dict[TableName, LiveRows] = {}
-
-    def __getitem__(self, table: TableName) -> LiveRows:
-        """UsageError if the column is missing or is not a time."""
-        if table not in self._known:
-            spec = self._ctx.workload.tables[table]
-            if spec.expiry is None:
-                raise KeyError(table)
-            snapshot = self._ctx.tables.snapshot(table)
-            zone = self._ctx.session_zone
-            self._known[table] = live_rows(spec.expiry, snapshot, self._now, zone)
-        return self._known[table]
-
-    def __iter__(self) -> Iterator[TableName]:
-        return (name for name, spec in self._ctx.workload.tables.items() if spec.expiry)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def has_expiry(tables: Iterable[TableSpec]) -> bool:
-    return any(table.expiry is not None for table in tables)
-
-
 def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) -> LiveRows:
-    """The rows of a table that are live at this instant; errors as of `LiveAt`."""
+    """The rows of a table that are live at this instant; UsageError if the column is missing or is
+    not a time."""
     column = snapshot.schema.find(expiry.column)
     if column is None or column.type not in (DATE, TIMESTAMP):
         problem = "has no such column" if column is None else f"it is of type `{column.type}`"

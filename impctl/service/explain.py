@@ -54,7 +54,7 @@ from impctl.service.maintenance_plan import (
     plan_after_capture,
     why_not_bounded,
 )
-from impctl.service.prepare import PreparedQuery, kept_plan, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, kept_plan, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnswerEntry,
@@ -83,7 +83,6 @@ from impctl.workload.models import JoinStrategy, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import BufferChoice
-    from impctl.safety.judge import Verdict
     from impctl.service.context import Partitions
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, StoredSketch
@@ -127,25 +126,27 @@ def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str
             answer=answer_entry(spec, None, None),
             answered=who_answers(ctx, prepared),
         )
-    partitions = chosen.partitions(ctx, prepared)
-    plan = plan_after_capture(ctx, prepared, chosen.verdict, partitions)
+    query = chosen.of(ctx, prepared)
+    plan = plan_after_capture(ctx, query)
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
-    notes = kept_plan(prepared, chosen.verdict, partitions).notes
+    notes = kept_plan(query).notes
     keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
     pieces = stored_pieces(ctx, spec, plan)
     if pieces is not None:
-        plan = plan_as_stored(prepared, chosen.verdict, partitions, plan, pieces.stored)
+        plan = plan_as_stored(query, plan, pieces.stored)
     return ExplainResult(
         query=spec.name,
         mode=plan.mode.value,
         reason=plan.reason,
         policy=policy,
         plan=plan_entries(ctx.tables, prepared, plan, pieces, notes, keyed),
-        attributes=trials.tried(prepared, plan, partitions, chosen.candidates),
+        attributes=trials.tried(query, plan, chosen.candidates),
         joins=() if plan.compiled is None else tuple(map(_side, plan.compiled.sides)),
         groups=() if plan.compiled is None else tuple(map(_groups, plan.compiled.groupings)),
         buffers=buffer_entries(prepared, plan, pieces),
-        trees=tree_entries(prepared, plan, partitions, None if pieces is None else pieces.pieces),
+        trees=tree_entries(
+            prepared, plan, query.partitions, None if pieces is None else pieces.pieces
+        ),
         state_bytes=None if pieces is None else pieces.bytes,
         answer=answer_entry(spec, plan, pieces),
         provenance=provenance_kept(spec, plan.provenance),
@@ -309,14 +310,10 @@ _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def plan_as_stored(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    plan: MaintenancePlan,
-    stored: StoredQuery,
+    query: SketchedQuery, plan: MaintenancePlan, stored: StoredQuery
 ) -> MaintenancePlan:
     """The plan of the stored state; `plan`, which a capture would choose now, if they agree."""
-    meta = StateMeta.read(stored.query, stored.state_meta)
+    prepared, meta = query.prepared, StateMeta.read(stored.query, stored.state_meta)
     if is_less(stored, plan):
         no_answer = meta.way if prepared.spec.answer else ""
         return MaintenancePlan(
@@ -330,7 +327,7 @@ def plan_as_stored(
     if bool(meta.trees) == plan.has_tree and has_same_answer and has_same_sides:
         return plan
     chooser = chooser_of(prepared, meta)
-    result = chosen_plan(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    result = chosen_plan(query, chooser, has_answer=meta.answer)
     if result.has_tree == plan.has_tree:
         # The reason also holds for the stored state.
         result = replace(result, trees=plan.trees)
@@ -695,13 +692,10 @@ class Trials:
         self._rows_left = _MOST_ROWS_OF_RUN
 
     def tried(
-        self,
-        prepared: PreparedQuery,
-        plan: MaintenancePlan,
-        partitions: Partitions,
-        candidates: Sequence[CandidateEntry],
+        self, query: SketchedQuery, plan: MaintenancePlan, candidates: Sequence[CandidateEntry]
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches read."""
+        prepared = query.prepared
         ctx, compiled = self._ctx, plan.compiled
         snapshots = [ctx.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
@@ -717,12 +711,12 @@ class Trials:
         self._rows_left -= rows
         ctx.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
         try:
-            session = loaded(ctx, compiled, partitions)
+            session = loaded(ctx, compiled, query.partitions)
         except ImpctlError:
             return tuple(candidates)  # `capture` reports what is wrong
         if session is None:
             return tuple(candidates)
-        read = _reading(ctx, prepared, stored_sketches(prepared, partitions, session.ranges()))
+        read = _reading(ctx, prepared, stored_sketches(query, session.ranges()))
         return tuple(
             replace(entry, expected=read[entry.table])
             if entry.chosen and entry.table in read

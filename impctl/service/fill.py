@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,9 @@ from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import chooser_for, chosen_plan, plan_after_capture
 from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
-from impctl.service.partners import SparkPartners, tagged_frame
-from impctl.service.prepare import kept_plan
-from impctl.sketch.sketch import MaintenanceMode, RangeSet
+from impctl.service.partners import PartnerReader, tagged_frame
+from impctl.service.prepare import SketchedQuery, kept_plan
+from impctl.sketch.sketch import MaintenanceMode
 from impctl.spark.render import render_plan
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.compile.fill import RangeRows
     from impctl.data.vector import Ints
-    from impctl.safety.judge import Verdict
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.prepare import PreparedQuery
     from impctl.sketch.partition import RangePartition
@@ -94,52 +93,35 @@ def rows_by_spark(
 
 
 def capture_sketches_alone(
-    ctx: Context,
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    versions: Versions | None = None,
+    ctx: Context, query: SketchedQuery, versions: Versions | None = None
 ) -> RangesByAccess:
     """The sketches alone, at `versions` (default: the pinned ones)."""
-    pinned = versions if versions is not None else {}
-    return _SparkPass(ctx, prepared, verdict, partitions, pinned).sketches()
+    return _SparkPass(ctx, query, versions if versions is not None else {}).sketches()
 
 
 def needed(
-    ctx: Context,
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    sketches: Mapping[AccessId, tuple[RangePartition, RangeSet]],
-    versions: Versions,
+    ctx: Context, query: SketchedQuery, ranges: RangesByAccess, versions: Versions
 ) -> RangesByAccess:
     """The ranges that these sketches need at these versions: those of a recapture. But where one
     derivation per row suffices, their ranges stay if all rows can be derived over them; then only
     ranges that no derivation uses are unneeded."""
-    partitions = {access: partition for access, (partition, _) in sketches.items()}
-    spark_pass = _SparkPass(ctx, prepared, verdict, partitions, versions)
+    spark_pass = _SparkPass(ctx, query, versions)
     result = dict(spark_pass.sketches())
-    ranges = {access: stored for access, (_, stored) in sketches.items()}
     for fixpoint in outer_fixpoints(spark_pass.kept.query.root):
         if fixpoint.chooses and spark_pass.derives_all(fixpoint, ranges):
-            for access in {scan.access for scan in scans_of(fixpoint)} & sketches.keys():
+            for access in {scan.access for scan in scans_of(fixpoint)} & ranges.keys():
                 unneeded = result[access].minus(ranges[access])
                 result[access] = result[access].minus(unneeded)
     return result
 
 
 class _SparkPass:
-    def __init__(
-        self,
-        ctx: Context,
-        prepared: PreparedQuery,
-        verdict: Verdict,
-        partitions: Partitions,
-        versions: Versions,
-    ) -> None:
+    def __init__(self, ctx: Context, query: SketchedQuery, versions: Versions) -> None:
         from impctl.spark.snapshots import snapshot_frame
 
+        prepared, partitions = query.prepared, query.partitions
         self.ctx, self.name, self.partitions = ctx, prepared.spec.name, partitions
-        self.kept, self.versions = kept_plan(prepared, verdict, partitions), versions
+        self.kept, self.versions = kept_plan(query), versions
         self.frames: dict[AccessId, DataFrame] = {}
         snapshots = {
             scan.access: ctx.tables.snapshot(scan.table, versions.get(scan.table))
@@ -238,7 +220,7 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
 
     try:
         with limited_to(limit), ThreadPoolExecutor(1) as reader:
-            pairs = SparkPartners(ctx, compiled, partitions, {}).pairs
+            pairs = PartnerReader(ctx, compiled, partitions, {}).pairs
             turns = session.turns(lambda table: ctx.tables.snapshot(table).likely_rows)
             session.load_in_turn(turns, rows_of, pairs)
         for partition in session.range_rows.partitions:
@@ -295,18 +277,16 @@ def counted_rows(
     return rows_by_spark(ctx, partition, snapshot, files) if counted is None else counted
 
 
-def filled_touch_state(
-    ctx: Context, prepared: PreparedQuery, partitions: Partitions, result: RangesByAccess
-) -> TouchedQuery:
-    ((access, partition),) = partitions.items()
-    query = TouchedQuery(partition, result[access])
+def filled_touch_state(ctx: Context, query: SketchedQuery, result: RangesByAccess) -> TouchedQuery:
+    ((access, partition),) = query.partitions.items()
+    touched = TouchedQuery(partition, result[access])
     snapshot = ctx.tables.snapshot(partition.table)
-    snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in prepared.scans}
-    left = wanted_files(prepared.root, snapshots)[access]
+    snapshots = {scan.access: ctx.tables.snapshot(scan.table) for scan in query.prepared.scans}
+    left = wanted_files(query.prepared.root, snapshots)[access]
     files = [file for file in snapshot.files if file.uri in left]
-    query.range_rows.fill(partition, rows_by_spark(ctx, partition, snapshot, files))
-    count_left_out(query.range_rows, partition, snapshot, files)
-    return query
+    touched.range_rows.fill(partition, rows_by_spark(ctx, partition, snapshot, files))
+    count_left_out(touched.range_rows, partition, snapshot, files)
+    return touched
 
 
 def run_pass(
@@ -346,22 +326,18 @@ class Filled(Struct, frozen=True):
 
 
 def best_filled(
-    ctx: Context,
-    prepared: PreparedQuery,
-    plan: MaintenancePlan,
-    verdict: Verdict,
-    partitions: Partitions,
+    ctx: Context, query: SketchedQuery, plan: MaintenancePlan
 ) -> tuple[MaintenancePlan, Filled | None]:
     """Fill the plan's circuit, or a lesser one; else recapture alone. If the state does not fit in
     memory, joins are tried as trees, if the workload leaves that open and trees can list a
     requested answer; then without the answer, which needs less exactness. Recursion by absorption
     falls back to ranks if it takes too much, of nodes only if the policy allows it, else
     EvaluationError."""
-    why, code = COULD_NOT, ""
-    for tried, variant in _alternatives(ctx, prepared, plan, verdict, partitions):
+    prepared, why, code = query.prepared, COULD_NOT, ""
+    for tried, variant in _alternatives(ctx, query, plan):
         plan = tried
         try:
-            filled = filled_circuit(ctx, variant, plan, verdict, partitions)
+            filled = filled_circuit(ctx, variant, plan)
         except (EvaluationError, OutOfMemoryError) as exceeded:
             if exceeded.code == PROVENANCE_TOO_LARGE and ctx.policy(prepared.spec) in _STOPPED:
                 raise
@@ -384,58 +360,49 @@ def _without_provenance(
 
 
 def _alternatives(
-    ctx: Context,
-    prepared: PreparedQuery,
-    plan: MaintenancePlan,
-    verdict: Verdict,
-    partitions: Partitions,
-) -> Iterator[tuple[MaintenancePlan, PreparedQuery]]:
-    yield plan, prepared
+    ctx: Context, query: SketchedQuery, plan: MaintenancePlan
+) -> Iterator[tuple[MaintenancePlan, SketchedQuery]]:
+    yield plan, query
+    prepared = query.prepared
     chooser = replace(chooser_for(ctx, prepared, reads=False), absorbs=None)
     if plan.provenance:
         alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
         has_answer = plan.answer is not None
-        plan = chosen_plan(prepared, verdict, partitions, alike, has_answer=has_answer)
-        yield plan, prepared
+        plan = chosen_plan(query, alike, has_answer=has_answer)
+        yield plan, query
     planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
     is_open = prepared.spec.join is JoinStrategy.AUTO and not plan.has_tree
     if plan.answer is not None and is_open:
-        planned = chosen_plan(prepared, verdict, partitions, planted)
+        planned = chosen_plan(query, planted)
         if planned.has_tree and planned.answer is not None:
-            yield replace(planned, reason=f"{planned.reason}; {_AS_TREES}"), prepared
+            yield replace(planned, reason=f"{planned.reason}; {_AS_TREES}"), query
     if plan.answer is not None:
         prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
+        query = replace(query, prepared=prepared)
         alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
-        without = chosen_plan(prepared, verdict, partitions, alike)
-        yield replace(without, no_answer=_NOT_BESIDE), prepared
+        yield replace(chosen_plan(query, alike), no_answer=_NOT_BESIDE), query
     if is_open:
-        tree = chosen_plan(prepared, verdict, partitions, planted)
+        tree = chosen_plan(query, planted)
         if tree.has_tree:
             said = plan.no_answer if plan.answer is None else _NOT_BESIDE
-            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), prepared
+            yield replace(tree, reason=f"{tree.reason}; {_AS_TREES}", no_answer=said), query
 
 
-def filled_circuit(
-    ctx: Context,
-    prepared: PreparedQuery,
-    plan: MaintenancePlan,
-    verdict: Verdict,
-    partitions: Partitions,
-) -> Filled | None:
+def filled_circuit(ctx: Context, query: SketchedQuery, plan: MaintenancePlan) -> Filled | None:
     """A session with the plan's circuit, filled at the pinned versions. By the engine if faster and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
     captured. OutOfMemoryError over the engine's memory limit."""
     compiled = _compiled(plan)
     if is_loaded_here(ctx, compiled):
-        session = loaded(ctx, compiled, partitions)
+        session = loaded(ctx, compiled, query.partitions)
         if session is not None:
             return Filled(session, uses_spark=compiled.asks_spark)
         if compiled.chain is None:
             return None
         # That circuit has already processed a part of the table.
-        compiled = _compiled(plan_after_capture(ctx, prepared, verdict, partitions))
+        compiled = _compiled(plan_after_capture(ctx, query))
     try:
-        return Filled(from_partials(ctx, compiled, partitions), uses_spark=True)
+        return Filled(from_partials(ctx, compiled, query.partitions), uses_spark=True)
     except (EvaluationError, NotExactError):
         # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
         # to call. If Spark cannot compute it either, the capture of the sketch alone says so.

@@ -10,13 +10,12 @@ from msgspec.structs import replace
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.results import ANSWER_SAME, Failure, MaintainResult, Outcome
-from impctl.service.settings import DEFAULT_BATCH_ROWS, disk_of, scrub_of
+from impctl.service.settings import DEFAULT_BATCH_ROWS, scrub_of
 from impctl.service.stored import (
     catch_up,
     has_ending,
-    is_captured_alike,
-    is_current,
-    moved_moments,
+    is_up_to_date,
+    ranges_entry,
     still,
     stored_moments,
     stored_query,
@@ -61,13 +60,15 @@ def maintain_specs(
     is_named: bool,
     for_use: bool = False,
 ) -> Outcome:
-    """The same for these queries, in their order; `is_named` if each was named by the user."""
+    """The same for these queries, in their order; `is_named` if each was named by the user.
+    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
+    sketch captured under another reading is not current."""
     if ctx.settings.changes is not None:
         from impctl.service.result_changes import check_change_files
 
         check_change_files(ctx, specs, ctx.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    outcome = maintain_queries(ctx, specs, size, cache, for_use=for_use)
+    outcome = _maintained(ctx, specs, size, cache, for_use)
     if not (for_use or ctx.settings.strict):
         outcome = _without_refused(ctx, outcome)
     fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
@@ -121,26 +122,23 @@ def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
 NO_NEW_VERSION = "no new version"
 
 
-def maintain_queries(
+def _maintained(
     ctx: Context,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    cache: StateCache | None = None,
-    *,
-    for_use: bool = False,
+    cache: StateCache | None,
+    for_use: bool,
 ) -> Outcome:
-    """Maintain these queries, or report what would be done; one result per query and table.
-    `for_use`: the sketches are about to be used, so the SQL is read even if no table changed, and a
-    sketch captured under another reading is not current."""
+    """Maintain these queries, or report what would be done; one result per query and table."""
     sketched = [spec for spec in specs if spec.is_sketched]
     if ctx.settings.dry_run:
-        outcome = _planned(ctx, sketched, for_use=for_use)
+        outcome = _planned(ctx, sketched, for_use)
     elif (current := _all_current(ctx, sketched, for_use)) is not None:
         # Using a sketch does not wait for a writer.
         outcome = Outcome(tuple(current), () if for_use else tuple(_rechosen_state(ctx)))
     else:
         with ctx.writing("maintain") as store:
-            outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use=for_use)
+            outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use)
     if len(sketched) == len(specs):
         return outcome
     without = [MaintainResult(query=spec.name) for spec in specs if not spec.is_sketched]
@@ -168,7 +166,7 @@ def _all_current(
     return results
 
 
-def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outcome:
+def _planned(ctx: Context, specs: Sequence[QuerySpec], for_use: bool) -> Outcome:
     store = ctx.reading_store()
     failures: list[Failure] = []
     results, stale = _current_and_stale(ctx, store, specs, failures, for_use)
@@ -176,9 +174,9 @@ def _planned(ctx: Context, specs: Sequence[QuerySpec], *, for_use: bool) -> Outc
         from impctl.service.decide import Decider
         from impctl.service.step import planned_results
 
-        for task, decision in Decider(ctx, store, failures).decide_all(stale):
-            with Isolated(failures, task.spec):
-                results += planned_results(ctx.tables, task, decision)
+        for decision in Decider(ctx, store, failures).decide_all(stale):
+            with Isolated(failures, decision.task.spec):
+                results += planned_results(ctx.tables, decision)
     return Outcome(_in_order(specs, results), (), tuple(failures))
 
 
@@ -187,8 +185,7 @@ def _maintain_stale(
     store: Store,
     specs: Sequence[QuerySpec],
     batch_rows: int,
-    cache: StateCache | None = None,
-    *,
+    cache: StateCache | None,
     for_use: bool,
 ) -> Outcome:
     failures: list[Failure] = []
@@ -207,7 +204,7 @@ def _maintain_stale(
                 before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
             warnings += remember_histories(ctx, store, before)
     is_asked = bool(stale) or (not for_use and _needs_new_choice(ctx))
-    if is_asked and disk_of(ctx.settings, ctx.workload) is not None:
+    if is_asked and ctx.disk is not None:
         from impctl.service.budget.choice import keep_to_budget
 
         is_late = _is_late(ctx, stale)
@@ -229,7 +226,7 @@ def _needs_new_choice(ctx: Context) -> bool:
     """Whether workload or flags require another choice of state; cheap, since idle runs ask."""
     from impctl.service.stored import has_new_requirements, pins_of
 
-    budget, store = disk_of(ctx.settings, ctx.workload), ctx.reading_store()
+    budget, store = ctx.disk, ctx.reading_store()
     if budget is None or store is None:
         return False
     return has_new_requirements(store.chosen(), budget, pins_of(ctx.sketched(None)))
@@ -296,9 +293,7 @@ def has_nothing_to_do(
     ctx: Context, spec: QuerySpec, stored: StoredQuery, *, for_use: bool = False
 ) -> bool:
     """Whether the sketch is current, so that no policy but `full` would do anything."""
-    if ctx.policy(spec) is Policy.FULL or not is_captured_alike(ctx, spec, stored):
-        return False
-    if not is_current(stored, ctx.tables) or moved_moments(ctx, stored):
+    if ctx.policy(spec) is Policy.FULL or not is_up_to_date(ctx, spec, stored):
         return False
     return not (for_use and _has_new_plan(ctx, spec, stored))
 
@@ -316,26 +311,16 @@ def _has_new_plan(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
 
 
 def unchanged_results(ctx: Context, stored: StoredQuery) -> list[MaintainResult]:
-    from impctl.service.advice import ranges_entry
-
     return [
         MaintainResult(
             query=stored.query,
             table=sketch.table,
             attribute=sketch.attribute,
             total=sketch.partition.ranges,
-            action="none",
             reason_code="up_to_date",
             reason=NO_NEW_VERSION,
             since=stored.versions,
             versions=stored.versions,
-            added=(),
-            removed=(),
-            changes=0,
-            elapsed_ms=0.0,
-            read_ms=0.0,
-            engine_ms=0.0,
-            commit_ms=0.0,
             answer_changed=ANSWER_SAME,
             moments=stored_moments(stored),
             ranges=ranges_entry(ctx, stored, sketch.table, sketch.attribute),

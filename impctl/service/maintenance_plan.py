@@ -39,14 +39,13 @@ from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.prepare import (
     PreparedQuery,
-    answer_verdict,
+    SketchedQuery,
     columns_assumed,
     constraint_facts,
     fact_of,
     kept_plan,
     prepare,
 )
-from impctl.service.settings import disk_of
 from impctl.service.stored import StateMeta, ending_to_store, stored_moments
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.changes import schema_change
@@ -56,7 +55,7 @@ from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, StateKe
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.expr.nodes import Span
-    from impctl.service.context import Context, Partitions, RangesByAccess, Versions
+    from impctl.service.context import Context, RangesByAccess, Versions
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, TablePin
     from impctl.types import ColumnName, TableName
@@ -124,7 +123,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
     """How a capture chooses: by the workload, else by the tables' sizes and fan-outs. Unless it
     `reads` rows, joins use an index. Under a budget the earlier choice holds; a first capture does
     not build sides that may take a good part of it, and those that pay are stored later."""
-    tables, disk = ctx.tables, disk_of(ctx.settings, ctx.workload)
+    tables, disk = ctx.tables, ctx.disk
     fits = largest_side(memory_of(ctx.settings, ctx.workload))
     if prepared.moves_above:
         disk = fits = None  # constants move with the clock through kept state
@@ -256,35 +255,31 @@ def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: Buf
 
 
 def chosen_plan(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    chooser: JoinChooser,
-    *,
-    has_answer: bool = True,
+    query: SketchedQuery, chooser: JoinChooser, *, has_answer: bool = True
 ) -> MaintenancePlan:
     """How the query's sketches are maintained, under the whole plan's verdict. By the plan of the
     answer's rows if it is requested and possible; else by the core plan, as for state captured
     without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
     requested."""
+    prepared = query.prepared
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
     plan, by_core, why, is_planned = None, None, "", False
     if prepared.spec.join is JoinStrategy.TREE:
-        core = kept_plan(prepared, verdict, partitions).core
+        core = kept_plan(query).core
         is_planned = any(isinstance(shape, TreeShape) for shape in tree_shapes(core, {}))
         if not is_planned:
             # An impossible requested tree is refused, whatever happens to the answer.
-            by_core = _by_core(prepared, verdict, partitions, chooser)
+            by_core = _by_core(query, chooser)
     if prepared.spec.answer and has_answer:
-        result = _by_answer(prepared, verdict, partitions, chooser, must_be_tree=is_planned)
+        result = _by_answer(query, chooser, must_be_tree=is_planned)
         if isinstance(result, MaintenancePlan):
             plan = replace(result, accesses=accesses)
         else:
             why = result
     if plan is None:
         if by_core is None:
-            by_core = _by_core(prepared, verdict, partitions, chooser)
+            by_core = _by_core(query, chooser)
         plan = replace(by_core, accesses=accesses, no_answer=why)
     if chooser.absorbs is not None:
         _check_provenance(prepared, plan)
@@ -292,25 +287,18 @@ def chosen_plan(
 
 
 def _by_answer(
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    chooser: JoinChooser,
-    *,
-    must_be_tree: bool,
+    query: SketchedQuery, chooser: JoinChooser, *, must_be_tree: bool
 ) -> MaintenancePlan | str:
     """How sketches are maintained beside the answer's rows, or why these are not stored. If a tree
     cannot list them, joins are no trees, unless they must be."""
-    answer = answer_plan(prepared.planned)
-    judged = answer_verdict(prepared, answer, verdict, partitions)
-    buffers = buffer_sizes(prepared.spec, chooser)
+    answer = answer_plan(query.prepared.planned)
     answering = partial(
         plan_maintenance_of_answer,
         answer,
-        judged,
-        partitions,
+        query.verdict_of(answer.kept),
+        query.partitions,
         chooser.sides,
-        buffers=buffers,
+        buffers=buffer_sizes(query.prepared.spec, chooser),
         absorbs=chooser.absorbs,
     )
     choice = chooser.trees.choose(answer.kept)
@@ -334,18 +322,17 @@ def _by_answer(
         return blocked.message
 
 
-def _by_core(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Partitions, chooser: JoinChooser
-) -> MaintenancePlan:
-    materialized = kept_plan(prepared, verdict, partitions)
-    # Touch relies on lineage: an unchanged row replaces a deleted witness.
-    verdict_of_whole = replace(verdict, root_keyed=False) if materialized.has_witnesses else verdict
+def _by_core(query: SketchedQuery, chooser: JoinChooser) -> MaintenancePlan:
+    prepared, materialized, of_whole = query.prepared, kept_plan(query), query.verdict
+    if materialized.has_witnesses:
+        # Touch relies on lineage: an unchanged row replaces a deleted witness.
+        of_whole = replace(of_whole, root_keyed=False)
     choose = partial(
         plan_maintenance,
         materialized.core,
-        verdict_of_whole,
-        materialized.core_verdict(verdict, partitions),
-        partitions,
+        of_whole,
+        materialized.core_verdict,
+        query.partitions,
         chooser.sides,
         buffers=buffer_sizes(prepared.spec, chooser),
         absorbs=chooser.absorbs,
@@ -409,23 +396,76 @@ def _check_provenance(prepared: PreparedQuery, plan: MaintenancePlan) -> None:
 
 
 def plan_after_capture(
-    ctx: Context,
-    prepared: PreparedQuery,
-    verdict: Verdict,
-    partitions: Partitions,
-    *,
-    reads: bool = True,
+    ctx: Context, query: SketchedQuery, *, reads: bool = True
 ) -> MaintenancePlan:
     """How the query's sketches are maintained after a capture at the pinned versions. Unless it
     `reads` rows, what depends on fan-outs uses the index join."""
-    return chosen_plan(prepared, verdict, partitions, chooser_for(ctx, prepared, reads=reads))
+    return chosen_plan(query, chooser_for(ctx, query.prepared, reads=reads))
 
 
-def check_circuit(
-    ctx: Context, prepared: PreparedQuery, plan: MaintenancePlan, stored: StoredQuery
-) -> None:
-    """RecaptureNeededError if the stored state does not fit the circuit built now."""
+def is_same_circuit(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
+    """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
+    suffice also depends on facts, such as CHECKs added or dropped."""
+    if stored.state_meta.get("answer"):
+        circuit = with_answer(ctx.memory.circuit(ctx.memory.answer(prepared.planned).kept))
+        return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
+    core = prepared.core
+    if prepared.spec.lineage is not LineageMode.ALL:
+        try:
+            core = kept_plan(restored_query(ctx.tables, prepared, stored)).core
+        except RecaptureNeededError:
+            return False
+    return bool(stored.state_meta.get("circuit") == ctx.memory.circuit(core))
+
+
+def restored_query(
+    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
+) -> SketchedQuery:
+    """The query with its stored sketches' partitions; RecaptureNeededError if no longer safe."""
+    sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
+    facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
+    verdict = check_safety(prepared.planned, sketched, facts)
+    if not verdict.safe:
+        raise RecaptureNeededError(
+            f"The stored sketch is no longer safe for the query: {verdict.reason}",
+            code="no_longer_safe",
+            hint="run `impctl capture`",
+        )
+    return SketchedQuery(prepared, verdict, stored.partitions)
+
+
+# Stored queries planned again. Law: reads the SQL, the tables' metadata and the store's description
+# of the state, but no state and no change. The plan is that of the present file, with the capture's
+# moments and choices; `check_circuit` says whether the state fits it.
+
+
+class Reopened(SketchedQuery, frozen=True):
+    meta: StateMeta
+    chooser: JoinChooser
+    plan: MaintenancePlan
+
+    @property
+    def core_verdict(self) -> Verdict:
+        """The verdict on the core of the plan that sketches are maintained by."""
+        return kept_plan(self).core_verdict
+
+
+def reopened(
+    ctx: Context, spec: QuerySpec, stored: StoredQuery, *, is_of_now: bool = False
+) -> Reopened:
+    """Plan the stored query again; RecaptureNeededError if it is no longer safe. Clock constants
+    are those of the capture, or if it `is_of_now` those of the run."""
+    prepared = prepare(ctx, spec, None if is_of_now else stored_moments(stored))
+    query = restored_query(ctx.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
+    chooser = chooser_of(prepared, meta)
+    plan = chosen_plan(query, chooser, has_answer=meta.answer)
+    return Reopened(prepared, query.verdict, query.partitions, meta, chooser, plan)
+
+
+def check_circuit(ctx: Context, query: Reopened, stored: StoredQuery) -> None:
+    """RecaptureNeededError if the stored state does not fit the circuit built now."""
+    prepared, plan, meta = query.prepared, query.plan, query.meta
     is_same = is_same_circuit(ctx, prepared, stored) and meta.trees == trees_id(plan.shapes)
     # Pieces that are read store only a filter: taken for kept, they would be empty.
     is_same &= {*meta.from_files} == {*plan.sides_by(Strategy.FILES)}
@@ -458,63 +498,6 @@ def check_circuit(
         code="engine_changed",
         hint=f"run `impctl capture {ctx.workload.file} --query {name}`",
     )
-
-
-def is_same_circuit(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> bool:
-    """Whether the query has the plan that the stored sketch was captured for. Whether witnesses
-    suffice also depends on facts, such as CHECKs added or dropped."""
-    if stored.state_meta.get("answer"):
-        circuit = with_answer(ctx.memory.circuit(ctx.memory.answer(prepared.planned).kept))
-        return prepared.spec.answer and bool(stored.state_meta.get("circuit") == circuit)
-    core = prepared.core
-    if prepared.spec.lineage is not LineageMode.ALL:
-        try:
-            verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
-        except RecaptureNeededError:
-            return False
-        core = kept_plan(prepared, verdict, partitions).core
-    return bool(stored.state_meta.get("circuit") == ctx.memory.circuit(core))
-
-
-def restored_verdict(
-    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
-) -> tuple[Verdict, Partitions]:
-    """Verdict and partitions by access; RecaptureNeededError if no longer safe."""
-    partitions = stored.partitions
-    sketched = {sketch.access: sketch.attribute for sketch in stored.sketches}
-    facts = [*constraint_facts(tables, prepared.scans), *map(fact_of, stored.assumptions)]
-    verdict = check_safety(prepared.planned, sketched, facts)
-    if not verdict.safe:
-        raise RecaptureNeededError(
-            f"The stored sketch is no longer safe for the query: {verdict.reason}",
-            code="no_longer_safe",
-            hint="run `impctl capture`",
-        )
-    return verdict, partitions
-
-
-# Stored queries planned again. Law: reads the SQL, the tables' metadata and the store's description
-# of the state, but no state and no change. The plan is that of the present file, with the capture's
-# moments and choices; `check_circuit` says whether the state fits it.
-
-
-class Reopened(Struct, frozen=True):
-    prepared: PreparedQuery
-    verdict: Verdict
-    partitions: Partitions
-    meta: StateMeta
-    chooser: JoinChooser
-    plan: MaintenancePlan
-
-
-def reopened(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> Reopened:
-    """Plan the stored query again; RecaptureNeededError if it is no longer safe."""
-    prepared = prepare(ctx, spec, stored_moments(stored))
-    verdict, partitions = restored_verdict(ctx.tables, prepared, stored)
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    chooser = chooser_of(prepared, meta)
-    plan = chosen_plan(prepared, verdict, partitions, chooser, has_answer=meta.answer)
-    return Reopened(prepared, verdict, partitions, meta, chooser, plan)
 
 
 # Stored queries with their state in memory. Law: in memory is what one commit of the store has, and

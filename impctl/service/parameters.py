@@ -23,6 +23,7 @@ from impctl.expr.types import fixed_offset
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
+    from impctl.service.settings import GivenValues
     from impctl.types import ParameterValue
     from impctl.workload.models import QuerySpec
 
@@ -34,9 +35,6 @@ _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
     r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
 )
-
-GivenValues = Sequence[str] | Mapping[str, object]
-"""Texts NAME=VALUE, or Python values by name."""
 
 _DIGITS = 38
 _EXACT_DOUBLES = range(-(2**53), 2**53 + 1)

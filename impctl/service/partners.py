@@ -20,7 +20,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.moved_conditions import MovedConditions
-from impctl.plan.nodes import Aggregate, Distinct, Scan, nodes_of, scans_of
+from impctl.plan.nodes import Aggregate, Distinct, nodes_of, scans_of
 from impctl.rules.pushdown import column_behind
 from impctl.service.filters import Uris, files_under, wanted_files
 from impctl.spark.render import render_plan
@@ -29,12 +29,12 @@ from impctl.store.records import SideRead
 from impctl.tables.rows import read_batches, read_rows, rows_with
 from impctl.tables.snapshot import arrow_type
 from impctl.tables.statistics import prune_to_values
-from impctl.types import AccessId, AttributeId, ColumnName, TableName, TableVersion
+from impctl.types import AccessId, ColumnName, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from impctl.compile.compile import Dataflow, MaintenancePlan
+    from impctl.compile.compile import Dataflow
     from impctl.expr.nodes import Expr
     from impctl.service.context import Context, Versions
     from impctl.sketch.partition import RangePartition
@@ -63,8 +63,9 @@ def tagged_frame(
     return with_range_id(frame, partition, partition.attribute, RANGE_COLUMN)
 
 
-# Read by Spark. Law: the rows of a side are those of its plan at the versions that a step leads to,
-# with the ranges of the engine's scan. Files that conditions, joins or keys exclude are skipped.
+# Law: the rows of a side are those of its plan at the versions that a step leads to, with ranges
+# of the engine's scan; from files, rows of other keys may be included. Files that conditions, joins
+# or keys exclude are skipped. Reads of files are counted and timed, and start no JVM.
 
 _SLICE_ROWS = 8_000_000
 """Rows of the longest joined table per slice of pairs: some hundred megabytes."""
@@ -73,20 +74,59 @@ _MANY_KEYS = 100_000
 """So many keys occur in most files and take longer to sort than a search by them saves."""
 
 
-class SparkPartners(Struct, frozen=True):
-    """Reads sides of a circuit's joins, and whole joins, in Spark at `versions` (else pinned)."""
+class PartnerReader(Struct, frozen=True):
+    """Reads sides of a circuit's joins, and whole joins, at `versions` (others: pinned): each side
+    as its capture chose, from files or in Spark."""
 
     ctx: Context
     compiled: Dataflow
     partitions: Mapping[AccessId, RangePartition]
     versions: Versions
+    _done: dict[str, SideRead] = field(default_factory=dict)
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """The rows of a side with these keys."""
+        """As `engine.lookups.RowReader`: the rows of a side with these keys; HistoryGoneError for a
+        missing file."""
+        self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
+        wanted = self.compiled.read_side(side)
+        if side not in self._from_files:
+            return self._by_spark(wanted, keys)
+        watch = Stopwatch()
+        result = self._by_files(wanted, keys)
+        ms, count, hits = watch.ms, len(keys[0]), 0
+        if len(result):
+            # Rows of other keys may be included.
+            columns = [result.columns[key] for key in wanted.keys]
+            hits = min(count, len(group_rows(columns, len(result)).codes))
+        self._note(SideRead(side, count, hits, len(result), ms))
+        return result
+
+    def reads(self) -> tuple[SideRead, ...]:
+        """What was read of each side that is read from files, even if nothing."""
+        return tuple(self._done.get(side, SideRead(side)) for side in sorted(self._from_files))
+
+    @property
+    def _from_files(self) -> Collection[str]:
+        return self.compiled.sides_by(Strategy.FILES)
+
+    def _note(self, read: SideRead) -> None:
+        done = self._done.get(read.side, SideRead(read.side))
+        self._done[read.side] = SideRead(
+            read.side,
+            done.keys + read.keys,
+            done.hits + read.hits,
+            done.rows + read.rows,
+            done.ms + read.ms,
+        )
+
+    def _snapshot(self, table: TableName) -> Snapshot:
+        return self.ctx.tables.snapshot(table, self.versions.get(table))
+
+    # Read by Spark
+
+    def _by_spark(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         from impctl.spark.run import with_keys
 
-        wanted = self.compiled.read_side(side)
-        self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])
@@ -96,28 +136,27 @@ class SparkPartners(Struct, frozen=True):
             if column is not None and len(values) <= _MANY_KEYS:
                 # Skip files that hold none of the requested values.
                 (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == column.access)
-                matching = prune_to_values(self._snapshot(scan), {column.attribute.name: values})
+                matching = prune_to_values(
+                    self._snapshot(scan.table), {column.attribute.name: values}
+                )
                 files[column.access] &= {file.uri for file in matching}
-        return self._read(wanted, files, lambda rows: with_keys(spark, rows, places, table))
+        return self._spark_rows(wanted, files, lambda rows: with_keys(spark, rows, places, table))
 
     def pairs(self, joined: Readable) -> Iterator[Batch]:
         """All rows of a join, slice by slice."""
         from impctl.spark.run import slice_of
 
         files = self._files(joined)
-        longest = max(self._snapshot(scan).likely_rows for scan in scans_of(joined.plan))
+        longest = max(self._snapshot(scan.table).likely_rows for scan in scans_of(joined.plan))
         slices = max(1, -(-longest // _SLICE_ROWS))
         for number in range(slices):
-            yield self._read(joined, files, partial(slice_of, number=number, slices=slices))
-
-    def _snapshot(self, scan: Scan) -> Snapshot:
-        return self.ctx.tables.snapshot(scan.table, self.versions.get(scan.table))
+            yield self._spark_rows(joined, files, partial(slice_of, number=number, slices=slices))
 
     def _files(self, wanted: Readable) -> Uris:
-        snapshots = {scan.access: self._snapshot(scan) for scan in scans_of(wanted.plan)}
+        snapshots = {scan.access: self._snapshot(scan.table) for scan in scans_of(wanted.plan)}
         return wanted_files(wanted.plan, snapshots)
 
-    def _read(
+    def _spark_rows(
         self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]
     ) -> Batch:
         from impctl.spark.run import plain_failures, selected
@@ -127,7 +166,7 @@ class SparkPartners(Struct, frozen=True):
         }
         frames = {}
         for scan in scans_of(wanted.plan):
-            snapshot, partition = self._snapshot(scan), self.partitions.get(scan.access)
+            snapshot, partition = self._snapshot(scan.table), self.partitions.get(scan.access)
             names = [a.name for a in scan.attributes if a.name != RANGE_COLUMN]
             chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
             frames[views[scan.access]] = tagged_frame(
@@ -147,42 +186,9 @@ class SparkPartners(Struct, frozen=True):
         )
         return Batch(columns, np.ones(table.num_rows, dtype=np.int64), tags)
 
+    # Read by the engine
 
-def _typed(key: Vector) -> pa.Array:
-    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys requested."""
-    kind, mask = key.type, None if key.valid is None else ~key.valid
-    if key.is_textual:
-        return key.to_arrow()
-    if kind.kind is Kind.DECIMAL:
-        # Made from text, because arithmetic on Decimals rounds to 28 digits.
-        values = [
-            Decimal(f"{value}e-{kind.scale}") if ok else None
-            for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
-        ]
-        return pa.array(values, arrow_type(kind))
-    if kind.kind is Kind.DATE:
-        return pa.array(key.values.astype(np.int32), mask=mask).cast(pa.date32())
-    return pa.array(key.values, mask=mask).cast(arrow_type(kind))
-
-
-# Read by the engine from files, without a JVM. Law: as for Spark, for the requested keys; rows of
-# other keys may be included.
-
-
-class FilePartners(Struct, frozen=True):
-    """Reads sides of one circuit's joins from files at `versions` (others: pinned)."""
-
-    ctx: Context
-    compiled: Dataflow
-    partitions: Mapping[AccessId, RangePartition]
-    versions: Versions
-
-    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """The rows of a side with these keys; HistoryGoneError for a missing file."""
-        self.ctx.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
-        return self._read(self.compiled.read_side(side), keys)
-
-    def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
+    def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
         snapshots = {access: self._snapshot(side.table) for access, side in reading.sources.items()}
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
@@ -200,13 +206,15 @@ class FilePartners(Struct, frozen=True):
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
 
     def whole(self, side: str) -> Iterator[Batch]:
-        """All rows of a side. A single table is read in parts, which bound the memory; rows of
-        groups are not, since a group may lie in several parts."""
+        """As `engine.lookups.RowReader`: all rows of a side that is read from files. A single table
+        is read in parts, which bound the memory; rows of groups are not, since a group may lie in
+        several parts."""
+        assert side in self._from_files
         wanted = self.compiled.read_side(side)
         sources = Transient(wanted, self.partitions).sources
         nodes = nodes_of(wanted.rows)
         if len(sources) > 1 or any(isinstance(node, Aggregate | Distinct) for node in nodes):
-            yield self._read(wanted, ())
+            yield self._by_files(wanted, ())
             return
         ((access, source),) = sources.items()
         snapshot = self._snapshot(source.table)
@@ -214,14 +222,20 @@ class FilePartners(Struct, frozen=True):
         yield from self._batches(wanted, source, uris)
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """The rows of a one-table side that meet exactly one of two conditions, in parts."""
+        """As `engine.lookups.RowReader`: the rows of a one-table side that meet exactly one of two
+        conditions, in parts."""
+        assert side in self._from_files
+        watch, rows = Stopwatch(), 0
         self.ctx.reporter.step("reading rows affected by a changed scalar")
         wanted = self.compiled.read_side(side)
         ((_, source),) = Transient(wanted, self.partitions).sources.items()
         snapshot = self._snapshot(source.table)
         moved = MovedConditions((before,), (after,)).rows_that_move
         uris = {uri for parts in moved for uri in files_under(wanted.rows, parts, snapshot)}
-        yield from self._batches(wanted, source, uris)
+        for batch in self._batches(wanted, source, uris):
+            rows += len(batch)
+            yield batch
+        self._note(SideRead(side, 1, 1, rows, watch.ms))
 
     def _batches(self, wanted: Readable, source: Source, uris: Collection[str]) -> Iterator[Batch]:
         snapshot = self._snapshot(source.table)
@@ -229,82 +243,19 @@ class FilePartners(Struct, frozen=True):
         for rows in read_batches(snapshot, source.scan.table_columns, chosen):
             yield Transient(wanted, self.partitions).rows({source.access: rows})
 
-    def _snapshot(self, table: TableName) -> Snapshot:
-        return self.ctx.tables.snapshot(table, self.versions.get(table))
 
-
-# Law: each side is read as its capture chose; reads of files are counted and timed.
-
-
-class PartnerReader(Struct, frozen=True):
-    """Reads a side from files where that was chosen, else through Spark."""
-
-    by_files: FilePartners
-    by_spark: SparkPartners
-    from_files: frozenset[str]
-    keys: Callable[[str], Sequence[AttributeId]]
-    """The columns by which a side is read."""
-    _done: dict[str, SideRead] = field(default_factory=dict)
-
-    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """As `engine.lookups.RowReader`."""
-        if side not in self.from_files:
-            return self.by_spark.rows(side, keys)
-        watch = Stopwatch()
-        result = self.by_files.rows(side, keys)
-        ms, count, hits = watch.ms, len(keys[0]), 0
-        if len(result):
-            # Rows of other keys may be included.
-            columns = [result.columns[key] for key in self.keys(side)]
-            hits = min(count, len(group_rows(columns, len(result)).codes))
-        self._note(SideRead(side, count, hits, len(result), ms))
-        return result
-
-    def _note(self, read: SideRead) -> None:
-        done = self._done.get(read.side, SideRead(read.side))
-        self._done[read.side] = SideRead(
-            read.side,
-            done.keys + read.keys,
-            done.hits + read.hits,
-            done.rows + read.rows,
-            done.ms + read.ms,
-        )
-
-    def whole(self, side: str) -> Iterator[Batch]:
-        """As `engine.lookups.RowReader`; only groups are read whole, and these from files."""
-        assert side in self.from_files
-        return self.by_files.whole(side)
-
-    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """As `engine.lookups.RowReader`; such rows are read from files."""
-        assert side in self.from_files
-        watch, rows = Stopwatch(), 0
-        for batch in self.by_files.moved(side, before, after):
-            rows += len(batch)
-            yield batch
-        self._note(SideRead(side, 1, 1, rows, watch.ms))
-
-    def reads(self) -> tuple[SideRead, ...]:
-        """What was read of each side that is read from files, even if nothing."""
-        return tuple(self._done.get(side, SideRead(side)) for side in sorted(self.from_files))
-
-
-PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
-"""Makes the reader of a step that ends at these versions."""
-
-
-def partners_of(
-    ctx: Context, plan: MaintenancePlan, partitions: Mapping[AccessId, RangePartition]
-) -> PartnersAt | None:
-    """The readers for a circuit; None if it stores all rows it needs."""
-    compiled = plan.compiled
-    if compiled is None or not compiled.distant:
-        return None
-    from_files = frozenset(compiled.sides_by(Strategy.FILES))
-
-    def at(versions: Versions) -> PartnerReader:
-        files = FilePartners(ctx, compiled, partitions, versions)
-        spark = SparkPartners(ctx, compiled, partitions, versions)
-        return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)
-
-    return at
+def _typed(key: Vector) -> pa.Array:
+    """The keys as Spark takes them; the loop over wide numbers is bounded by the keys requested."""
+    kind, mask = key.type, None if key.valid is None else ~key.valid
+    if key.is_textual:
+        return key.to_arrow()
+    if kind.kind is Kind.DECIMAL:
+        # Made from text, because arithmetic on Decimals rounds to 28 digits.
+        values = [
+            Decimal(f"{value}e-{kind.scale}") if ok else None
+            for value, ok in zip(key.values.tolist(), key.validity().tolist(), strict=True)
+        ]
+        return pa.array(values, arrow_type(kind))
+    if kind.kind is Kind.DATE:
+        return pa.array(key.values.astype(np.int32), mask=mask).cast(pa.date32())
+    return pa.array(key.values, mask=mask).cast(arrow_type(kind))

@@ -16,7 +16,7 @@ from impctl.service.budget.choice import with_state
 from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context, Isolated, is_refused
 from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
-from impctl.service.decide import Decider, Decision
+from impctl.service.decide import Decider, Decision, StaleQuery
 from impctl.service.maintain import has_nothing_to_do
 from impctl.service.prepare import prepare
 from impctl.service.results import REFUSED, Failure, Outcome, PlannedChange, PlanResult
@@ -50,19 +50,19 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
                 continue
             catch_up(ctx.tables, stored)
             if has_nothing_to_do(ctx, spec, stored):
-                nothing = Decision("none", "up_to_date", "no new version")
+                nothing = Decision(StaleQuery(spec, stored), "none", "up_to_date", "no new version")
                 estimates = _estimates(ctx, store, stored, (), RunKind.MAINTAIN)
-                results.append(_result(ctx, spec, stored, nothing, (), estimates))
+                results.append(_result(ctx, nothing, (), estimates))
             else:
                 stale.append((spec, stored))
     if store is not None:
         decider = Decider(ctx, store, failures)
-        for task, decision in decider.decide_all(stale):
-            with Isolated(failures, task.spec):
-                stored = task.stored
-                pending = _pending(decider, stored, decision)
+        for decision in decider.decide_all(stale):
+            with Isolated(failures, decision.task.spec):
+                pending = _pending(decider, decision)
+                stored = decision.task.stored
                 estimates = _estimates(ctx, store, stored, pending, decision.cost_kind)
-                results.append(_result(ctx, task.spec, stored, decision, pending, estimates))
+                results.append(_result(ctx, decision, pending, estimates))
     if not strict:
         refused, failures = _sorted_out(ctx, specs, failures)
         results += refused
@@ -129,13 +129,11 @@ def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
     )
 
 
-def _pending(
-    decider: Decider, stored: StoredQuery, decision: Decision
-) -> tuple[PlannedChange, ...]:
+def _pending(decider: Decider, decision: Decision) -> tuple[PlannedChange, ...]:
     """The change of every table that moved: as read, else as far as the log tells."""
-    read = {result.need.table: result.changes.rows for result in decision.read}
+    read = {delta.table: delta.rows for delta in decision.deltas}
     entries = []
-    for pin in stored.pins:
+    for pin in decision.task.stored.pins:
         until = decider.ctx.tables.source(pin.table).version
         if until == pin.version:
             continue
@@ -177,12 +175,11 @@ def _estimates(
 
 def _result(
     ctx: Context,
-    spec: QuerySpec,
-    stored: StoredQuery,
     decision: Decision,
     pending: tuple[PlannedChange, ...],
     estimates: RunEstimates,
 ) -> PlanResult:
+    spec, stored = decision.task.spec, decision.task.stored
     return PlanResult(
         query=spec.name,
         action=decision.action,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.data.schema import Column, Schema, quoted
+from impctl.data.schema import Column, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageError
 from impctl.expr.evaluate import Condition
@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
 )
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.safety.judge import Verdict, states_of
-from impctl.service.expiry import LiveAt, has_expiry
+from impctl.service.expiry import live_rows
 from impctl.sql.parameters import RUN_INSTANT, BoundSql, Clock, bind
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
@@ -43,11 +43,9 @@ from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
 if TYPE_CHECKING:
-    from impctl.rules.finalize import AnswerPlan
     from impctl.safety.judge import Verdict
-    from impctl.service.context import Context
+    from impctl.service.context import Context, Partitions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
     from impctl.tables.snapshot import Snapshot
@@ -323,22 +321,30 @@ class PreparedQuery(Struct, frozen=True):
         return QuerySource(self.spec, bound=self.bound) if self.source is None else self.source
 
 
-class _Catalog(Mapping[TableName, Schema]):
-    """Schemas of the workload's tables, read only for tables that a query names."""
+Value = TypeVar("Value")
 
-    def __init__(self, ctx: Context) -> None:
-        self._ctx = ctx
 
-    def __getitem__(self, table: TableName) -> Schema:
-        if table not in self._ctx.workload.tables:
-            raise KeyError(table)
-        return self._ctx.tables.snapshot(table).schema
+class _OnDemand(Mapping[TableName, Value]):
+    """What `make` gives for each of these tables, made once and only for those that are asked for:
+    a query reads the schemas of the tables that it names."""
 
-    def __iter__(self):  # type: ignore[no-untyped-def]  # Mapping's own signature
-        return iter(self._ctx.workload.tables)
+    def __init__(self, tables: Iterable[TableName], make: Callable[[TableName], Value]) -> None:
+        self._tables = tuple(tables)
+        self._make = make
+        self._made: dict[TableName, Value] = {}
+
+    def __getitem__(self, table: TableName) -> Value:
+        if table not in self._made:
+            if table not in self._tables:
+                raise KeyError(table)
+            self._made[table] = self._make(table)
+        return self._made[table]
+
+    def __iter__(self) -> Iterator[TableName]:
+        return iter(self._tables)
 
     def __len__(self) -> int:
-        return len(self._ctx.workload.tables)
+        return len(self._tables)
 
 
 def prepare(
@@ -346,21 +352,23 @@ def prepare(
 ) -> PreparedQuery:
     """Parse and plan a query; QueryError names the place in the workload file. Clock constants are
     those of the run, or those in `held` by name."""
-    from impctl.sql.views import expand_views
-
     workload = ctx.workload
     source = QuerySource(spec, workload.views)
     try:
         clock = ctx.clock if moments is None else replace(ctx.clock, held=moments)
-        views = {full: (view.name, view.sql) for full, view in workload.views.items()}
-        expanded = expand_views(spec.sql, views, workload.names, name=spec.name)
-        source = replace(source, expanded=expanded)
-        bound = bind(expanded.sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
+        sql = spec.sql
+        if workload.views:
+            from impctl.sql.views import expand_views
+
+            views = {full: (view.name, view.sql) for full, view in workload.views.items()}
+            expanded = expand_views(sql, views, workload.names, name=spec.name)
+            source, sql = replace(source, expanded=expanded), expanded.sql
+        bound = bind(sql, spec.params, name=spec.name, clock=clock, follows=spec.follows)
         source = replace(source, bound=bound)
         live, now = live_at(ctx, clock)
         result = ctx.memory.plans.of(
             bound.sql,
-            _Catalog(ctx),
+            _OnDemand(workload.tables, lambda table: ctx.tables.snapshot(table).schema),
             name=spec.name,
             zone=ctx.session_zone,
             names=workload.names,
@@ -389,11 +397,16 @@ def prepare(
 
 def live_at(ctx: Context, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
     """What queries see of tables with an expiry, and the instant; nothing without an expiry."""
-    if not has_expiry(ctx.workload.tables.values()):
+    expiries = {name: spec.expiry for name, spec in ctx.workload.tables.items() if spec.expiry}
+    if not expiries:
         return NO_EXPIRY, ""
     now = clock.value(RUN_INSTANT)
     assert isinstance(now, datetime)
-    return LiveAt(ctx, now), clock.text(RUN_INSTANT)
+
+    def live(table: TableName) -> LiveRows:
+        return live_rows(expiries[table], ctx.tables.snapshot(table), now, ctx.session_zone)
+
+    return _OnDemand(expiries, live), clock.text(RUN_INSTANT)
 
 
 def column_like_clock(
@@ -414,6 +427,19 @@ def column_like_clock(
 # plan; queries never run by it.
 
 
+class SketchedQuery(Struct, frozen=True):
+    """A query with the partitions of its sketches, and the verdict that these are safe."""
+
+    prepared: PreparedQuery
+    verdict: Verdict
+    partitions: Partitions
+
+    def verdict_of(self, root: Plan) -> Verdict:
+        """The verdict for another plan of the query, such as its core."""
+        query = replace(self.prepared.planned, root=root)
+        return _carried(self.verdict, query, self.partitions)
+
+
 class MaterializedPlan(Struct, frozen=True):
     """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
     the nodes of the query's own plan store, by their position."""
@@ -422,12 +448,7 @@ class MaterializedPlan(Struct, frozen=True):
     verdict: Verdict
     core: Plan
     notes: Mapping[int, str]
-
-    def core_verdict(
-        self, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-    ) -> Verdict:
-        """The query's verdict for the core."""
-        return _carried(verdict, replace(self.query, root=self.core), partitions)
+    core_verdict: Verdict
 
     @property
     def has_witnesses(self) -> bool:
@@ -436,35 +457,27 @@ class MaterializedPlan(Struct, frozen=True):
         return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
 
-def answer_verdict(
-    prepared: PreparedQuery,
-    answer: AnswerPlan,
-    verdict: Verdict,
-    partitions: Mapping[AccessId, RangePartition],
-) -> Verdict:
-    """The query's verdict for the rows of its materialized result."""
-    return _carried(verdict, replace(prepared.planned, root=answer.kept), partitions)
-
-
-def kept_plan(
-    prepared: PreparedQuery, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
-) -> MaterializedPlan:
-    """The plan that maintains sketches of these partitions, under the query's verdict."""
+def kept_plan(query: SketchedQuery) -> MaterializedPlan:
+    """The plan that maintains the query's sketches."""
     from impctl.plan.lineage import answer_notes
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
 
+    prepared, verdict, partitions = query.prepared, query.verdict, query.partitions
     if prepared.spec.lineage is LineageMode.ALL:
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, {})
+        core = prepared.core
+        return MaterializedPlan(prepared.planned, verdict, core, {}, query.verdict_of(core))
     if prepared.spec.lineage is LineageMode.ANSWER:
         # The planned query already has the answer's lineage.
         barriers, _ = sketched_nodes(prepared, verdict, _attributes(partitions))
         notes = answer_notes(prepared.root, barriers)
-        return MaterializedPlan(prepared.planned, verdict, prepared.core, notes)
+        core = prepared.core
+        return MaterializedPlan(prepared.planned, verdict, core, notes, query.verdict_of(core))
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     result = witnessed(prepared.planned, verdict, columns)
-    carried = _carried(verdict, result.query, partitions)
-    return MaterializedPlan(result.query, carried, core_of(result.query.root), result.notes)
+    carried, core = _carried(verdict, result.query, partitions), core_of(result.query.root)
+    of_core = _carried(verdict, replace(result.query, root=core), partitions)
+    return MaterializedPlan(result.query, carried, core, result.notes, of_core)
 
 
 def sketched_nodes(
@@ -479,13 +492,11 @@ def sketched_nodes(
     return [index for index in sketched_at if index not in keyed], keyed
 
 
-def _carried(
-    verdict: Verdict, query: Query, partitions: Mapping[AccessId, RangePartition]
-) -> Verdict:
+def _carried(verdict: Verdict, query: Query, partitions: Partitions) -> Verdict:
     from impctl.safety.judge import carried_verdict
 
     return carried_verdict(verdict, query, _attributes(partitions))
 
 
-def _attributes(partitions: Mapping[AccessId, RangePartition]) -> dict[AccessId, ColumnName]:
+def _attributes(partitions: Partitions) -> dict[AccessId, ColumnName]:
     return {access: partition.attribute for access, partition in partitions.items()}

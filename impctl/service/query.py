@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from impctl.compile.answers import answer_of_rows, kept_rows, looked_up_key
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -22,9 +23,16 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.plan.nodes import attributes_of
-from impctl.service.materialized import KEPT, materialized_result, read_without_plan
+from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
 from impctl.service.results import AnsweredEntry, Outcome, QueryResult
-from impctl.service.stored import is_captured_alike
+from impctl.service.settings import QueryRequest
+from impctl.service.stored import (
+    catch_up,
+    is_captured_alike,
+    known_ending,
+    stored_moments,
+    stored_query,
+)
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
 from impctl.workload.models import AnsweredBy, Policy, SketchPolicy
@@ -32,61 +40,59 @@ from impctl.workload.models import AnsweredBy, Policy, SketchPolicy
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from impctl.engine.result_rows import AnswerRows
     from impctl.expr.nodes import Expr
+    from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.context import Context
     from impctl.service.cost_model import AnswerEstimate, EngineChoice
-    from impctl.service.parameters import GivenValues
     from impctl.service.prepare import PreparedQuery
-    from impctl.service.resolve import AtVersions, ReadChoice, ResolvedSketch
+    from impctl.service.resolve import ReadChoice, ResolvedSketch
     from impctl.service.spark_answer import Passthrough
+    from impctl.store.reader import StoreReader
+    from impctl.types import QueryName
 
+
+_FROM_STATE = "from the materialized result"
+"""Why its reader is quickest."""
 
 # Law: the answer is the query's at the pinned versions; the sketch only decides what is read.
 
 
 def query(
     ctx: Context,
-    query: str | None,
-    params: GivenValues = (),
-    sql: str | None = None,
-    at: AtVersions | None = None,
-    use: SketchPolicy = SketchPolicy.AUTO,
+    request: QueryRequest,
     by: AnsweredBy = AnsweredBy.AUTO,
     *,
-    required: bool = False,
     where: str | None = None,
     limit: int | None = None,
     out: Path | None = None,
     escape_formulas: bool = False,
 ) -> Outcome:
-    """The answer of one query; a stale sketch is maintained first. With `params` or another text
-    the sketch may be another query's. `at` selects versions, answered through their stored sketch
-    without maintenance. `use`: read through the sketch where that pays, always or never. A query
-    without a sketch is read whole, unless one is `required`. `by`: materialized result, engine or
-    Spark; default: the fastest that can. `where` selects rows by their columns. `limit` bounds the
-    rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets compute
-    nothing."""
+    """The answer of one query; a stale sketch is maintained first. `by`: materialized result,
+    engine or Spark; default: the fastest that can. `where` selects rows by their columns. `limit`
+    bounds the rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets
+    compute nothing."""
     from impctl.service.formats import check_goal
 
     if out is not None:
         # Before anything that takes its time.
         check_goal(out, ctx.reserved)
-    is_plain = not params and sql is None and at is None and not required
-    if is_plain and use is SketchPolicy.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
-        known = read_without_plan(ctx, query, where)
+    use = request.sketch
+    if request == QueryRequest(request.query) and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
+        known = read_without_plan(ctx, request.query, where)
         if known is not None:
             return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than the materialized result takes to read.
     from impctl.service.resolve import reporting_lost_versions, resolved
     from impctl.service.spark_answer import Passthrough
 
-    match = resolved(ctx, query, params, sql, at, use, required=required)
+    match = resolved(ctx, request)
     if isinstance(match, Passthrough):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise match.refusal
         result, warnings = _verbatim(ctx, match), match.warnings
     else:
-        with nullcontext() if at is None else reporting_lost_versions():
+        with nullcontext() if request.at is None else reporting_lost_versions():
             result, warnings = _answer(ctx, match, use, by, where)
     return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
 
@@ -105,6 +111,98 @@ def _result_of(
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,), warnings)
+
+
+# The materialized result. Law: returns only rows of the very commit that the query was maintained
+# to. If the store has moved on there is none, and the caller maintains again.
+
+
+def materialized_result(
+    ctx: Context,
+    store: StoreReader,
+    query: QueryName,
+    ending: FinalSteps,
+    generation: int,
+    where: Expr | None = None,
+    plan: AnswerPlan | None = None,
+) -> pa.Table | None:
+    """The answer as of this commit; None if the store has another one by now. `where` is a
+    condition on its columns; if it selects one key, other rows are not read. `plan` is that of the
+    rows; without it they must be stored as they are (`service.stored`)."""
+    stored = store.load(query)
+    if stored is None or stored.generation != generation:
+        return None
+    rows: AnswerRows = kept_rows(ending)
+    if plan is not None and stored.state_meta.get("trees"):
+        # If rows are stored as they are, the planner is not loaded.
+        from impctl.compile.compile import compile_answer
+
+        planned_rows = compile_answer(plan, {}).kept
+        assert planned_rows is not None
+        rows = planned_rows
+    runs = store.load_runs(query, rows.beginning)
+    now = store.load(query)
+    if now is None or now.generation != generation:
+        return None
+    rows.load(runs, None if where is None else looked_up_key(ending, rows, where))
+    return answer_of_rows(ending, rows.whole(), ctx.session_zone, where)
+
+
+# An unchanged query's materialized result, without reading SQL. Law: returned only if `maintain`
+# would have nothing to do, and only as this very program recorded beside the state
+# (`service.stored`). Any obstacle, damage included, is left to those who read the query and can
+# report it.
+
+
+def read_without_plan(
+    ctx: Context, query: QueryName | None, condition: str | None = None
+) -> QueryResult | None:
+    """The answer, or its rows for which a condition on its columns is true. None if there is none,
+    or something has to be done or reported first."""
+    from impctl.service.answer_costs import is_slow_state_read, record_state_read
+
+    spec = ctx.query(query)
+    store = ctx.reading_store()
+    if store is None or not spec.answer or not spec.is_sketched:
+        return None
+    try:
+        if condition is None and is_slow_state_read(ctx, store, spec):
+            # To know whether the engine or Spark is quicker, the query must be read.
+            return None
+        stored = stored_query(ctx, store, spec)
+        catch_up(ctx.tables, stored)
+        ending = known_ending(ctx.tables, stored)
+        if ending is None or not has_nothing_to_do(ctx, spec, stored, for_use=True):
+            return None
+        watch = Stopwatch()
+        where = None
+        if condition is not None:
+            # Only a condition needs the SQL parser.
+            from impctl.service.resolve import condition_on
+
+            outputs = [output.attribute for output in ending.outputs]
+            where = condition_on(outputs, condition, ctx.session_zone)
+        table = materialized_result(ctx, store, spec.name, ending, stored.generation, where)
+    except ImpctlError:
+        return None
+    if table is None:
+        return None
+    ctx.count_answer(spec.name)
+    elapsed_ms = watch.ms
+    if condition is None:
+        record_state_read(ctx, store, spec, table, elapsed_ms)
+    return QueryResult(
+        query=spec.name,
+        answer=table,
+        versions=stored.versions,
+        files_kept=0,
+        files_total=0,
+        elapsed_ms=elapsed_ms,
+        reason=NO_NEW_VERSION,
+        moments=stored_moments(stored),
+        by=AnsweredBy.STATE,
+        by_reason=_FROM_STATE,
+    )
 
 
 # Who answers. Law: every way gives the query's answer at the pinned versions. Materialized rows
@@ -226,7 +324,7 @@ def _who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry:
     if stored is not None and stored.state_meta.get("answer"):
         state = state_estimate(answer_runs(ctx, prepared.spec))
         if not _is_slower(state, expected):
-            by, why = AnsweredBy.STATE, f"{KEPT}; without them, {why}"
+            by, why = AnsweredBy.STATE, f"{_FROM_STATE}; without them, {why}"
     return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
 
 
@@ -288,7 +386,7 @@ def _from_state(ctx: Context, result: ResolvedSketch, where: Expr | None) -> Ans
         name = result.prepared.spec.name
         table = materialized_result(ctx, store, name, plan.ending, result.generation, where, plan)
         if table is not None:
-            return Answered(result, table, AnsweredBy.STATE, KEPT, watch.ms)
+            return Answered(result, table, AnsweredBy.STATE, _FROM_STATE, watch.ms)
         result = current_query(ctx, result.prepared.spec.name)
     return None
 

@@ -19,20 +19,24 @@ from impctl.compile.session import (
     needs_rows,
 )
 from impctl.data.vector import Ints, from_arrow
-from impctl.service.advice import has_own_boundaries
 from impctl.service.capture import commit_capture
 from impctl.service.context import Context, Isolated
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
-from impctl.service.maintenance_plan import QueryState, check_circuit, chosen_plan, reopened
+from impctl.service.maintenance_plan import (
+    QueryState,
+    Reopened,
+    check_circuit,
+    chosen_plan,
+    reopened,
+)
 from impctl.service.partitions import values_within, wanted_ranges
 from impctl.service.results import CaptureResult, Outcome
 from impctl.service.stored import (
     check_definition,
-    is_captured_alike,
-    is_current,
+    has_own_boundaries,
+    is_up_to_date,
     moved_meanwhile,
-    moved_moments,
     sketch_entry,
     stored_query,
 )
@@ -44,7 +48,6 @@ from impctl.tables.rows import read_batches
 from impctl.tables.statistics import prune
 
 if TYPE_CHECKING:
-    from impctl.compile.compile import MaintenancePlan
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.partition import BoundaryValue, RangeIds, RangePartition
@@ -152,13 +155,10 @@ class _Rebalance:
         self.watch = Stopwatch()
         self.stored = stored_query(ctx, store, spec)
         check_definition(ctx, spec, self.stored)
-        if not is_current(self.stored, ctx.tables) or moved_moments(ctx, self.stored):
+        if not is_up_to_date(ctx, spec, self.stored):
             raise moved_meanwhile(spec.name)
-        result = reopened(ctx, spec, self.stored)
-        self.prepared, self.verdict = result.prepared, result.verdict
-        self.partitions = result.partitions
-        self.chooser, self.has_answer, self.plan = result.chooser, result.meta.answer, result.plan
-        check_circuit(ctx, self.prepared, self.plan, self.stored)
+        self.query = reopened(ctx, spec, self.stored)
+        check_circuit(ctx, self.query, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
         """Even the ranges out where possible and worth it, and commit."""
@@ -167,20 +167,19 @@ class _Rebalance:
             return self._unchanged(change)
         query_state, moved, remarks = change
         new = {old: ranges.renumbering.new for old, ranges in moved.items()}
-        partitions = {access: new.get(old, old) for access, old in self.partitions.items()}
+        partitions = {access: new.get(old, old) for access, old in self.query.partitions.items()}
+        query = replace(self.query, partitions=partitions)
         # The same join sides are stored.
-        plan = chosen_plan(
-            self.prepared, self.verdict, partitions, self.chooser, has_answer=self.has_answer
-        )
+        query = replace(query, plan=chosen_plan(query, query.chooser, has_answer=query.meta.answer))
         before = {old: _largest(query_state.range_rows, old) for old in moved}
-        rebalanced = self._rebuilt(query_state, moved, plan, partitions)
+        rebalanced = self._rebuilt(query_state, moved, query)
         if rebalanced is None:
             return self._unchanged("the engine could not build its state with other ranges")
         _, state, how, _ = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._unchanged("other ranges would make the largest one larger")
         reason = "; ".join([*map(_moved_text, moved.values()), how, *remarks])
-        return self._commit(store, plan, partitions, rebalanced, reason)
+        return self._commit(store, query, rebalanced, reason)
 
     def planned(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
@@ -194,11 +193,11 @@ class _Rebalance:
 
     def _change(self) -> _Change | str:
         """The restored query, partitions with new ranges and remarks on others; or why none."""
-        if self.plan.mode is MaintenanceMode.RECAPTURE:
+        if self.query.plan.mode is MaintenanceMode.RECAPTURE:
             return "it is recaptured after every change, which also chooses its ranges again"
-        state = QueryState(self.plan, self.stored, self.store.load_runs(self.stored.query))
+        state = QueryState(self.query.plan, self.stored, self.store.load_runs(self.stored.query))
         moved, remarks, is_even = {}, [], False
-        for partition in dict.fromkeys(self.partitions.values()):
+        for partition in dict.fromkeys(self.query.partitions.values()):
             table, attribute = partition.table, partition.attribute
             if has_own_boundaries(self.ctx, table, attribute):
                 remarks.append(
@@ -219,33 +218,34 @@ class _Rebalance:
         self,
         state: QueryState,
         moved: Mapping[RangePartition, NewRanges],
-        plan: MaintenancePlan,
-        partitions: Mapping[AccessId, RangePartition],
+        query: Reopened,
     ) -> _Rebuilt | None:
+        """Sketches and state of the query with its new partitions."""
         if state.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
             ((access, stored),) = state.ranges.items()
             (change,) = moved.values()
             reading = _Reading(self.ctx, change)
             ranges = change.renumbering.ranges(stored)
-            query = TouchedQuery(change.renumbering.new, ranges)
-            reading.fill(query.range_rows, reading.rows(()), state.range_rows)
+            touched = TouchedQuery(change.renumbering.new, ranges)
+            reading.fill(touched.range_rows, reading.rows(()), state.range_rows)
             how = "sketch derived from the stored one, including every part of a split range"
-            return {access: ranges}, query, how, False
-        assert plan.compiled is not None
-        if not can_rederive(plan.compiled):
-            filled = filled_circuit(self.ctx, self.prepared, plan, self.verdict, partitions)
+            return {access: ranges}, touched, how, False
+        compiled = query.plan.compiled
+        assert compiled is not None
+        if not can_rederive(compiled):
+            filled = filled_circuit(self.ctx, query, query.plan)
             if filled is None:
                 return None
             how = "state recaptured: it cannot be derived for other ranges"
             return filled.session.ranges(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
         reading = _Reading(self.ctx, change)
-        is_read = needs_rows(plan.compiled, change.renumbering)
-        columns = plan.compiled.columns_of(change.renumbering.old.table) if is_read else ()
+        is_read = needs_rows(compiled, change.renumbering)
+        columns = compiled.columns_of(change.renumbering.old.table) if is_read else ()
         rows = reading.rows(columns)
         session = converted_session(
-            state.session, plan.compiled, change.renumbering, rows if is_read else ()
+            state.session, compiled, change.renumbering, rows if is_read else ()
         )
         reading.fill(session.range_rows, rows, state.range_rows)
         return session.ranges(), session, reading.how(is_read), False
@@ -253,14 +253,13 @@ class _Rebalance:
     def _commit(
         self,
         store: Store,
-        plan: MaintenancePlan,
-        partitions: Mapping[AccessId, RangePartition],
+        query: Reopened,
         rebalanced: _Rebuilt,
         reason: str,
     ) -> CaptureResult:
         ranges, state, _, uses_spark = rebalanced
         sketches = tuple(
-            replace(s, partition=partitions[s.access], ranges=ranges[s.access])
+            replace(s, partition=query.partitions[s.access], ranges=ranges[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
@@ -280,13 +279,20 @@ class _Rebalance:
             versions=self.stored.versions,
         )
         commit_capture(
-            self.ctx, store, self.prepared, plan, state, sketches, self.stored.assumptions, record
+            self.ctx,
+            store,
+            query.prepared,
+            query.plan,
+            state,
+            sketches,
+            self.stored.assumptions,
+            record,
         )
         stored = replace(self.stored, sketches=sketches)
         return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
     def _unchanged(self, reason: str) -> CaptureResult:
-        return _result(self.stored, "none", reason, self.watch.ms, 0.0)
+        return _result(self.stored, "none", reason, self.watch.ms)
 
 
 class _Reading:
@@ -323,16 +329,14 @@ class _Reading:
 def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     stored = stored_query(ctx, store, spec)
     assert store is not None
-    is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
-    if is_of_now and is_captured_alike(ctx, spec, stored):
+    if is_up_to_date(ctx, spec, stored):
         return _Rebalance(ctx, store, spec).planned()
     reason = "would be maintained first, and its ranges checked after that"
-    result = _result(stored, "none", reason, 0.0, 0.0)
-    return replace(result, foreseen=True, stored="stale")
+    return replace(_result(stored, "none", reason), foreseen=True, stored="stale")
 
 
 def _result(
-    stored: StoredQuery, action: str, reason: str, elapsed_ms: float, spark_ms: float
+    stored: StoredQuery, action: str, reason: str, elapsed_ms: float = 0.0, spark_ms: float = 0.0
 ) -> CaptureResult:
     return CaptureResult(
         query=stored.query,

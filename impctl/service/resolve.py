@@ -34,7 +34,7 @@ from impctl.expr.nodes import Expr, substitute
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select, nodes_of
 from impctl.plan.recursion import is_recursive
-from impctl.service.parameters import GivenValues, split_moving, with_parameters
+from impctl.service.parameters import split_moving, with_parameters
 from impctl.service.results import (
     NO_SKETCH,
     NOT_USED,
@@ -44,17 +44,16 @@ from impctl.service.results import (
     ReuseCandidate,
     ReuseEntry,
 )
-from impctl.service.settings import DEFAULT_BATCH_ROWS
+from impctl.service.settings import AtVersions, QueryRequest
 from impctl.service.stored import (
     catch_up,
     check_definition,
     check_marked,
-    is_current,
     is_defined_alike,
     is_of_this_release,
+    is_up_to_date,
     may_be_marked,
     moved_meanwhile,
-    moved_moments,
     sketch_entry,
     still,
     stored_moments,
@@ -98,9 +97,6 @@ if TYPE_CHECKING:
 # `--at VERSION`, `--at TABLE=VERSION`, or a Python value. Law: every table of the query gets a
 # version, or the run ends with exit code 2. None is guessed, because the newest version of one
 # table and an old one of another may never have coexisted.
-
-AtVersions = Sequence[str] | int | Mapping[str, int]
-"""Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
 
 _VERSION = re.compile(r"[0-9]{1,18}")
 
@@ -735,7 +731,7 @@ def _older_use(
     ctx: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> ResolvedSketch:
     """The first usable sketch: the same versions may have been reached more than once."""
-    from impctl.service.maintenance_plan import is_same_circuit, restored_verdict
+    from impctl.service.maintenance_plan import is_same_circuit, restored_query
     from impctl.service.prepare import prepare
 
     refused: RecaptureNeededError | None = None
@@ -751,7 +747,7 @@ def _older_use(
                     code="engine_changed",
                     hint="run without `--at`",
                 )
-            restored_verdict(ctx.tables, prepared, stored)
+            restored_query(ctx.tables, prepared, stored)
         except RecaptureNeededError as error:
             refused = error if refused is None else refused
             continue
@@ -874,13 +870,13 @@ class ResolvedSketch(Struct, frozen=True, kw_only=True):
 
 def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
-    from impctl.service.maintenance_plan import restored_verdict
+    from impctl.service.maintenance_plan import restored_query
     from impctl.service.prepare import prepare
 
     spec = ctx.query(query)
     outcome, stored = _maintained(ctx, spec)
     prepared = prepare(ctx, spec)
-    restored_verdict(ctx.tables, prepared, stored)
+    restored_query(ctx.tables, prepared, stored)
     first = outcome.results[0]
     assert isinstance(first, MaintainResult)
     return ResolvedSketch(
@@ -898,20 +894,20 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
 def _maintained(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
-    from impctl.service.maintain import maintain_queries
+    from impctl.service.maintain import maintain_specs
     from impctl.service.maintenance_plan import is_same_circuit
     from impctl.service.prepare import prepare
 
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(ctx, ctx.reading_store(), spec)
     for _ in range(_ATTEMPTS):
-        outcome = maintain_queries(ctx, [spec], DEFAULT_BATCH_ROWS, for_use=True)
+        outcome = maintain_specs(ctx, [spec], is_named=False, for_use=True)
         if outcome.failures:
             raise outcome.failures[0].error
         stored = stored_query(ctx, ctx.reading_store(), spec)
         check_definition(ctx, spec, stored)
         catch_up(ctx.tables, stored)
-        is_of_now = is_current(stored, ctx.tables) and not moved_moments(ctx, stored)
+        is_of_now = is_up_to_date(ctx, spec, stored)
         if is_of_now and is_same_circuit(ctx, prepare(ctx, spec, still(stored)), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)
@@ -925,39 +921,30 @@ SQL_NAME = "--sql"
 """The name of a query from the command line; no query of a file can have it."""
 
 
-def resolved(
-    ctx: Context,
-    query: str | None,
-    params: GivenValues,
-    sql: str | None,
-    at: AtVersions | None = None,
-    use: SketchPolicy = SketchPolicy.ALWAYS,
-    *,
-    required: bool = False,
-) -> ResolvedSketch | Passthrough:
+def resolved(ctx: Context, request: QueryRequest) -> ResolvedSketch | Passthrough:
     """The query with the sketches to use; UsageError where the options exclude each other. `at`
     selects stored sketches of those versions, for a query with its own constants. Unused sketches
     are not maintained. Without a sketch the query is returned with a warning, or the error is
     raised if one is `required`."""
+    use, required = request.sketch, request.required
     if required and use is SketchPolicy.NEVER:
         raise UsageError(
             "`--require-sketch` excludes `--sketch never`",
             hint="give one of them",
             code="sketch_and_never",
         )
-    if at is not None:
-        if params or sql is not None:
+    if request.at is not None:
+        if request.params or request.sql is not None:
             raise UsageError(
                 "`--at` excludes `--param` and `--sql`",
                 hint="the sketch stored for a version belongs to a query with its own constants",
                 code="at_and_constants",
             )
-        spec = ctx.query(query)
-        stored = older(ctx, spec, at)
+        stored = older(ctx, ctx.query(request.query), request.at)
         return (
             replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
         )
-    spec, owner = _requested(ctx, query, params, sql)
+    spec, owner = _requested(ctx, request)
     if use is SketchPolicy.NEVER:
         return plain(ctx, spec)
     if not spec.is_sketched and not required:
@@ -982,21 +969,19 @@ def resolved(
         return without_sketch(ctx, spec, error)
 
 
-def _requested(
-    ctx: Context, query: str | None, params: GivenValues, sql: str | None
-) -> tuple[QuerySpec, QuerySpec | None]:
-    if sql is None:
-        owner = ctx.query(query)
-        moving, others = split_moving(owner, params)
+def _requested(ctx: Context, request: QueryRequest) -> tuple[QuerySpec, QuerySpec | None]:
+    if request.sql is None:
+        owner = ctx.query(request.query)
+        moving, others = split_moving(owner, request.params)
         ctx.give(moving)
         return with_parameters(owner, others), owner
-    if query is not None or params:
+    if request.query is not None or request.params:
         raise UsageError(
             "`--sql` excludes `--query` and `--param`",
             hint="write the constants into the SQL text",
             code="sql_and_query",
         )
-    return _spec_of(sql), None
+    return _spec_of(request.sql), None
 
 
 def _none_serves(spec: QuerySpec, result: ResolvedSketch) -> UnsafeSketchError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
@@ -20,10 +20,9 @@ from impctl.compile.compile import MaintenancePlan, compile_answer
 from impctl.compile.flows import typed
 from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.keys import group_rows
-from impctl.data.vector import Bools, Ints, Vector, concat, from_arrow
+from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, empty_batch, identity_of
 from impctl.engine.extremes import OrderKey, exact_ranks
-from impctl.engine.linear import range_ids_of
 from impctl.errors import (
     EvaluationError,
     NotExactError,
@@ -34,7 +33,7 @@ from impctl.errors import (
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
-from impctl.service.maintenance_plan import QueryState, is_same_circuit
+from impctl.service.maintenance_plan import is_same_circuit
 from impctl.service.output import check_output, whole_file
 from impctl.service.prepare import prepare
 from impctl.service.stored import check_definition, stored_moments
@@ -44,46 +43,10 @@ if TYPE_CHECKING:
     from impctl.engine.result_rows import AnswerRows
     from impctl.rules.finalize import FinalSteps
     from impctl.service.context import Context, Versions
-    from impctl.service.decide import TableDelta
-    from impctl.sketch.sketch import RangeSet
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
-    from impctl.types import AccessId, AttributeId, QueryName, TableName
+    from impctl.types import AttributeId, QueryName, TableName
     from impctl.workload.models import QuerySpec
-
-
-# Whether a step may change the answer, counting all columns. Law: `False` only if no database with
-# these two states gives two answers. A sketch that covers both states' provenance gives both
-# answers (`docs/soundness.md`); if it has no changed row, it reads the same rows of both. So ranges
-# decide, never values.
-
-
-def may_change_answer(
-    state: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
-) -> bool:
-    """Whether the answer may differ between the sketches `after` the step and before it."""
-    schemas = {pin.table: pin.schema_json for pin in state.stored.pins}
-    if any(change.ending.schema_json != schemas[table] for table, change in moved.items()):
-        return True
-    changed = {table: change for table, change in moved.items() if change.rows}
-    if not changed:
-        return False
-    if state.session is None:
-        return True
-    for access, table in state.plan.accesses.items():
-        if table not in changed:
-            continue
-        partition, change = state.stored.partitions.get(access), changed[table]
-        if partition is None or change.grouped is not None:
-            # Without a sketch, or if the rows are not available.
-            return True
-        changes = change.changes
-        column = from_arrow(changes.table.column(partition.attribute), partition.type)
-        # In a range of the sketch before or after the step.
-        mask = state.ranges[access].union(after[access]).to_mask()
-        if mask[range_ids_of(partition, column, changes.shared)].any():
-            return True
-    return False
 
 
 # Changes of an answer, from its rows. Law: applied to the old answer, the changes give the new one,
@@ -264,8 +227,8 @@ def _has_bound(expr: Expr, rows: Batch) -> Bools:
 # whose rows are not materialized before or after is refused before anything is done.
 
 
-class Sink(Protocol):
-    def write(self, lead: CommitInfo, changes: pa.Table) -> Path | None: ...
+WriteChanges = Callable[["CommitInfo", pa.Table], object]
+"""Takes the changes of one commit, before it is made."""
 
 
 class ObservedStep:
@@ -306,44 +269,34 @@ class ChangeWriter:
     """Writes the changes of one query's answer, commit by commit."""
 
     def __init__(
-        self,
-        sink: Sink,
-        zone: str,
-        plan: MaintenancePlan,
-        before: FinalSteps | None,
-        written: list[str],
+        self, write: WriteChanges, zone: str, plan: MaintenancePlan, before: FinalSteps | None
     ) -> None:
         """`plan` is the steps' maintenance; `before` is the answer before the first step if another
-        one. Files are added to those `written`."""
+        one."""
         assert plan.answer is not None
         assert plan.compiled is not None
         assert plan.compiled.kept is not None
-        self._sink, self._zone = sink, zone
+        self._write, self._zone = write, zone
         self._kept, self._ending = plan.compiled.kept, plan.answer.ending
         self._before = self._ending if before is None else before
         self.noted: ObservedStep | None = None
-        self._written = written
 
     def begin(self) -> None:
         self.noted = ObservedStep(self._kept, self._before, self._ending)
         self._before = self._ending
 
-    def write(self, lead: CommitInfo) -> None:
+    def write(self, stored: StoredQuery, until: Versions, moments: Mapping[str, str]) -> None:
+        """Write the changes of the step from `stored` to these versions."""
         assert self.noted is not None
-        path = self._sink.write(lead, self.noted.changes(self._zone))
-        if path is not None:
-            self._written.append(str(path))
+        self._write(lead_of(stored, until, moments), self.noted.changes(self._zone))
 
 
 class RecaptureChangeWriter:
     """Writes the changes of an answer that is recaptured."""
 
-    def __init__(
-        self, files: ChangeFiles, zone: str, before: RowsOf, lead: CommitInfo, written: list[str]
-    ) -> None:
-        self._files, self._zone = files, zone
+    def __init__(self, write: WriteChanges, zone: str, before: RowsOf, lead: CommitInfo) -> None:
+        self._write, self._zone = write, zone
         self._before, self._lead = before, lead
-        self._written = written
 
     def write(self, plan: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
         # What filled the state may be another circuit than the plan's, made alike.
@@ -351,8 +304,7 @@ class RecaptureChangeWriter:
         if plan.answer is None or rows is None:
             raise not_told(self._lead.query, plan.no_answer or plan.reason)
         after = RowsOf(plan.answer.ending, rows.whole(), rows.bounded)
-        changes = changes_between(self._before, after, self._zone)
-        self._written.append(str(self._files.write(self._lead, changes)))
+        self._write(self._lead, changes_between(self._before, after, self._zone))
 
 
 def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
@@ -432,10 +384,13 @@ def lead_of(stored: StoredQuery, until: Versions, moments: Mapping[str, str]) ->
 
 
 class ChangeFiles:
+    """The files of a run: those `written`, by query."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.written: dict[QueryName, list[str]] = {}
 
-    def write(self, lead: CommitInfo, changes: pa.Table) -> Path:
+    def write(self, lead: CommitInfo, changes: pa.Table) -> None:
         """Write the changes of a step that is about to be committed."""
         import pyarrow.parquet as pq
 
@@ -455,13 +410,7 @@ class ChangeFiles:
                 "was committed",
                 code="changes_not_written",
             ) from error
-        return path
-
-
-def change_files(ctx: Context) -> ChangeFiles | None:
-    """Where the run writes changes of answers; None where it does not."""
-    given = ctx.settings.changes
-    return None if given is None else ChangeFiles(given.absolute())
+        self.written.setdefault(lead.query, []).append(str(path))
 
 
 def check_change_files(

@@ -144,12 +144,10 @@ class TreeWork(Struct, frozen=True):
     flips: int
     pairs: int
 
-
-def work_text(work: TreeWork | None) -> str:
-    """The work in a run's reason; empty without a tree."""
-    if work is None:
-        return ""
-    return f"trees: {work.touched:,} tuples touched, {work.flips:,} flips, {work.pairs:,} pairs"
+    @property
+    def text(self) -> str:
+        """The work in a run's reason."""
+        return f"trees: {self.touched:,} tuples touched, {self.flips:,} flips, {self.pairs:,} pairs"
 
 
 # `check`, `explain` and `doctor`.

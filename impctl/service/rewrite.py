@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Column, Kind
@@ -21,7 +20,6 @@ from impctl.service.filters import Pruned, filters_of, interval_texts
 from impctl.service.output import check_output, write_whole
 from impctl.service.prepare import fact_of, facts_of
 from impctl.service.resolve import (
-    AtVersions,
     ResolvedSketch,
     chosen_read,
     is_for_others,
@@ -31,6 +29,7 @@ from impctl.service.resolve import (
     written_query,
 )
 from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult, TableFiles
+from impctl.service.settings import QueryRequest
 from impctl.service.spark_answer import Passthrough, answer_frame, losing_nan, unread_frame
 from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.service.context import Context, Versions
-    from impctl.service.parameters import GivenValues
     from impctl.service.pinned import PinnedTables
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import ColumnName, TableName
@@ -91,30 +89,19 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 # without the sketch, so it is not used if the query might fail only because of it.
 
 
-class Framed(Struct, frozen=True):
-    frame: DataFrame
-    warnings: tuple[str, ...]
-
-
 def dataframe(
     ctx: Context,
-    query: str | None,
-    params: GivenValues = (),
-    sql: str | None = None,
-    at: AtVersions | None = None,
-    use: SketchPolicy = SketchPolicy.AUTO,
-    *,
-    required: bool = False,
-) -> Framed:
-    """The frame of one query; arguments as for `service.query`."""
-    result = resolved(ctx, query, params, sql, at, use, required=required)
+    request: QueryRequest,
+) -> tuple[DataFrame, tuple[str, ...]]:
+    """The frame of one query, and warnings."""
+    result = resolved(ctx, request)
     if isinstance(result, Passthrough):
-        return Framed(unread_frame(ctx, result), result.warnings)
-    result = _never_failing(ctx.tables, result, required=required)
-    read = chosen_read(ctx.tables, result, use)
+        return unread_frame(ctx, result), result.warnings
+    result = _never_failing(ctx.tables, result, required=request.required)
+    read = chosen_read(ctx.tables, result, request.sketch)
     frame = answer_frame(ctx, result.prepared, result.versions, read.pruned, result.sketches)
     record_use(ctx, result, read.pruned, read.plain, command="dataframe")
-    return Framed(frame, result.warnings)
+    return frame, result.warnings
 
 
 # Files for engines without Delta. Law: what such an engine might not read as Spark does is refused,
@@ -125,26 +112,15 @@ _NO_TEXT = "other engines may interpret its boundary values differently"
 _NAN = "its files may contain NaN, and engines that read Parquet may skip such rows"
 
 
-class Listed(Struct, frozen=True):
-    files: QueryFiles
-    warnings: tuple[str, ...]
-
-
 def files(
     ctx: Context,
-    query: str | None,
-    params: GivenValues = (),
-    sql: str | None = None,
-    at: AtVersions | None = None,
-    use: SketchPolicy = SketchPolicy.ALWAYS,
-    *,
-    required: bool = False,
-) -> Listed:
-    """The files of one query; arguments as for `service.rewrite`."""
-    result = resolved(ctx, query, params, sql, at, use, required=required)
+    request: QueryRequest,
+) -> tuple[QueryFiles, tuple[str, ...]]:
+    """The files of one query, and warnings."""
+    result = resolved(ctx, request)
     if isinstance(result, Passthrough):
         return _verbatim_files(ctx, result)
-    pruned, predicates, left_away = _left_to_read(ctx.tables, result, use)
+    pruned, predicates, left_away = _left_to_read(ctx.tables, result, request.sketch)
     read: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
         read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
@@ -167,10 +143,10 @@ def files(
     )
     plain = filters_of(ctx.tables, result.prepared, (), result.versions)
     record_use(ctx, result, pruned, plain, command="files")
-    return Listed(listed, result.warnings)
+    return listed, result.warnings
 
 
-def _verbatim_files(ctx: Context, result: Passthrough) -> Listed:
+def _verbatim_files(ctx: Context, result: Passthrough) -> tuple[QueryFiles, tuple[str, ...]]:
     tables = {}
     for table, version in result.versions.items():
         snapshot = ctx.tables.snapshot(table, version)
@@ -184,7 +160,7 @@ def _verbatim_files(ctx: Context, result: Passthrough) -> Listed:
         action=result.action,
         reason=result.reason,
     )
-    return Listed(listed, result.warnings)
+    return listed, result.warnings
 
 
 def _left_to_read(
@@ -269,24 +245,18 @@ BEST_ROWS_ONLY = "best_rows_only"
 
 def rewrite(
     ctx: Context,
-    query: str | None,
-    params: GivenValues = (),
-    sql: str | None = None,
-    at: AtVersions | None = None,
+    request: QueryRequest,
     files: Path | None = None,
-    use: SketchPolicy = SketchPolicy.ALWAYS,
-    *,
-    required: bool = False,
 ) -> Outcome:
-    """The rewritten SQL of one query; arguments as for `service.query`. `files`: a JSON file to
+    """The rewritten SQL of one query. `files`: a JSON file to
     write, with the data files that the text reads by table."""
     if files is not None:
         check_output(files, ctx.reserved)
-    match = resolved(ctx, query, params, sql, at, use, required=required)
+    match = resolved(ctx, request)
     if isinstance(match, Passthrough):
         return _verbatim(ctx, match, files)
-    match = _never_failing(ctx.tables, match, required=required)
-    sketches, left_away = worth_using(ctx.tables, match, use)
+    match = _never_failing(ctx.tables, match, required=request.required)
+    sketches, left_away = worth_using(ctx.tables, match, request.sketch)
     written = written_query(
         ctx.tables,
         match.prepared,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -13,8 +13,8 @@ from impctl.types import QueryName, Secrets
 from impctl.workload.models import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
-from impctl.workload.models import QuerySpec, SparkSpec, Workload, store_path_problem
 from impctl.workload.models import SketchPolicy as SketchPolicy
+from impctl.workload.models import SparkSpec, Workload, store_path_problem
 from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.scalars import seconds_in as seconds_in
 
@@ -175,6 +175,13 @@ DEFAULT_MAX_WAIT = 60.0
 """Seconds after which a change is maintained although fewer rows than requested are pending."""
 
 
+GivenValues = Sequence[str] | Mapping[str, object]
+"""Texts NAME=VALUE, or Python values by name."""
+
+AtVersions = Sequence[str] | int | Mapping[str, int]
+"""Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
+
+
 class Settings(Struct, frozen=True):
     """The options of one run; `dry_run` promises that nothing at all is written."""
 
@@ -202,6 +209,19 @@ class Settings(Struct, frozen=True):
     """Whether a query that can have no sketch fails a run of `maintain`."""
 
 
+class QueryRequest(Struct, frozen=True):
+    """A query to be read: that named `query` (the only one if None) with other values for its
+    parameters (`params`), or the text `sql`. `at` selects versions, read through their stored
+    sketch without maintenance. A query without a sketch is read whole, unless one is `required`."""
+
+    query: QueryName | None = None
+    params: GivenValues = ()
+    sql: str | None = None
+    at: AtVersions | None = None
+    sketch: SketchPolicy = SketchPolicy.AUTO
+    required: bool = False
+
+
 class FollowRequest(Struct, frozen=True):
     """The options of `maintain --follow`; durations in seconds. Tables are looked at every
     `interval`. `pending_rows` and `max_wait` give queries without a trigger one: so many rows, or
@@ -211,11 +231,6 @@ class FollowRequest(Struct, frozen=True):
     pending_rows: int | None = None
     max_wait: float | None = None
     max_runs: int | None = None
-
-
-def store_of(settings: Settings, workload: Workload) -> str:
-    """Folder of the store; a flag or variable is relative to the working directory."""
-    return workload.store if settings.store is None else str(settings.store.absolute())
 
 
 def store_folder(given: str | Path) -> Path:
@@ -237,18 +252,13 @@ def is_shared_store(text: str | None) -> bool:
     return True
 
 
-def policy_of(settings: Settings, query: QuerySpec) -> Policy:
-    """The policy of `query` in this run."""
-    return query.policy if settings.policy is None else settings.policy
-
-
 def lock_timeout_of(settings: Settings) -> float:
     """Seconds to wait for another writer."""
     return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
 
 
 def imbalance_of(settings: Settings) -> float:
-    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.advice`)."""
+    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.stored`)."""
     return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
 
 
@@ -260,11 +270,6 @@ def large_change_of(settings: Settings) -> int:
 def scrub_of(settings: Settings) -> int:
     """Bytes of unused state to check."""
     return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
-
-
-def disk_of(settings: Settings, workload: Workload) -> int | None:
-    """Bytes of state for all queries; None is unbounded."""
-    return workload.budget.disk if settings.disk is None else settings.disk
 
 
 def disk_from(text: str) -> int:

@@ -21,7 +21,6 @@ from impctl.errors import (
 )
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
-from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Context, Versions, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
@@ -39,23 +38,11 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
-    from impctl.types import AccessId, ColumnName, TableName
+    from impctl.types import AccessId, TableName
     from impctl.workload.models import QuerySpec
 
 
 # Law: both ways read the same versions; with the sketch, only files that may have matching rows.
-
-
-class ResultRows(Struct, frozen=True):
-    columns: tuple[ColumnName, ...]
-    rows: tuple[tuple[RowValue, ...], ...]
-
-
-def answer(
-    ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned | None = None
-) -> ResultRows:
-    """The query's result at `versions`; `pruned` makes it read through the sketch."""
-    return answer_of(answer_table(ctx, prepared, versions, pruned))
 
 
 def answer_table(
@@ -65,8 +52,9 @@ def answer_table(
     pruned: Pruned | None = None,
     sketches: Sequence[StoredSketch] | None = None,
 ) -> pa.Table:
-    """The result as Arrow. With `sketches`, those that pruned it, the engine derives its recursive
-    entries; else Spark does, which shares nothing with the engine."""
+    """The query's result at `versions`; `pruned` makes it read through the sketch. With `sketches`,
+    those that pruned it, the engine derives its recursive entries; else Spark does, which shares
+    nothing with the engine."""
     from impctl.spark.run import run_sql
     from impctl.spark.session import shuffles_for
 
@@ -189,10 +177,6 @@ def _views(
                 ctx.spark(), snapshot, files=files, is_guarded=files is None
             )
     return views
-
-
-def answer_of(table: pa.Table) -> ResultRows:
-    return ResultRows(tuple(table.column_names), rows_of(table))
 
 
 # Recursive WITH entries, derived for Spark, which does not run them. Law: an entry's rows are those

@@ -33,6 +33,7 @@ from impctl.service.stored import (
     moved_moments,
     moved_text,
     provenance_kept,
+    ranges_entries,
     sketch_entry,
     stored_moments,
     tree_record,
@@ -66,7 +67,6 @@ def status(
 
 
 def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:
-    from impctl.service.advice import ranges_entries
     from impctl.service.schedule.due import fresh_entry
 
     policy = str(ctx.policy(spec))

@@ -6,16 +6,15 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
+from impctl.data.vector import from_arrow
+from impctl.engine.linear import range_ids_of
 from impctl.errors import ImpctlError, count_text
-from impctl.service.advice import depths, ranges_entry
-from impctl.service.capture import Captured, amend, capture_query, without_provenance
 from impctl.service.context import Context, Isolated, Versions
 from impctl.service.decide import (
     NOT_INCREMENTALLY,
@@ -25,21 +24,11 @@ from impctl.service.decide import (
     StaleQuery,
     TableDelta,
     change_up_to,
-    changed_rows,
-    changes_by_table,
+    check_assumptions,
 )
 from impctl.service.expiry import next_expiry
-from impctl.service.partners import PartnersAt, partners_of
 from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery, prepare, recheck
-from impctl.service.result_changes import (
-    ChangeWriter,
-    RecaptureChangeWriter,
-    change_files,
-    lead_of,
-    may_change_answer,
-    stored_rows,
-)
+from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -47,20 +36,19 @@ from impctl.service.results import (
     MaintainResult,
     MaintainStep,
     TreeWork,
-    work_text,
 )
-from impctl.service.state_cache import StateCache
 from impctl.service.stored import (
     StateMeta,
     check_not_replaced_meanwhile,
+    depths,
     is_current,
     moved_moments,
+    ranges_entry,
     stored_moments,
 )
 from impctl.service.table_deltas import (
     ChangeRequest,
     GroupedChange,
-    ReadChange,
     by_version,
     grouped_change,
     refill_text,
@@ -81,15 +69,18 @@ from impctl.store.records import (
 )
 from impctl.tables.changes import no_changes
 from impctl.tables.snapshot import Snapshot
-from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
+from impctl.types import AccessId, ColumnName, TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
+    from impctl.service.capture import Captured
     from impctl.service.clock import Move
     from impctl.service.maintenance_plan import QueryState
+    from impctl.service.result_changes import ChangeFiles, ChangeWriter, RecaptureChangeWriter
+    from impctl.service.state_cache import StateCache
     from impctl.sketch.sketch import RangeSet
     from impctl.store.store import Store
 
@@ -126,9 +117,6 @@ class StepDone(Struct, frozen=True):
 # checked before anything is computed. Nothing here recaptures; RecaptureNeededError leaves that to
 # the policy (`service.maintain`).
 
-NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
-"""As of `service.expiry`."""
-
 _RECOMPUTED = "most rows of the recursion were deleted, so they were recomputed from its state"
 
 
@@ -137,48 +125,41 @@ class Maintainer:
 
     def __init__(
         self,
+        ctx: Context,
         store: Store | None,
         state: QueryState,
-        partners: PartnersAt | None,
-        spark_start: Callable[[], float] = lambda: 0.0,
         move: Move | None = None,
         writer: ChangeWriter | None = None,
-        next_expiry: NextExpiry = lambda versions, now: "",
+        spark_start: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`partners` reads rows that the circuit does not store. `spark_start` is the part of a
-        step's time that started Spark. With a `move` the only step follows the clock too. The
-        answer's changes go to `writer` before each commit. Without a `store` nothing is committed:
-        only the state in memory moves. `next_expiry` finds that of versions, as of an instant."""
+        """With a `move` the only step follows the clock too. The answer's changes go to `writer`
+        before each commit. Without a `store` nothing is committed: only the state in memory moves.
+        `spark_start` is the part of a step's time that started Spark."""
+        self.ctx = ctx
         self.store = store
         self.state = state
-        self._partners = partners
-        self._spark_start = spark_start
         self._move = move
         self._writer = writer
-        self._next_expiry = next_expiry
+        self._spark_start = spark_start
 
     def step(
         self,
-        moved: Mapping[TableName, TableDelta],
+        deltas: Iterable[TableDelta],
         *,
-        read_ms: float,
         reason_code: str,
         reason: str,
         changed_bytes: int = 0,
     ) -> StepDone:
         """Maintain with these tables' changes and commit; other tables keep their versions."""
         watch = Stopwatch()
-        state = self.state
-        if state.stored.assumptions:
-            for change in moved.values():
-                changes = change.changes
-                recheck(state.stored.assumptions, change.ending, changes.table, changes.weights)
+        state, moved = self.state, {delta.table: delta for delta in deltas}
+        check_assumptions(state.stored, moved.values())
         done = StepDone(
             str(state.plan.mode),
             self._versions_after(moved),
             changes=sum(change.rows for change in moved.values()),
             changed_bytes=changed_bytes,
-            read_ms=read_ms,
+            read_ms=sum(change.read_ms for change in moved.values()),
         )
         if self._writer is not None:
             self._writer.begin()
@@ -190,10 +171,6 @@ class Maintainer:
         else:
             after, count = self._touch(moved)
             done = replace(done, changes=done.changes + count)
-            new = {
-                access: ranges.minus(state.ranges[access]).ids for access, ranges in after.items()
-            }
-            done = replace(done, added=new)
         expired = ""
         if self._move is not None and self._move.is_of_expiry:
             count = done.changes - sum(change.rows for change in moved.values())
@@ -201,16 +178,26 @@ class Maintainer:
             read = f"{files.read:,} of {count_text(files.total, 'file')}"
             verb = "was" if files.read == 1 else "were"
             expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
-        done = replace(done, note="; ".join(filter(None, (expired, done.note))))
-        may_change = self._move is not None or may_change_answer(state, moved, after)
-        done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
+        before = state.ranges
+        done = replace(
+            done,
+            added={access: after[access].minus(before[access]).ids for access in after},
+            removed={access: before[access].minus(after[access]).ids for access in after},
+            note="; ".join(filter(None, (expired, done.note))),
+            may_change_answer=self._move is not None or may_change_answer(state, moved, after),
+            engine_ms=watch.ms,
+        )
         return self._commit(done, after, moved, reason_code, reason)
 
     def _compute(
         self, session: MaintainedQuery, moved: Mapping[TableName, TableDelta], done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
-        reader = None if self._partners is None else self._partners(self._versions_after(moved))
-        if reader is not None:
+        reader, compiled = None, session.compiled
+        if compiled.distant:
+            from impctl.service.partners import PartnerReader
+
+            partitions = self.state.stored.partitions
+            reader = PartnerReader(self.ctx, compiled, partitions, self._versions_after(moved))
             session.read_by(reader)
         before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
@@ -230,11 +217,9 @@ class Maintainer:
             return rows_with(move.snapshot(source.table), source, keys)
 
         if move is None:
-            deltas = session.step(changes, table_rows)
+            session.step(changes, table_rows)
         else:
-            deltas, count = session.move(
-                changes, move.conditions, move.rows, table_rows, move.above
-            )
+            _, count = session.move(changes, move.conditions, move.rows, table_rows, move.above)
         groups_after, rows_after = session.refilled()
         reads = [] if reader is None else list(reader.reads())
         for piece, after in session.refills().items():
@@ -248,8 +233,6 @@ class Maintainer:
             tree = TreeWork(*(after - before for before, after in counts))
         done = replace(
             done,
-            added={access: tuple(delta.added.tolist()) for access, delta in deltas.items()},
-            removed={access: tuple(delta.removed.tolist()) for access, delta in deltas.items()},
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
@@ -266,16 +249,9 @@ class Maintainer:
         self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
         """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure, before = session.unsure_rows(), self.state.ranges
+        unsure = session.unsure_rows()
         session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
-        after = session.ranges()
-        done = replace(
-            done,
-            added={access: after[access].minus(before[access]).ids for access in after},
-            removed={access: before[access].minus(after[access]).ids for access in after},
-            unsure=session.unsure_rows() - unsure,
-        )
-        return done, after
+        return replace(done, unsure=session.unsure_rows() - unsure), session.ranges()
 
     def _versions_after(self, moved: Mapping[TableName, TableDelta]) -> Versions:
         return {**self.state.versions, **{table: change.until for table, change in moved.items()}}
@@ -325,14 +301,14 @@ class Maintainer:
             record=record,
         )
         if self._writer is not None:
-            self._writer.write(lead_of(stored, done.versions, meta.moments))
+            self._writer.write(stored, done.versions, meta.moments)
         generation = stored.generation
         if self.store is not None:
             generation = self.store.commit_maintain(commit)
         state.committed(generation, commit.at, pins, ranges, meta, stored_meta)
         commit_ms = watch.ms
         if self.store is not None:
-            amend(self.store, stored.query, record, commit_ms)
+            self.store.add_commit_time(stored.query, record, commit_ms)
         return replace(done, commit_ms=commit_ms)
 
     def _meta(
@@ -350,7 +326,7 @@ class Maintainer:
         return replace(
             meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
             # Not computed between two versions.
-            expires="" if now is None or is_between else self._next_expiry(done.versions, now),
+            expires="" if now is None or is_between else next_expiry(self.ctx, done.versions, now),
             # Tables without a new mark keep none.
             marks={t: m for t, m in {**meta.marks, **marks}.items() if m is not None},
             files={t: m for t, m in {**meta.files, **files}.items() if m is not None},
@@ -382,12 +358,12 @@ class Maintainer:
 
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
     """The step's history record; its own commit is not timed yet when it is written."""
-    refilled = refill_text(*done.refilled)
-    reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree), done.note)))
+    work = "" if done.tree is None else done.tree.text
+    parts = (reason, refill_text(*done.refilled), work, done.note)
     return RunRecord(
         action=done.action,
         reason_code=reason_code,
-        reason=reason,
+        reason="; ".join(filter(None, parts)),
         started_at=time.time(),
         elapsed_ms=done.read_ms + done.engine_ms,
         read_ms=done.read_ms,
@@ -401,34 +377,52 @@ def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> Run
     )
 
 
+# Whether a step may change the answer, counting all columns. Law: `False` only if no database with
+# these two states gives two answers. A sketch that covers both states' provenance gives both
+# answers (`docs/soundness.md`); if it has no changed row, it reads the same rows of both. So ranges
+# decide, never values.
+
+
+def may_change_answer(
+    state: QueryState, moved: Mapping[TableName, TableDelta], after: Mapping[AccessId, RangeSet]
+) -> bool:
+    """Whether the answer may differ between the sketches `after` the step and before it."""
+    schemas = {pin.table: pin.schema_json for pin in state.stored.pins}
+    if any(change.ending.schema_json != schemas[table] for table, change in moved.items()):
+        return True
+    changed = {table: change for table, change in moved.items() if change.rows}
+    if not changed:
+        return False
+    if state.session is None:
+        return True
+    for access, table in state.plan.accesses.items():
+        if table not in changed:
+            continue
+        partition, change = state.stored.partitions.get(access), changed[table]
+        if partition is None or change.grouped is not None:
+            # Without a sketch, or if the rows are not available.
+            return True
+        changes = change.changes
+        column = from_arrow(changes.table.column(partition.attribute), partition.type)
+        # In a range of the sketch before or after the step.
+        mask = state.ranges[access].union(after[access]).to_mask()
+        if mask[range_ids_of(partition, column, changes.shared)].any():
+            return True
+    return False
+
+
 # Results. Law: one result per sketch; sketches of a query share the run's cost, and ranges are net
 # over all steps. Planned and executed decisions are reported by the same code.
 
 
-def planned_results(
-    tables: PinnedTables, task: StaleQuery, decision: Decision
-) -> list[MaintainResult]:
-    stored = task.stored
+def planned_results(tables: PinnedTables, decision: Decision) -> list[MaintainResult]:
+    stored = decision.task.stored
     versions = tables.versions_of(pin.table for pin in stored.pins)
-    changes = 0 if decision.is_recapture else changed_rows(decision.read)
-    step = StepDone(decision.action, versions, changes=changes, read_ms=decision.read_ms)
+    changes = sum(delta.rows for delta in decision.deltas)
+    read_ms = sum(delta.read_ms for delta in decision.deltas)
+    step = StepDone(decision.action, versions, changes=changes, read_ms=read_ms)
     results = step_results(stored, stored.versions, [step], decision.reason_code, decision.reason)
     return [replace(result, foreseen=True, answer_changed=None) for result in results]
-
-
-def with_ranges(
-    ctx: Context, stored: StoredQuery, results: Sequence[MaintainResult]
-) -> list[MaintainResult]:
-    """Add how even the sketches' ranges are now, and the clock's values."""
-    moments = stored_moments(stored)
-    return [
-        replace(
-            result,
-            ranges=ranges_entry(ctx, stored, result.table, result.attribute),
-            moments=moments,
-        )
-        for result in results
-    ]
 
 
 def file_diff_warning(snapshot: Snapshot) -> str:
@@ -531,10 +525,10 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 
 
 def recapture_results(
-    stored: StoredQuery, captured: Captured, decision: Decision, elapsed_ms: float
+    stored: StoredQuery, captured: Captured, elapsed_ms: float
 ) -> list[MaintainResult]:
     before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
-    results = []
+    record, results = captured.record, []
     for sketch in captured.sketches:
         old = before.get((sketch.access, sketch.partition))
         added = sketch.ranges.ids if old is None else sketch.ranges.minus(old).ids
@@ -546,17 +540,17 @@ def recapture_results(
                 attribute=sketch.attribute,
                 total=sketch.partition.ranges,
                 action="recapture",
-                reason_code=decision.reason_code,
-                reason=decision.reason,
+                reason_code=record.reason_code,
+                reason=record.reason,
                 since=stored.versions,
-                versions=captured.versions,
+                versions=record.versions,
                 added=added,
                 removed=removed,
                 changes=None,
                 elapsed_ms=elapsed_ms,
-                read_ms=captured.spark_ms,
-                engine_ms=captured.engine_ms,
-                commit_ms=captured.commit_ms,
+                read_ms=record.read_ms,
+                engine_ms=record.engine_ms,
+                commit_ms=record.commit_ms,
                 answer_changed=ANSWER_OPEN,
             )
         )
@@ -590,8 +584,7 @@ class StaleRun:
         self.warnings = warnings
         self.cache = cache
         self.decider = Decider(ctx, store, failures, cache)
-        self._files = change_files(ctx)
-        self._written: dict[QueryName, list[str]] = {}
+        self._files: ChangeFiles | None = None
         self._start_reported = 0.0
         self._tasks = 0
         self._unreplaced: set[object] = set()
@@ -613,15 +606,16 @@ class StaleRun:
             if not stored_moments(before):
                 continue
             stored = self.store.load(spec.name)
-            is_passed = stored is not None and is_current(stored, self.ctx.tables)
-            if stored is not None and is_passed and moved_moments(self.ctx, stored):
+            if stored is None or not is_current(stored, self.ctx.tables):
+                continue
+            if moved_moments(self.ctx, stored):
                 late.append((spec, stored))
         return self.results(late) if late else []
 
     def _batch(self, waiting: deque[StaleQuery]) -> list[MaintainResult]:
         """As many tasks as fit into one commit, then their recaptures, which would delay others."""
         stepped: list[tuple[StaleQuery, list[MaintainResult]]] = []
-        again: list[tuple[StaleQuery, Decision]] = []
+        again: list[Decision] = []
         sync_ms = 0.0
         try:
             # The steps of several tasks are one commit; one task alone has its own per step.
@@ -635,7 +629,7 @@ class StaleRun:
                     with Isolated(self.failures, task.spec):
                         done = self._maintain_or_decide(task)
                         if isinstance(done, Decision):
-                            again.append((task, done))
+                            again.append(done)
                         else:
                             stepped.append((task, done))
                     is_time = watch.ms < _TOGETHER_MS
@@ -653,9 +647,9 @@ class StaleRun:
             ]
             if self.cache is not None and task.state is not None:
                 self.cache.keep(self.ctx, task.state)
-        for task, decision in again:
-            with Isolated(self.failures, task.spec):
-                results += self._recapture(task, decision)
+        for decision in again:
+            with Isolated(self.failures, decision.task.spec):
+                results += self._recapture(decision)
         return results
 
     def _spark_start(self) -> float:
@@ -668,61 +662,51 @@ class StaleRun:
         if decision.is_recapture:
             return decision
         try:
-            return self._advance(task, decision)
+            return self._advance(decision)
         except NOT_INCREMENTALLY as trouble:
             return self.decider.instead(task, trouble)
 
-    def _advance(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
-        state = task.state
+    def _advance(self, decision: Decision) -> list[MaintainResult]:
+        task, state = decision.task, decision.task.state
         assert state is not None
         since = dict(state.versions)
         self._spark_start()
         if decision.is_grouped:
-            watch = Stopwatch()
-            pieces = [self._grouped(state, decision.needs[0])]
-            read_ms = watch.ms
+            pieces: list[Sequence[TableDelta]] = [[self._grouped(state, decision.needs[0])]]
         else:
-            pieces, read_ms = self._batches_of_changes(task, decision.read), decision.read_ms
+            pieces = self._batches(task, decision.deltas)
         size = self.decider.size(decision.needs) if len(pieces) == 1 else None
-        for result in decision.read:
-            if result.changes.method == "file_diff":
-                self._warn(file_diff_warning(self.ctx.tables.snapshot(result.need.table)))
+        for delta in decision.deltas:
+            if delta.changes.method == "file_diff":
+                self._warn(file_diff_warning(delta.ending))
         # Checked once after each reading.
         pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
         meta = task.stored.state_meta
         checked = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if decision.is_grouped or any(result.elapsed_ms for result in decision.read):
+        if decision.is_grouped or any(delta.read_ms for delta in decision.deltas):
             self._unreplaced.clear()
         if checked not in self._unreplaced:
             check_not_replaced_meanwhile(task.stored, self.ctx.tables)
             self._unreplaced.add(checked)
-        partners = partners_of(self.ctx, state.plan, state.stored.partitions)
         writer = self._writer(task, state)
-        maintainer = Maintainer(
-            self.store,
-            state,
-            partners,
-            self._spark_start,
-            task.move,
-            writer,
-            partial(next_expiry, self.ctx),
-        )
-        steps = []
-        for moved in pieces:
-            done = maintainer.step(
-                moved,
-                read_ms=read_ms,
+        maintainer = Maintainer(self.ctx, self.store, state, task.move, writer, self._spark_start)
+        steps = [
+            maintainer.step(
+                deltas,
                 reason_code=decision.reason_code,
                 reason=decision.reason,
                 changed_bytes=0 if size is None else size.bytes,
             )
-            steps.append(done)
-            read_ms = 0.0
+            for deltas in pieces
+        ]
         results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
-        return self._with_files(with_ranges(self.ctx, state.stored, results))
+        return self._reported(state.stored, results)
 
-    def _writes_changes(self, task: StaleQuery) -> bool:
-        """Whether changes of the query's answer are to be written; warns if they start over."""
+    def _files_for(self, task: StaleQuery) -> ChangeFiles | None:
+        """Where changes of the query's answer are to be written, if anywhere; warns if they start
+        over."""
+        if self.ctx.settings.changes is None:
+            return None
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.state is None else task.state.plan.no_answer
             self._warn(
@@ -734,51 +718,72 @@ class StaleRun:
                 )
                 + ", so no file with its changes was written"
             )
-            return False
-        return task.spec.answer
+            return None
+        if not task.spec.answer:
+            return None
+        if self._files is None:
+            from impctl.service.result_changes import ChangeFiles
 
-    def _with_files(self, results: list[MaintainResult]) -> list[MaintainResult]:
-        written = tuple(self._written.get(results[0].query, ())) if results else ()
-        return [replace(result, change_files=written) for result in results]
+            self._files = ChangeFiles(self.ctx.settings.changes.absolute())
+        return self._files
+
+    def _reported(
+        self, stored: StoredQuery, results: Sequence[MaintainResult]
+    ) -> list[MaintainResult]:
+        """Add how even the sketches' ranges are now, the clock's values and the files written."""
+        written = () if self._files is None else self._files.written.get(stored.query, ())
+        return [
+            replace(
+                result,
+                ranges=ranges_entry(self.ctx, stored, result.table, result.attribute),
+                moments=stored_moments(stored),
+                change_files=tuple(written),
+            )
+            for result in results
+        ]
 
     def _writer(self, task: StaleQuery, state: QueryState) -> ChangeWriter | None:
-        if self._files is None or not self._writes_changes(task):
+        files = self._files_for(task)
+        if files is None:
             return None
-        before = None if task.move is None else task.move.answer
-        written = self._written.setdefault(task.spec.name, [])
-        return ChangeWriter(self._files, self.ctx.session_zone, state.plan, before, written)
+        from impctl.service.result_changes import ChangeWriter
 
-    def _grouped(self, state: QueryState, need: ChangeRequest) -> dict[TableName, TableDelta]:
+        before = None if task.move is None else task.move.answer
+        return ChangeWriter(files.write, self.ctx.session_zone, state.plan, before)
+
+    def _grouped(self, state: QueryState, need: ChangeRequest) -> TableDelta:
         assert state.plan.compiled is not None
+        watch, tables = Stopwatch(), self.ctx.tables
         grouped = grouped_change(
             self.ctx, state.plan.compiled, state.stored.partitions, need, state.stored.assumptions
         )
-        nothing = no_changes(self.ctx.tables.snapshot(need.table, need.until), need.columns)
-        return {
-            need.table: replace(
-                change_up_to(self.ctx.tables, need.table, nothing, need.until), grouped=grouped
-            )
-        }
+        nothing = no_changes(tables.snapshot(need.table, need.until), need.columns)
+        return change_up_to(tables, need.table, nothing, need.until, watch.ms, grouped)
 
-    def _batches_of_changes(
-        self, task: StaleQuery, read: Sequence[ReadChange]
-    ) -> list[dict[TableName, TableDelta]]:
+    def _batches(
+        self, task: StaleQuery, deltas: Sequence[TableDelta]
+    ) -> list[Sequence[TableDelta]]:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
         if not task.is_eager or task.move is not None:
-            return [changes_by_table(self.ctx.tables, read)]
-        tables = self.ctx.tables
-        return [
-            {f.need.table: change_up_to(tables, f.need.table, changes, version)}
-            for f in read
-            for version, changes in by_version(f.changes, f.need.until, self.batch_rows)
-        ]
+            return [deltas]
+        batches: list[Sequence[TableDelta]] = []
+        for delta in deltas:
+            read_ms = delta.read_ms
+            for version, changes in by_version(delta.changes, delta.until, self.batch_rows):
+                tables, table = self.ctx.tables, delta.table
+                batches.append([change_up_to(tables, table, changes, version, read_ms)])
+                read_ms = 0.0
+        return batches
 
     def _warn(self, warning: str) -> None:
         if warning not in self.warnings:
             self.warnings.append(warning)
 
-    def _recapture(self, task: StaleQuery, decision: Decision) -> list[MaintainResult]:
-        trouble, reason = task.trouble, decision.reason
+    def _recapture(self, decision: Decision) -> list[MaintainResult]:
+        from impctl.service.capture import capture_query, without_provenance
+
+        task, reason = decision.task, decision.reason
+        trouble = task.trouble
         self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
         writer = self._recapture_writer(task, prepared)
@@ -797,24 +802,27 @@ class StaleRun:
             name = task.spec.name
             why = named_before(name, reason)
             self.warnings.append(f"query `{name}` was recaptured: {why}{dropped}")
-        if captured.plan.no_provenance:
-            self._warn(without_provenance(task.spec.name, captured.plan.no_provenance))
-        results = recapture_results(task.stored, captured, decision, watch.ms)
-        return self._with_files(with_ranges(self.ctx, stored, results))
+        without = captured.planned.plan.no_provenance
+        if without:
+            self._warn(without_provenance(task.spec.name, without))
+        results = recapture_results(task.stored, captured, watch.ms)
+        return self._reported(stored, results)
 
     def _recapture_writer(
         self, task: StaleQuery, prepared: PreparedQuery
     ) -> RecaptureChangeWriter | None:
         """The same for a recaptured answer; an error if it was not stored before."""
-        if self._files is None or not self._writes_changes(task):
+        files = self._files_for(task)
+        if files is None:
             return None
+        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
+
         # Steps before the failing one are committed.
         stored = self.store.load(task.spec.name)
         assert stored is not None
         before = stored_rows(self.ctx, self.store, task.spec, stored)
         lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
-        written = self._written.setdefault(task.spec.name, [])
-        return RecaptureChangeWriter(self._files, self.ctx.session_zone, before, lead, written)
+        return RecaptureChangeWriter(files.write, self.ctx.session_zone, before, lead)
 
 
 def _dropped_text(before: StoredQuery, after: StoredQuery) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, ValidationError, convert, field, json
+from msgspec.structs import replace
 
 from impctl.data.schema import quoted
 from impctl.errors import (
@@ -21,7 +22,8 @@ from impctl.errors import (
     masked,
 )
 from impctl.service.context import Context, build_mark
-from impctl.service.results import SketchEntry, TreeRecord
+from impctl.service.results import RangesEntry, SketchEntry, TreeRecord
+from impctl.service.settings import imbalance_of
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.store.records import Count, plain
@@ -33,6 +35,7 @@ from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, LineageMode, QuerySpec, Workload
 
 if TYPE_CHECKING:
+    from impctl.compile.fill import RangeRows
     from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.pinned import PinnedTables
     from impctl.store.reader import StoreReader
@@ -440,6 +443,15 @@ def is_current(stored: StoredQuery, tables: PinnedTables) -> bool:
     )
 
 
+def is_up_to_date(ctx: Context, spec: QuerySpec, stored: StoredQuery) -> bool:
+    """Whether the sketch is that of the present workload file, tables and clock."""
+    return (
+        is_captured_alike(ctx, spec, stored)
+        and is_current(stored, ctx.tables)
+        and not moved_moments(ctx, stored)
+    )
+
+
 def moved_meanwhile(query: QueryName) -> RetryableError:
     return RetryableError(
         f"Another process changed the sketch of query `{query}` at the same time",
@@ -579,6 +591,79 @@ def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> st
     source = tables.source(table)
     mark = tables.mark(table) if source.version == version else None
     return commit_mark(source, version) if mark is None else mark
+
+
+# Balance of ranges, by stored counts. Law: imbalance is the rows of the largest range over the
+# mean, without NULL's range, which cannot be split. Ranges have drifted if it is several times what
+# it was at their choice, so that one heavy value is not reported forever. Drift costs only speed.
+
+REBALANCE_HINT = "run `impctl capture --rebalance`"
+
+
+def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> tuple[RangeDepth, ...]:
+    """Describe the counts of ranges; without `before`, the ranges have just been chosen."""
+    chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
+    result = []
+    for partition in counted.partitions:
+        table, attribute = partition.table, partition.attribute
+        ranges = counted.counts(partition)[:-1]
+        total, largest = int(ranges.sum()), int(ranges.max())
+        depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
+        at_capture = chosen.get((table, attribute), imbalance(depth))
+        result.append(replace(depth, at_capture=at_capture))
+    return tuple(result)
+
+
+def imbalance(depth: RangeDepth) -> float:
+    return depth.largest * depth.ranges / depth.rows if depth.rows else 0.0
+
+
+def has_drifted(depth: RangeDepth, threshold: float) -> bool:
+    """Whether the imbalance exceeds `threshold` times the one at capture. Ranges chosen over an
+    empty table are a single range, which holds everything from then on."""
+    if depth.at_capture == 0 and depth.ranges == 1:
+        return depth.rows > 0
+    return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
+
+
+def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
+    """Entries for the ranges of a query; empty where they are not counted."""
+    threshold = imbalance_of(ctx.settings)
+    entries = []
+    for kept in stored.state_meta.get("depths", ()):
+        depth = RangeDepth(**kept)
+        drifted = has_drifted(depth, threshold)
+        hint = None
+        if drifted:
+            hint = REBALANCE_HINT
+            if has_own_boundaries(ctx, depth.table, depth.attribute):
+                hint = (
+                    f"the workload file sets the `boundaries` of `{depth.table}."
+                    f"{depth.attribute}`; change them there and capture again"
+                )
+        entry = RangesEntry(**kept, imbalance=imbalance(depth), drifted=drifted, hint=hint)
+        entries.append(entry)
+    return tuple(entries)
+
+
+def ranges_entry(
+    ctx: Context, stored: StoredQuery, table: TableName, attribute: ColumnName
+) -> RangesEntry | None:
+    """The entry of one sketch, if its ranges are counted."""
+    result = ranges_entries(ctx, stored)
+    return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
+
+
+def has_own_boundaries(ctx: Context, table: TableName, attribute: ColumnName) -> bool:
+    return any(
+        part.table == table
+        and part.column.lower() == attribute.lower()
+        and part.boundaries is not None
+        for part in ctx.workload.partitions
+    )
+
+
+# Smaller parts of results.
 
 
 def sketch_entry(sketch: StoredSketch) -> SketchEntry:

@@ -180,14 +180,6 @@ def need_of(state: QueryState, table: TableName, until: TableVersion) -> ChangeR
     return ChangeRequest(table, pin.table_id, pin.version, until, columns, mark, net_by)
 
 
-class ReadChange(Struct, frozen=True):
-    """A change, and the milliseconds that reading it took; 0 if it was read before."""
-
-    need: ChangeRequest
-    changes: Changes
-    elapsed_ms: float
-
-
 class SharedChanges(Struct):
     """Changes read so far in this run, and those announced."""
 
@@ -220,13 +212,13 @@ class SharedChanges(Struct):
             self._sizes[span] = None if entries is None else size_of(commits_of(source, entries))
         return self._sizes[span]
 
-    def read(self, need: ChangeRequest) -> ReadChange:
-        """Read the change, unless it was read before."""
+    def read(self, need: ChangeRequest) -> tuple[Changes, float]:
+        """The change and the milliseconds that reading it took; 0 if it was read before."""
         span = need.span
         before = self._net_by.get(span)
         self.announce([need])
         if (span, need.mark) in self._read and self._net_by[span] == before:
-            return ReadChange(need, self._read[span, need.mark], 0.0)
+            return self._read[span, need.mark], 0.0
         self.reporter.step(f"reading changes of {need.table}")
         watch = Stopwatch()
         changes = self._read_for_all(need)
@@ -234,7 +226,7 @@ class SharedChanges(Struct):
             changes = self._read_columns(need, need.columns)
         if span not in self._apart:
             self._read[span, need.mark] = changes
-        return ReadChange(need, changes, watch.ms)
+        return changes, watch.ms
 
     def _read_for_all(self, need: ChangeRequest) -> Changes | None:
         """The change in the columns of all queries; None if it fails for a column only others

@@ -21,9 +21,9 @@ from impctl.service.capture import captured_query
 from impctl.service.context import Context, Isolated, Versions
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
-from impctl.service.maintenance_plan import restored_verdict
-from impctl.service.materialized import materialized_result
+from impctl.service.maintenance_plan import restored_query
 from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.query import materialized_result
 from impctl.service.results import (
     SKETCH_NONE_REASON,
     VERIFIED,
@@ -32,7 +32,7 @@ from impctl.service.results import (
     Outcome,
     VerifyResult,
 )
-from impctl.service.spark_answer import ResultRows, answer, answer_of
+from impctl.service.spark_answer import answer_table
 from impctl.service.stored import check_definition, known_ending, stored_moments
 from impctl.sketch.sketch import compare
 from impctl.spark.render import render_plan
@@ -113,11 +113,11 @@ def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[Verif
     stored = captured_query(ctx, ctx.reading_store(), spec)
     check_definition(ctx, spec, stored)
     prepared = prepare(ctx, spec, stored_moments(stored))
-    verdict, _ = restored_verdict(ctx.tables, prepared, stored)
+    query = restored_query(ctx.tables, prepared, stored)
     ctx.spark()
     ctx.reporter.step(f"recapturing {spec.name}")
-    sketches = {sketch.access: (sketch.partition, sketch.ranges) for sketch in stored.sketches}
-    accurate = needed(ctx, prepared, verdict, sketches, stored.versions)
+    ranges = {sketch.access: sketch.ranges for sketch in stored.sketches}
+    accurate = needed(ctx, query, ranges, stored.versions)
     compared: tuple[bool | None, bool, bool | None] = (None, False, None)
     if results:
         compared = _results_equal(ctx, prepared, stored)
@@ -153,16 +153,16 @@ def _results_equal(
     alone, which nobody then uses."""
     ctx.reporter.step(f"running {prepared.spec.name} with and without its sketch")
     pruned = filters_of(ctx.tables, prepared, stored.sketches, stored.versions)
-    without = answer(ctx, prepared, stored.versions)
+    without = rows_of(answer_table(ctx, prepared, stored.versions))
     try:
-        with_sketch = answer(ctx, prepared, stored.versions, pruned)
+        with_sketch = rows_of(answer_table(ctx, prepared, stored.versions, pruned))
     except EvaluationError:
         with_sketch = None
     materialized = _materialized(ctx, prepared, stored)
-    if len(without.rows) == prepared.query.cut:
+    if len(without) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
-        result = [None if rows is None else len(rows.rows) for rows in (with_sketch, materialized)]
-        equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
+        result = [None if rows is None else len(rows) for rows in (with_sketch, materialized)]
+        equal, is_kept = (None if n is None else n == len(without) for n in result)
         return equal, True, is_kept
     loose = order_dependent_columns(prepared.query.root)
     cut = None if loose else cut_order(prepared.query.root)
@@ -171,12 +171,12 @@ def _results_equal(
     def rounded() -> Rounded | None:
         return rounded_answer(ctx, prepared, stored.versions)
 
-    def is_same(result: ResultRows | None) -> bool | None:
+    def is_same(result: Rows | None) -> bool | None:
         if result is None:
             return None
-        if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
+        if same_rows(_without(result, loose), _without(without, loose)):
             return True
-        if cut is not None and cut.are_both_right(result.rows, without.rows):
+        if cut is not None and cut.are_both_right(result, without):
             return True
         # Sums that cancel: Spark says what they were made of.
         by_spark = rounded()
@@ -184,13 +184,13 @@ def _results_equal(
             return False
         rows, errors = by_spark
         return same_rows(
-            _without(result.rows, loose), _without(rows, loose), errors=_without(errors, loose)
+            _without(result, loose), _without(rows, loose), errors=_without(errors, loose)
         )
 
     return is_same(with_sketch), False, is_same(materialized)
 
 
-def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> ResultRows | None:
+def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) -> Rows | None:
     store = ctx.reading_store()
     if store is None or not stored.state_meta.get("answer"):
         return None
@@ -200,7 +200,7 @@ def _materialized(ctx: Context, prepared: PreparedQuery, stored: StoredQuery) ->
         plan = ctx.memory.answer(prepared.planned)
         ending = plan.ending
     table = materialized_result(ctx, store, stored.query, ending, stored.generation, plan=plan)
-    return None if table is None else answer_of(table)
+    return None if table is None else rows_of(table)
 
 
 _Cell = TypeVar("_Cell")

@@ -71,10 +71,11 @@ from impctl.service.engine_answer import ExcludedRows, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
-from impctl.service.parameters import GivenValues, parsed
+from impctl.service.parameters import parsed
 from impctl.service.resolve import ResolvedSketch, chosen_read, condition_on, resolved
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
+from impctl.service.settings import GivenValues, QueryRequest
 from impctl.service.spark_answer import Passthrough
 from impctl.service.stored import StateMeta
 from impctl.stopwatch import Stopwatch
@@ -145,7 +146,7 @@ def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> Res
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
     spec = ctx.query(query)
     use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
-    result = resolved(ctx, spec.name, params, None, None, use)
+    result = resolved(ctx, QueryRequest(spec.name, params, sketch=use))
     if isinstance(result, Passthrough):
         raise result.refusal
     if use is SketchPolicy.NEVER:

@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from impctl.store.rows import Apply
     from impctl.types import QueryName, TableName
 
+_WORTH_TELLING_MS = 20.0
+"""Some hundred times the duration of the second, unsynced commit."""
+
 
 class Store(StoreReader):
     """An open store; use as a context manager or call `close`."""
@@ -187,6 +190,16 @@ class Store(StoreReader):
             number = rows.query_id(tx, query)
             if number is not None:
                 rows.replace_last_record(tx, number, record)
+
+    def add_commit_time(self, query: QueryName, record: RunRecord, commit_ms: float) -> None:
+        """Add a long commit to the query's latest record, which is `record`, and to its cost."""
+        if commit_ms < _WORTH_TELLING_MS:
+            return
+        elapsed_ms, cost = record.elapsed_ms + commit_ms, record.cost
+        if cost is not None:
+            cost = replace(cost, elapsed_ms=cost.elapsed_ms + commit_ms)
+        record = replace(record, elapsed_ms=elapsed_ms, commit_ms=commit_ms, cost=cost)
+        self.amend_record(query, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
         with self._writing_unsynced() as tx:

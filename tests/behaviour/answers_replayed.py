@@ -40,7 +40,7 @@ from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
 from impctl.service.results import CaptureResult, MaintainResult, QueryResult
-from impctl.service.settings import Settings
+from impctl.service.settings import QueryRequest, Settings
 from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy
 
@@ -253,7 +253,7 @@ class Replay(ChangingTables):
         tally, label = self.tally, f"{name} ({by})"
         try:
             with self._ctx() as ctx:
-                (result,) = query(ctx, name, by=by).results
+                (result,) = query(ctx, QueryRequest(name), by).results
             assert isinstance(result, QueryResult)
             assert result.by == by
         except (UsageError, QueryError) as error:

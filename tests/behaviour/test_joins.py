@@ -22,7 +22,7 @@ from impctl.measure.scratch import changed_table
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan
 from impctl.service import context, partners
 from impctl.service.context import Context, OwnSession, open_context
-from impctl.service.partners import SparkPartners
+from impctl.service.partners import PartnerReader
 from impctl.service.pinned import PinnedTables
 from impctl.service.settings import Settings
 from impctl.store.store import Store
@@ -152,11 +152,11 @@ def test_a_join_with_it_is_read_in_slices(
     ctx: Context, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
     monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
-    monkeypatch.setattr(SparkPartners, "_read", lambda *_: "a slice")
+    monkeypatch.setattr(PartnerReader, "_spark_rows", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)
     joined = Readable("join0", plan, plan, (), (), ())
-    reader: Any = SparkPartners(ctx, None, {}, {})  # type: ignore[arg-type]  # not looked at
+    reader: Any = PartnerReader(ctx, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
 
 

@@ -59,7 +59,7 @@ from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
 from impctl.service.maintenance_plan import JoinChooser, chosen_plan
-from impctl.service.prepare import PreparedQuery
+from impctl.service.prepare import PreparedQuery, SketchedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import BoundSql
@@ -173,7 +173,7 @@ def captured(
     )
     core = core_of(trial.root)
     prepared = PreparedQuery(spec, BoundSql(""), query, replace(query, root=root), core)
-    way = chosen_plan(prepared, verdict, partitions, joins)
+    way = chosen_plan(SketchedQuery(prepared, verdict, partitions), joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
     return way.compiled

@@ -14,7 +14,6 @@ import pytest
 from deltalake import write_deltalake
 from msgspec import Struct
 
-from impctl.service import capture as amend
 from impctl.service.settings import FUZZ
 from impctl.store import states
 from impctl.store.disk import OutputFile, RealDisk
@@ -209,7 +208,7 @@ def cli(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
     # Every run of state becomes a file: each is created, written, synced and removed.
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     # Every commit is timed in its record: the steps are the same however slow the disk is.
-    monkeypatch.setattr(amend, "_WORTH_TELLING_MS", 0.0)
+    monkeypatch.setattr("impctl.store.store._WORTH_TELLING_MS", 0.0)
     return Cli(capsys, write_workload(tmp_path))
 
 

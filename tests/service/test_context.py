@@ -20,7 +20,7 @@ from impctl.reuse import verdict as reuse
 from impctl.rules.optimize import KEPT
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.service import context as memories
-from impctl.service.context import Memory, open_context
+from impctl.service.context import Context, Memory, SilentReporter, open_context
 from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory, memory_from
 from impctl.service.output import held_signals
 from impctl.service.pinned import check_credentials
@@ -29,12 +29,9 @@ from impctl.service.settings import (
     Policy,
     Settings,
     lock_timeout_of,
-    policy_of,
     spark_of,
     store_folder,
-    store_of,
 )
-from impctl.spark import session
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec, Workload
@@ -135,8 +132,9 @@ def workload(tmp_path: Path) -> Workload:
 
 def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
     settings = Settings(Path(workload.file))
-    assert Path(store_of(settings, workload)) == Path(workload.file).parent / "kept"
-    assert policy_of(settings, workload.queries["q"]) is Policy.STRICT
+    ctx = Context(settings, workload, SilentReporter())
+    assert ctx.store_path == Path(workload.file).parent / "kept"
+    assert ctx.policy(workload.queries["q"]) is Policy.STRICT
     assert lock_timeout_of(settings) == DEFAULT_LOCK_TIMEOUT
     assert spark_of(workload, None) == workload.spark == SPEC
 
@@ -145,8 +143,9 @@ def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> No
     monkeypatch.chdir(tmp_path)
     file, store = Path(workload.file), Path("mine")
     settings = Settings(file, store=store, policy=Policy.AUTO, lock_timeout=0.0)
-    assert store_of(settings, workload) == str(tmp_path / "mine")
-    assert policy_of(settings, workload.queries["q"]) is Policy.AUTO
+    ctx = Context(settings, workload, SilentReporter())
+    assert ctx.store_path == tmp_path / "mine"
+    assert ctx.policy(workload.queries["q"]) is Policy.AUTO
     assert lock_timeout_of(settings) == 0.0
     merged = spark_of(workload, SparkSpec(None, {"b": "3", "c": "4"}))
     assert merged == SparkSpec("local[2]", {"a": "1", "b": "3", "c": "4"})
@@ -181,15 +180,15 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         assert ctx.tables.snapshot("u") is beside
 
 
-@pytest.mark.parametrize("running", [None, object()])
+@pytest.mark.parametrize("running", [False, True])
 def test_a_scratch_copy_knows_running_spark(
-    tmp_path: Path, monkeypatch: MonkeyPatch, running: object
+    tmp_path: Path, monkeypatch: MonkeyPatch, running: bool
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(session, "running_session", lambda: running)
+    monkeypatch.setattr(memories, "_is_up", lambda: running)
     file = write_files(tmp_path, GROUPS, t=TWO)
     with open_context(Settings(file)) as ctx, scratch_copy(ctx, ("t",)) as scratch:
-        assert scratch.has_spark is (running is not None)
+        assert scratch.has_spark is running
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from impctl.service.context import Context, open_context
 from impctl.service.expiry import least_above, live_rows, next_expiry
 from impctl.service.rewrite import files
 from impctl.service.schedule.daemon import TableWatch
-from impctl.service.settings import Settings
+from impctl.service.settings import QueryRequest, Settings, SketchPolicy
 from impctl.sql.parameters import NEVER, Clock, zone_of
 from impctl.tables import rows
 from impctl.tables.source import open_source
@@ -271,7 +271,7 @@ def test_the_condition_stands_beside_the_ranges(captured: Cli) -> None:
 
 def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
     with open_context(Settings(captured.workload, now=at(0.5))) as ctx:
-        result = files(ctx, "sums").files.tables["links"]
+        result = files(ctx, QueryRequest("sums", sketch=SketchPolicy.ALWAYS))[0].tables["links"]
     assert result.predicate.startswith(
         "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
     )

@@ -23,6 +23,7 @@ from impctl.service import verify as verify_module
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
 from impctl.service.maintain import maintain
+from impctl.service.prepare import SketchedQuery
 from impctl.service.results import MaintainResult, Outcome
 from impctl.service.settings import Settings
 from impctl.service.state_cache import StateCache
@@ -106,7 +107,7 @@ def commits(monkeypatch: MonkeyPatch) -> list[bool]:
         seen.extend([True] if is_synced else [])
         real(self, connection)
 
-    monkeypatch.setattr("impctl.service.capture._WORTH_TELLING_MS", math.inf)
+    monkeypatch.setattr("impctl.store.store._WORTH_TELLING_MS", math.inf)
     monkeypatch.setattr(RealDisk, "commit", commit)
     return seen
 
@@ -327,10 +328,11 @@ def test_verify_goes_on(many: Cli, monkeypatch: MonkeyPatch) -> None:
     """Spark is pretended: what is recaptured is what is stored, but for one query."""
     folder = many.captured().folder
 
-    def needed(ctx: Context, prepared: Any, *_: Any) -> Any:
-        if prepared.spec.name == "corrupt":
+    def needed(ctx: Context, query: SketchedQuery, *_: Any) -> Any:
+        name = query.prepared.spec.name
+        if name == "corrupt":
             raise RuntimeError("Spark stumbled")
-        return {s.access: s.ranges for s in stored(folder, prepared.spec.name).sketches}
+        return {s.access: s.ranges for s in stored(folder, name).sketches}
 
     monkeypatch.setattr(Context, "spark", lambda _: None)
     monkeypatch.setattr(verify_module, "needed", needed)

@@ -14,9 +14,11 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.service.answer import rows_of
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
 from impctl.service.filters import filters_of
@@ -24,8 +26,8 @@ from impctl.service.maintain import maintain
 from impctl.service.query import query
 from impctl.service.resolve import is_for_others, resolved
 from impctl.service.rewrite import dataframe, rewrite
-from impctl.service.settings import AnsweredBy, Settings
-from impctl.service.spark_answer import answer
+from impctl.service.settings import AnsweredBy, QueryRequest, Settings, SketchPolicy
+from impctl.service.spark_answer import answer_table
 from impctl.service.verify import same_rows
 from impctl.spark.run import run_sql
 from impctl.store.store import Store
@@ -392,12 +394,12 @@ def ctx(spark_folder: Path) -> Iterator[Context]:
 
 def _check(ctx: Context, query: str | None, params: tuple[str, ...], sql: str | None) -> str | None:
     """Whose sketch was used; the answers with and without it are compared, and hold something."""
-    result = resolved(ctx, query, params, sql)
+    result = resolved(ctx, QueryRequest(query, params, sql))
     pruned = filters_of(ctx.tables, result.prepared, result.sketches, result.versions)
-    with_sketch = answer(ctx, result.prepared, result.versions, pruned)
-    without = answer(ctx, result.prepared, result.versions)
-    assert same_rows(with_sketch.rows, without.rows), (query, params)
-    assert without.rows
+    with_sketch = rows_of(answer_table(ctx, result.prepared, result.versions, pruned))
+    without = rows_of(answer_table(ctx, result.prepared, result.versions))
+    assert same_rows(with_sketch, without), (query, params)
+    assert without
     return result.reuse.query
 
 
@@ -414,8 +416,8 @@ def test_a_text_given_for_a_parameter_is_compared_as_text(ctx: Context, spark_fo
     rows = DeltaTable(str(spark_folder / "t")).to_pyarrow_table()
     names, days = (rows.column(name).to_pylist() for name in ("name", "day"))
     for name in NAMES[1:]:
-        result = resolved(ctx, "named", (f"name={name}",), None)
-        rows = answer(ctx, result.prepared, result.versions).rows
+        result = resolved(ctx, QueryRequest("named", (f"name={name}",)))
+        rows = rows_of(answer_table(ctx, result.prepared, result.versions))
         wanted = {day for value, day in zip(names, days, strict=True) if value == name}
         assert {day for day, _ in rows} == wanted
         assert sum(int(str(count)) for _, count in rows) == names.count(name)
@@ -514,10 +516,11 @@ def test_every_version_answers_as_it_was(aging: Context, name: str) -> None:
     kept = versions_of(aging, name)
     assert len(kept) == len({tuple(result.items()) for result in kept}) >= 7
     for versions in kept:
+        request = QueryRequest(name, at=versions)
         with open_context(aging.settings) as run:
-            (got,) = query(run, name, at=versions, by=AnsweredBy.SPARK).results
+            (got,) = query(run, request, AnsweredBy.SPARK).results
         with open_context(aging.settings) as run:
-            (text,) = rewrite(run, name, at=versions).results
+            (text,) = rewrite(run, replace(request, sketch=SketchPolicy.ALWAYS)).results
         assert got.versions == text.versions == versions
         wanted = plainly(aging, sql, versions)
         assert same_rows(got.rows, wanted), versions
@@ -531,7 +534,7 @@ def test_every_version_answers_as_it_was(aging: Context, name: str) -> None:
 @pytest.mark.spark
 def test_a_frame_of_an_older_version(aging: Context) -> None:
     with open_context(aging.settings) as run:
-        frame = dataframe(run, "grouped", at=1).frame
+        frame, _ = dataframe(run, QueryRequest("grouped", at=1))
     rows = [tuple(row) for row in frame.collect()]
     assert same_rows(rows, plainly(aging, aging.workload.queries["grouped"].sql, {"t": 1}))
 
@@ -541,7 +544,7 @@ def test_files_that_were_vacuumed(aging: Context) -> None:
     table = DeltaTable(aging.workload.tables["t"].path)
     table.vacuum(0, enforce_retention_duration=False, dry_run=False)
     with open_context(aging.settings) as run, pytest.raises(ImpctlError) as caught:
-        query(run, "grouped", at=4, by=AnsweredBy.SPARK)
+        query(run, QueryRequest("grouped", at=4), AnsweredBy.SPARK)
     assert (caught.value.exit_code, caught.value.code) == (7, "data_files_gone")
 
 

@@ -25,7 +25,7 @@ from impctl.plan.nodes import scans_of
 from impctl.service.context import open_context
 from impctl.service.query import query
 from impctl.service.results import QueryResult
-from impctl.service.settings import Settings
+from impctl.service.settings import QueryRequest, Settings
 from impctl.sketch.sketch import MaintenanceMode, range_filter
 from impctl.sql.statement import parse_query
 from impctl.store.lock import lock_owner
@@ -98,7 +98,7 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
 def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:
     """What `query --by` gives out."""
     with open_context(Settings(workload, lock_timeout=60)) as ctx:
-        (result,) = query(ctx, name, by=by).results
+        (result,) = query(ctx, QueryRequest(name), by).results
     assert isinstance(result, QueryResult)
     return result
 

@@ -18,7 +18,6 @@ from impctl.placement.search import StateChoice, conversion_ms, per_day_together
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
-from impctl.service.settings import disk_of
 from impctl.service.stored import (
     StateMeta,
     check_not_replaced_meanwhile,
@@ -63,7 +62,7 @@ def with_state(
     from impctl.service.budget.bounds import missed_bound_text
     from impctl.service.budget.costs import state_bytes
 
-    budget = disk_of(ctx.settings, ctx.workload)
+    budget = ctx.disk
     if store is None or budget is None:
         return list(results), []
     specs = ctx.sketched(None)
@@ -435,7 +434,7 @@ def keep_to_budget(
     ctx: Context, store: Store, *, has_captured: bool, is_late: bool = False
 ) -> list[str]:
     """Convert state as the budget requires; returns warnings."""
-    budget = disk_of(ctx.settings, ctx.workload)
+    budget = ctx.disk
     if budget is None:
         return []
     specs = ctx.sketched(None)
@@ -593,7 +592,7 @@ def convert(
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
     from impctl.service.maintenance_plan import QueryState, chosen_plan
-    from impctl.service.partners import FilePartners
+    from impctl.service.partners import PartnerReader
     from impctl.service.table_deltas import rows_with
 
     watch, started_at = Stopwatch(), time.time()
@@ -605,17 +604,11 @@ def convert(
     recorded = reopened.chooser.sides
     sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
     chooser = replace(reopened.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
-    plan = chosen_plan(
-        reopened.prepared,
-        reopened.verdict,
-        reopened.partitions,
-        chooser,
-        has_answer=reopened.meta.answer,
-    )
+    plan = chosen_plan(reopened, chooser, has_answer=reopened.meta.answer)
     assert plan.compiled is not None
     after = MaintainedQuery(plan.compiled)
     after.restore(runs, reopened.meta.counters, is_converted=True)
-    partners = FilePartners(ctx, query.compiled, reopened.partitions, query.stored.versions)
+    partners = PartnerReader(ctx, query.compiled, reopened.partitions, query.stored.versions)
     state.session.read_by(partners)
 
     def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:

@@ -76,7 +76,7 @@ def opened(
     catch_up(ctx.tables, stored)
     check_pins(stored, ctx.tables)
     result = reopened(ctx, spec, stored)
-    check_circuit(ctx, result.prepared, result.plan, stored)
+    check_circuit(ctx, result, stored)
     if result.plan.compiled is None:
         return None
     sizes: dict[str, PieceSize] = {}

@@ -23,7 +23,6 @@ from impctl.service.budget.choice import WeighedState, choose_state, graphs_of, 
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
 from impctl.service.cost_model import MaintenanceSize, recorded
-from impctl.service.expiry import has_expiry
 from impctl.service.results import Outcome, RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
@@ -42,7 +41,7 @@ from impctl.service.schedule.due import (
     trigger_of,
 )
 from impctl.service.schedule.forecast import Expectations, Expected
-from impctl.service.settings import SimulateRequest, disk_of
+from impctl.service.settings import SimulateRequest
 from impctl.service.text import moment_text, size_text
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, RunRecord
@@ -67,7 +66,7 @@ def simulate(
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
-    present = disk_of(ctx.settings, ctx.workload)
+    present = ctx.disk
     settings = settings_of(present, disks_from(request.disks), triggers)
     store = ctx.reading_store()
     specs, warnings = _captured(ctx, store, queries)
@@ -88,7 +87,7 @@ def simulate(
         warnings.append(
             f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
         )
-    if has_expiry(ctx.workload.tables[name] for name in names):
+    if any(ctx.workload.tables[name].expiry for name in names):
         warnings.append(_NO_EXPIRY)
     model = Model(ctx, store, specs, replay, request.look)
     figures = []
