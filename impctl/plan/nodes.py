@@ -10,12 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import is_
+from typing import Self, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Schema, SqlType, other
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Node, Span
+from impctl.expr.nodes import (
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    Node,
+    Part,
+    Span,
+    outermost,
+    with_changed,
+)
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 
 
@@ -61,13 +73,6 @@ class LiveRows(Struct, frozen=True):
         return Compare(CompareOp.GREATER, column, self.later_than)
 
 
-class OneRow(Struct, frozen=True):
-    """The relation of a SELECT without FROM: one row without columns."""
-
-    attributes: tuple[()] = ()
-    span: None = None
-
-
 Catalog = Mapping[TableName, Schema]
 """Schemas of the tables a query may name."""
 
@@ -85,7 +90,7 @@ class Attribute(Struct, frozen=True):
         return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
-class ComputedColumn(Struct, frozen=True):
+class ComputedColumn(Part, frozen=True):
     """`expr AS attribute`."""
 
     attribute: Attribute
@@ -97,7 +102,7 @@ class ComputedColumn(Struct, frozen=True):
         return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
-class AggregateCall(Node, frozen=True):
+class AggregateCall(Node, Part, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
     `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
@@ -107,7 +112,7 @@ class AggregateCall(Node, frozen=True):
     condition: Expr | None = None
 
 
-class AggregateOutput(Struct, frozen=True):
+class AggregateOutput(Part, frozen=True):
     """`call AS attribute`."""
 
     attribute: Attribute
@@ -129,7 +134,76 @@ class SetKind(StrEnum):
     INTERSECT = "intersect"
 
 
-class Scan(Node, frozen=True):
+class PlanNode(Node, frozen=True):
+    """A node of a plan; its `expressions` are without those of nodes below."""
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """Left to right."""
+        return tuple(getattr(self, name) for name in self._inputs)
+
+    @property
+    def _inputs(self) -> list[str]:
+        names = type(self).__match_args__
+        return [name for name in names if isinstance(getattr(self, name), PlanNode)]
+
+    def with_inputs(self, inputs: Iterable[Plan]) -> Self:
+        news = dict(zip(self._inputs, inputs, strict=True))
+        return replace(self, **news) if news else self
+
+    def map_inputs(self, change: Callable[[Plan], Plan]) -> Self:
+        """The node over its changed inputs; the same object if none changes."""
+        inputs = self.inputs
+        changed = tuple(map(change, inputs))
+        return self if all(map(is_, changed, inputs)) else self.with_inputs(changed)
+
+    @property
+    def added(self) -> tuple[Attribute, ...]:
+        """The columns that the node adds to those of its inputs, in order."""
+        return tuple(outermost(self, Attribute))
+
+    def map_added(self, change: Callable[[Attribute], Attribute]) -> Self:
+        """The node with each of `added` changed."""
+        return with_changed(self, Attribute, change)
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The output columns."""
+        return ()
+
+    @property
+    def ids(self) -> frozenset[AttributeId]:
+        """The identities of the output columns."""
+        return frozenset(attribute.id for attribute in self.attributes)
+
+    def walk(self) -> Iterator[Plan]:
+        """The node and everything below it, outermost first, left to right."""
+        pending = [cast("Plan", self)]
+        while pending:
+            yield (node := pending.pop())
+            pending.extend(reversed(node.inputs))
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """All table accesses, left to right."""
+        return tuple(node for node in self.walk() if isinstance(node, Scan))
+
+
+class Unary(PlanNode, frozen=True):
+    """A node with one input, whose columns it outputs, and its own behind them."""
+
+    child: Plan
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return (*self.child.attributes, *self.added)
+
+
+class OneRow(PlanNode, frozen=True):
+    """The relation of a SELECT without FROM: one row without columns."""
+
+
+class Scan(PlanNode, frozen=True):
     """One occurrence of a table; `span` covers the table's name in the SQL text."""
 
     access: AccessId
@@ -137,21 +211,23 @@ class Scan(Node, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class Select(Node, frozen=True):
+class Select(Unary, frozen=True):
     """Rows for which the predicate is true (WHERE, HAVING)."""
 
-    child: Plan
     predicate: Expr
 
 
-class Project(Node, frozen=True):
+class Project(Unary, frozen=True):
     """Exactly these output columns, in this order; keeps duplicates."""
 
-    child: Plan
     outputs: tuple[ComputedColumn, ...]
 
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return tuple(output.attribute for output in self.outputs)
 
-class Join(Node, frozen=True):
+
+class Join(PlanNode, frozen=True):
     """Without a `condition` a cross join. SEMI and ANTI output the left columns only. `null_aware`
     marks the ANTI join of NOT IN, which drops a left row if any comparison is NULL."""
 
@@ -161,15 +237,30 @@ class Join(Node, frozen=True):
     condition: Expr | None
     null_aware: bool = False
 
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        left, right = self.left.attributes, self.right.attributes
+        if self.kind in (JoinKind.SEMI, JoinKind.ANTI):
+            return left
+        if self.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            left = _nullable(left)
+        if self.kind in (JoinKind.LEFT, JoinKind.FULL):
+            right = _nullable(right)
+        return (*left, *right)
 
-class Aggregate(Node, frozen=True):
+
+class Aggregate(Unary, frozen=True):
     """GROUP BY `keys`; without keys one global group, also of empty input. `grouping_sets` are
     tuples of indices into `keys`; None is plain GROUP BY."""
 
-    child: Plan
     keys: tuple[ComputedColumn, ...]
     aggregates: tuple[AggregateOutput, ...]
     grouping_sets: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        keys = (key.attribute for key in self.keys)
+        return (*keys, *(output.attribute for output in self.aggregates))
 
     @property
     def common_keys(self) -> tuple[ComputedColumn, ...]:
@@ -180,11 +271,11 @@ class Aggregate(Node, frozen=True):
         )
 
 
-class Distinct(Node, frozen=True):
-    child: Plan
+class Distinct(Unary, frozen=True):
+    """Each row once."""
 
 
-class SetOperation(Node, frozen=True):
+class SetOperation(PlanNode, frozen=True):
     """UNION, EXCEPT or INTERSECT, with or without ALL. Output i of `attributes` comes from column i
     of either side."""
 
@@ -195,7 +286,7 @@ class SetOperation(Node, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class SortKey(Struct, frozen=True):
+class SortKey(Part, frozen=True):
     """One ORDER BY term with explicit direction and position of NULLs."""
 
     expr: Expr
@@ -203,20 +294,18 @@ class SortKey(Struct, frozen=True):
     nulls_first: bool
 
 
-class Sort(Node, frozen=True):
+class Sort(Unary, frozen=True):
     """ORDER BY without LIMIT, which has no effect on the set of rows."""
 
-    child: Plan
     order: tuple[SortKey, ...]
 
 
-class TopK(Node, frozen=True):
+class TopK(Unary, frozen=True):
     """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone. `count` None is OFFSET
     alone. With `rank` (row_number, rank or dense_rank), the rows of each window partition whose
     rank is at most `count`, and the rank as one more column; `order` is the call's and `offset`
     0."""
 
-    child: Plan
     order: tuple[SortKey, ...]
     count: int | None
     offset: int = 0
@@ -228,7 +317,7 @@ class TopK(Node, frozen=True):
         return () if self.rank is None else self.rank.partition_by
 
 
-class WindowCall(Node, frozen=True):
+class WindowCall(Node, Part, frozen=True):
     """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
 
     attribute: Attribute
@@ -239,41 +328,38 @@ class WindowCall(Node, frozen=True):
     frame: str | None = None
 
 
-class Window(Node, frozen=True):
+class Window(Unary, frozen=True):
     """The child's columns and one more per call."""
 
-    child: Plan
     calls: tuple[WindowCall, ...]
 
 
-class Explode(Node, frozen=True):
+class Explode(Unary, frozen=True):
     """The child's rows once per element of an array or map, with columns `made` by the function;
     with `outer` a row without an element once, with NULL."""
 
-    child: Plan
     function: str
     array: Expr
     made: tuple[Attribute, ...]
     outer: bool
 
 
-class Witness(Node, frozen=True):
+class Witness(Unary, frozen=True):
     """Rows that are first by one of the `orders` among rows with equal `partition_by`, with ties; a
     row that is first by two orders occurs twice. Only `rules.witnesses` makes it."""
 
-    child: Plan
     partition_by: tuple[Expr, ...]
     orders: tuple[tuple[SortKey, ...], ...]
 
 
-class Recursive(Node, frozen=True):
+class Recursive(PlanNode, frozen=True):
     """In a step, the rows of the innermost enclosing `Fixpoint` with this id."""
 
     fixpoint: FixpointId
     attributes: tuple[Attribute, ...]
 
 
-class Fixpoint(Node, frozen=True):
+class Fixpoint(PlanNode, frozen=True):
     """The least T with T = base UNION step, where `Recursive` leaves of the step read T. Columns
     match by position. `is_set`: each row once (NULL equals NULL), or only the `best` rows; else
     every derivation counts (UNION ALL), in at most `levels` levels (None: 100). If it `chooses`, it
@@ -331,120 +417,39 @@ class Query(Struct, frozen=True):
         return hash(self.sql)  # nearly unique; a plan is large and does not cache its hash
 
 
-def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
-    match plan:
-        case Scan() | SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return plan.attributes
-        case Project():
-            return tuple(output.attribute for output in plan.outputs)
-        case Aggregate():
-            keys = (output.attribute for output in plan.keys)
-            return (*keys, *(output.attribute for output in plan.aggregates))
-        case Join():
-            return _join_attributes(plan)
-        case Window():
-            return (*attributes_of(plan.child), *(call.attribute for call in plan.calls))
-        case Explode():
-            return (*attributes_of(plan.child), *plan.made)
-        case TopK():
-            rank = () if plan.rank is None else (plan.rank.attribute,)
-            return (*attributes_of(plan.child), *rank)
-        case Select() | Distinct() | Sort() | Witness():
-            return attributes_of(plan.child)
-
-
-def ids_of(plan: Plan) -> frozenset[AttributeId]:
-    """The identities of the output columns."""
-    return frozenset(attribute.id for attribute in attributes_of(plan))
-
-
-def _join_attributes(plan: Join) -> tuple[Attribute, ...]:
-    left, right = attributes_of(plan.left), attributes_of(plan.right)
-    if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
-        return left
-    if plan.kind in (JoinKind.RIGHT, JoinKind.FULL):
-        left = _nullable(left)
-    if plan.kind in (JoinKind.LEFT, JoinKind.FULL):
-        right = _nullable(right)
-    return (*left, *right)
-
-
 def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
     return tuple(replace(attribute, nullable=True) for attribute in attributes)
 
 
+# Until the callers are rewritten.
+
+def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
+    return plan.attributes
+
+
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return plan.ids
+
+
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    """Left to right."""
-    match plan:
-        case Scan() | Recursive() | OneRow():
-            return ()
-        case Join() | SetOperation():
-            return (plan.left, plan.right)
-        case Fixpoint():
-            return (plan.base, plan.step)
-        case _:
-            return (plan.child,)
+    return plan.inputs
+
+
+def expressions_of(plan: Plan) -> tuple[Expr, ...]:
+    return plan.expressions
 
 
 def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    match plan:
-        case Scan() | Recursive() | OneRow():
-            return plan
-        case Join() | SetOperation():
-            return replace(plan, left=inputs[0], right=inputs[1])
-        case Fixpoint():
-            return replace(plan, base=inputs[0], step=inputs[1])
-        case _:
-            return replace(plan, child=inputs[0])
+    return plan.with_inputs(inputs)
 
 
 def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The node over its changed inputs; the same object if none changes."""
-    inputs = inputs_of(plan)
-    changed = tuple(map(change, inputs))
-    return plan if all(map(is_, changed, inputs)) else with_inputs(plan, changed)
+    return plan.map_inputs(change)
 
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:
-    """The node and everything below it, outermost first."""
-    pending = [plan]
-    while pending:
-        yield (node := pending.pop())
-        pending.extend(reversed(inputs_of(node)))
+    return plan.walk()
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
-    """All table accesses, left to right."""
-    return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))
-
-
-def expressions_of(node: Plan) -> tuple[Expr, ...]:
-    """All scalar expressions of the node, without those of nodes below."""
-    match node:
-        case Select():
-            return (node.predicate,)
-        case Project():
-            return tuple(output.expr for output in node.outputs)
-        case Join():
-            return () if node.condition is None else (node.condition,)
-        case Aggregate():
-            calls = [output.call for output in node.aggregates]
-            conditions = (call.condition for call in calls if call.condition is not None)
-            arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *conditions)
-        case TopK():
-            return (*node.partition_by, *(key.expr for key in node.order))
-        case Sort():
-            return tuple(key.expr for key in node.order)
-        case Witness():
-            return (*node.partition_by, *(key.expr for order in node.orders for key in order))
-        case Window():
-            return tuple(
-                part
-                for call in node.calls
-                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
-            )
-        case Explode():
-            return (node.array,)
-        case Scan() | Distinct() | SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return ()
+    return plan.scans
