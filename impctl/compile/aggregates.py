@@ -35,7 +35,6 @@ from impctl.expr.nodes import (
     Expr,
     Literal,
     Span,
-    columns_of,
 )
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall, AggregateOutput, Attribute
@@ -146,7 +145,7 @@ def _part(
     if call.function == "count":
         return guard, None
     if call.function == "sum":
-        bounded = bool(columns_of(argument) & approximate)
+        bounded = bool(argument.columns & approximate)
         return _sum(argument, guard, call, span, bounded=bounded), guard
     reverse = call.function == "max"
     if has_rank(slots.types[guard.argument]):
@@ -280,7 +279,7 @@ def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Spl
         call = plain_call(output.call)
         attribute = output.attribute
         is_extreme = call.function in ("min", "max") and attribute.type == DOUBLE
-        if not is_extreme or not columns_of(call.arguments[0]) & below.approximate:
+        if not is_extreme or not call.arguments[0].columns & below.approximate:
             outputs.append(output)
             continue
         name = name or builder.name("extreme")

@@ -37,7 +37,7 @@ from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, FirstValue
 from impctl.engine.join import JoinOperator, Side
-from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_sketched_for_answer
 from impctl.plan.nodes import Aggregate as AggregateNode
@@ -58,9 +58,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    attributes_of,
-    nodes_of,
-    scans_of,
 )
 from impctl.plan.properties import scan_conditions
 from impctl.version import stamped
@@ -158,7 +155,7 @@ def _renamed(
     if node.kind is not SetKind.UNION or not node.all:
         below = builder.sure(below)
     outputs = []
-    for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
+    for (name, kind), attribute in zip(columns, side.attributes, strict=True):
         result = known_type(attribute.type, node.span)
         ref = ColumnRef(attribute.id, result, attribute.nullable)
         outputs.append((name, ref if result == kind else Cast(ref, kind)))
@@ -177,7 +174,7 @@ _SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summe
 def circuit_id(core: Plan) -> str:
     calls = (
         output.call.function
-        for node in nodes_of(core)
+        for node in core.walk()
         if isinstance(node, AggregateNode)
         for output in node.aggregates
     )
@@ -252,7 +249,7 @@ class PlanBuilder(CircuitBuilder):
         else:
             flow = self.build(plan, must_be_sure=False)
         self._node_of |= trace_back(self, flow)
-        accesses = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        accesses = tuple(s.access for s in plan.scans if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == accesses else self.union([flow], flow.columns, accesses)
         is_read = not set(accesses).isdisjoint(flow.accesses) or self.kept is not None
@@ -314,7 +311,7 @@ class PlanBuilder(CircuitBuilder):
                 return self.grouped(plan, below, must_be_sure=must_be_sure)
             case Distinct():
                 below = self.build(plan.child, must_be_sure=True)
-                return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
+                return self.distinct(below, typed(plan.attributes, plan.span), plan)
             case Join():
                 return build_join(self, plan, must_be_sure=must_be_sure)
             case SetOperation():
@@ -350,7 +347,7 @@ class PlanBuilder(CircuitBuilder):
         if isinstance(node, Recursive):
             return build_leaf(self, node)
         is_numbered = is_sketched_for_answer(node) and any(
-            s.access in self.sketched for s in scans_of(node)
+            s.access in self.sketched for s in node.scans
         )
         if is_numbered and self._blocks:
             reason = "the engine does not support `lineage: answer` above a join tree"
@@ -383,7 +380,7 @@ class PlanBuilder(CircuitBuilder):
     def _project(self, node: Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
         outputs = [(output.attribute.id, output.expr) for output in node.outputs]
-        columns = typed(attributes_of(node), node.span)
+        columns = typed(node.attributes, node.span)
         if not below.carried:
             return self.project(below, outputs, columns, node)
         outputs.extend((name, ColumnRef(name, kind)) for name, kind in below.carried)
@@ -391,7 +388,7 @@ class PlanBuilder(CircuitBuilder):
         return replace(result, carried=below.carried)
 
     def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        columns = typed(attributes_of(node), node.span)
+        columns = typed(node.attributes, node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
         node, below = split.node, split.below
@@ -403,9 +400,9 @@ class PlanBuilder(CircuitBuilder):
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
-            if not columns_of(expr) <= below.ids:
+            if not expr.columns <= below.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
-        output_columns = typed(attributes_of(node), node.span)
+        output_columns = typed(node.attributes, node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
             wire = self._grouped(node, below, calls, every, key)

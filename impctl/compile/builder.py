@@ -55,18 +55,7 @@ from impctl.engine.accumulators import (
 from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Union, UnionBranch
-from impctl.expr.nodes import (
-    Call,
-    Case,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Or,
-    columns_of,
-    walk,
-)
+from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate as AggregateNode
 from impctl.plan.nodes import (
@@ -80,7 +69,6 @@ from impctl.plan.nodes import (
     Scan,
     Select,
     TopK,
-    nodes_of,
 )
 from impctl.rules.pushdown import is_narrowed
 
@@ -233,7 +221,7 @@ class CircuitBuilder(ABC):
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
-        if not columns_of(predicate) <= flow.ids:
+        if not predicate.columns <= flow.ids:
             raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
         wire = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
@@ -252,14 +240,14 @@ class CircuitBuilder(ABC):
         """Computed columns; BlockedError if one is of a column that is not available here."""
         inexact, integral = set(), set()
         for name, expr in outputs:
-            if not columns_of(expr) <= flow.ids:
+            if not expr.columns <= flow.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
             check(expr, node.span)
-            unsure = columns_of(expr) & flow.approximate
+            unsure = expr.columns & flow.approximate
             if unsure:
                 inexact.add(name)
             # Doubles rounded at a tie have a bound, too.
-            may_round = any(isinstance(part, Call) for part in walk(expr))
+            may_round = any(isinstance(part, Call) for part in expr.walk())
             if unsure and unsure <= flow.whole and not may_round:
                 integral.add(name)
         wire = self.put(linear.ProjectOperator(outputs), flow)
@@ -451,7 +439,7 @@ class Partials(Struct, frozen=True):
         """Rows of the table per range, shape (size,), from the pass's result. None if a node below
         its grouping selects rows."""
         assert isinstance(self.plan, AggregateNode)
-        if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
+        if not all(isinstance(node, Scan | Project) for node in self.plan.child.walk()):
             return None
         counts = np.zeros(partition.size, dtype=np.int64)
         np.add.at(counts, self.range_ids_of(table, partition), _numbers(self._of(table, 0), LONG))

@@ -42,7 +42,6 @@ from impctl.plan.nodes import (
     SetKind,
     SetOperation,
     Sort,
-    attributes_of,
 )
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
@@ -206,7 +205,7 @@ def as_rows(
     """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
     flow = builder.sure(flow)
     outputs: list[tuple[AttributeId, Expr]] = []
-    pairs = zip(typed(node.attributes, node.span), attributes_of(plan), strict=False)
+    pairs = zip(typed(node.attributes, node.span), plan.attributes, strict=False)
     for (name, kind), attribute in pairs:
         known_type(attribute.type, node.span)
         ref = attribute.ref()
@@ -290,7 +289,7 @@ class _Ranking(Struct, frozen=True):
         raise BlockedError(f"{kind} over rows of the self-referencing WITH entry", plan.span)
 
     def _put_beside(self, plan: Plan) -> Plan:
-        leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", attributes_of(plan), span=plan.span)
+        leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", plan.attributes, span=plan.span)
         self.leaves.append(leaf)
         self.beside.append(plan)
         return leaf
@@ -325,7 +324,7 @@ class _Ranking(Struct, frozen=True):
             numbers += [Literal(NOTHING, LONG)] * (count - len(numbers))
             exprs = (_greatest(carried.ranks), *numbers)
             more = map(ComputedColumn, columns(f"{index}"), exprs)
-            sides.append(Project(below, (*ComputedColumn.unchanged(attributes_of(side)), *more)))
+            sides.append(Project(below, (*ComputedColumn.unchanged(side.attributes), *more)))
         new_columns = columns("")
         left, right = sides
         union = replace(plan, left=left, right=right, attributes=(*plan.attributes, *new_columns))

@@ -32,8 +32,6 @@ from impctl.plan.nodes import (
     Select,
     SetOperation,
     Sort,
-    attributes_of,
-    scans_of,
 )
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
@@ -171,7 +169,7 @@ class Readable(Struct, frozen=True):
     accesses: tuple[AccessId, ...]
 
     def reads(self, access: AccessId) -> bool:
-        return any(scan.access == access for scan in scans_of(self.rows))
+        return any(scan.access == access for scan in self.rows.scans)
 
 
 class DistantJoin(Struct, frozen=True):
@@ -199,7 +197,7 @@ def with_range_ids(plan: Plan, accesses: Collection[AccessId]) -> Plan:
             passed = tuple(
                 ComputedColumn(attribute, attribute.ref())
                 for attribute in map(range_attribute, accesses)
-                if attribute in attributes_of(child)
+                if attribute in child.attributes
             )
             return replace(plan, child=child, outputs=(*plan.outputs, *passed))
         case Select() | Sort():
@@ -238,7 +236,7 @@ def readable(
 
 def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
     """The tables that a plan scans, each once; none without a plan."""
-    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
+    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in plan.scans))
 
 
 # Where a join finds the partners of a changed row. A choice changes costs and state, never a

@@ -41,7 +41,6 @@ from impctl.expr.nodes import (
     Literal,
     Not,
     Or,
-    columns_of,
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
@@ -61,12 +60,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     Window,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
 )
 from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
@@ -84,7 +77,7 @@ def counted(root: Plan) -> Plan:
     """The plan without groupings at its top whose input has sums of doubles."""
     result = node = root
     while isinstance(node, Project | Sort | Aggregate | Distinct):
-        (below,) = inputs_of(node)
+        (below,) = node.inputs
         if isinstance(node, Aggregate | Distinct) and _has_bounds(below):
             result = below
         node = below
@@ -99,7 +92,7 @@ def _has_bounds(plan: Plan) -> bool:
     """Whether some value may depend on the order in which doubles are added."""
     return any(
         function in _WITH_BOUNDS and attribute.type is not None and attribute.type.is_fractional
-        for node in nodes_of(plan)
+        for node in plan.walk()
         for function, attribute in _computed(node)
     )
 
@@ -155,7 +148,7 @@ def implied_equalities(
     """Equalities between columns of the two that others imply, one per class. A class that a
     `stated` condition already connects adds none: it would look up the same value twice. Without
     them, relations that only join through a third one would be multiplied."""
-    pairs = [columns_of(part) for part in stated if _is_plain(part)]
+    pairs = [part.columns for part in stated if _is_plain(part)]
     result: list[Expr] = []
     for members in equal:
         ids = {member.id for member in members}
@@ -199,18 +192,18 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = ids_of(plan)
+    ids = plan.ids
     result = [_implied(condition, ids) for condition in conditions]
     return JoinInput(plan, ids, tuple(condition for condition in result if condition is not None))
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
     """What a disjunction implies for one relation, if every branch implies something for it."""
-    if not isinstance(condition, Or) or columns_of(condition) <= ids:
+    if not isinstance(condition, Or) or condition.columns <= ids:
         return None
     branches = []
     for branch in condition.operands:
-        parts = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
+        parts = [part for part in conjuncts(branch) if part.columns and part.columns <= ids]
         implied = all_of(parts)
         if implied is None:
             return None
@@ -247,9 +240,9 @@ def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
     for part in conditions:
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
             continue
-        if not (columns_of(part.left) and columns_of(part.right)):
+        if not (part.left.columns and part.right.columns):
             continue
-        merged = columns_of(part.left) | columns_of(part.right)
+        merged = part.left.columns | part.right.columns
         for other in [ids for ids in classes if ids & merged]:
             classes.remove(other)
             merged |= other
@@ -288,14 +281,14 @@ def pushed_below(node: Join) -> Join | None:
         return None
     if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
         return None
-    used = columns_of(node.condition) & ids_of(node.left)
+    used = node.condition.columns & node.left.ids
     return _pushed_into(node.left, node, used) if used else None
 
 
 def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= ids_of(plan):
+        if not used <= plan.ids:
             continue
         if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
             below: Plan | None = _pushed_into(plan, node, used)
@@ -334,7 +327,7 @@ def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
             conditions = tuple(
                 part for part in conditions if _is_on_both(part, relation.ids, scalar_columns)
             )
-        read = frozenset[AttributeId]().union(*map(columns_of, conditions))
+        read = frozenset[AttributeId]().union(*(expr.columns for expr in conditions))
         used = tuple(scalar for scalar in scalars if scalar.ids & read)
         if used:
             yield ScalarSelection(relation, used, conditions)
@@ -365,7 +358,7 @@ def is_read_elsewhere(root: Plan | None, scalar: JoinInput, conditions: Collecti
     """Whether a scalar's column is read elsewhere than in these conditions, or is an output
     column."""
     return root is None or not scalar.ids.isdisjoint(
-        {*ids_of(root), *_read(root, scalar.plan, conditions)}
+        {*root.ids, *_read(root, scalar.plan, conditions)}
     )
 
 
@@ -374,18 +367,18 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
     if plan is without:
         return
     is_asking = isinstance(plan, Join | Select)
-    for expr in expressions_of(plan):
+    for expr in plan.expressions:
         for part in conjuncts(expr):
             if not (is_asking and part in conditions):
-                yield from columns_of(part)
-    for below in inputs_of(plan):
+                yield from part.columns
+    for below in plan.inputs:
         if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
-            yield from ids_of(below)
+            yield from below.ids
         yield from _read(below, without, conditions)
 
 
 def _is_on_both(condition: Expr, left: Set[AttributeId], right: Set[AttributeId]) -> bool:
-    read = columns_of(condition)
+    read = condition.columns
     return read <= left | right and bool(read & left) and bool(read & right)
 
 
@@ -463,14 +456,14 @@ def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow |
     if not chosen:
         return None
     pairs = _chained(parts, chain, chosen)
-    kept = ids_of(node.left)
+    kept = node.left.ids
     return replace(pairs, columns=tuple(c for c in pairs.columns if c[0] in kept))
 
 
 def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
     builder, node = parts.builder, parts.node
     if node.kind is JoinKind.ANTI and node.null_aware:
-        used = frozenset() if node.condition is None else columns_of(node.condition)
+        used = frozenset() if node.condition is None else node.condition.columns
         return parts.not_in(builder.sure(left, used), builder.sure(right, used))
     condition = _split_condition(node.condition, left, right)
     left, right = parts.sure_keys(left, right, condition)
@@ -499,7 +492,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
     unread = {
         identity: scalar
         for identity, scalar in scalars.items()
-        if not any(scalar.ids & columns_of(part) for part in waiting)
+        if not any(scalar.ids & part.columns for part in waiting)
         and not is_read_elsewhere(builder.plan, scalar, scalar_conditions)
     }
     flows: dict[int, Flow] = {}
@@ -521,7 +514,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
         if result is None:
             result = flow
             continue
-        ready = [part for part in waiting if columns_of(part) <= result.ids | flow.ids]
+        ready = [part for part in waiting if part.columns <= result.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
         ready += implied_equalities(chain.equal, result.ids, flow.ids, ready)
         condition = None if not ready else And(tuple(ready))
@@ -543,8 +536,8 @@ class _JoinParts(Struct, frozen=True):
 
     def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
         """Both sides, with their join keys exact."""
-        left_columns = [columns_of(key.left) for key in condition.keys]
-        right_columns = [columns_of(key.right) for key in condition.keys]
+        left_columns = [key.left.columns for key in condition.keys]
+        right_columns = [key.right.columns for key in condition.keys]
         left = self.builder.sure(left, frozenset().union(*left_columns))
         return left, self.builder.sure(right, frozenset().union(*right_columns))
 
@@ -552,8 +545,8 @@ class _JoinParts(Struct, frozen=True):
         """The relations of a chain that are chosen to be selected by scalars, and why."""
         result = []
         for selection in scalar_selections(chain):
-            columns = typed(attributes_of(selection.relation.plan), self.node.span)
-            (scan,) = scans_of(selection.relation.plan)
+            columns = typed(selection.relation.plan.attributes, self.node.span)
+            (scan,) = selection.relation.plan.scans
             facts = SideFacts(
                 f"{self.builder.name('scalars')}.rows",
                 (scan.table,),
@@ -574,7 +567,7 @@ class _JoinParts(Struct, frozen=True):
             scalar = self.inner(scalar, other, _NO_CONDITION)
         predicate = And(selection.conditions)
         check_condition(predicate, self.node.span)
-        read = columns_of(predicate)
+        read = predicate.columns
         if rows.plan is None or read & rows.approximate:
             raise BlockedError("what a scalar selects cannot be read again", self.node.span)
         scalar, bounds = self.builder.parted(scalar)
@@ -782,7 +775,7 @@ def _joined_plan(
 def _split_condition(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
     keys, lefts, rights, mixed = [], [], [], []
     for part in () if condition is None else conjuncts(condition):
-        used = columns_of(part)
+        used = part.columns
         key = _key_of(part, left, right)
         if key is not None:
             keys.append(key)
@@ -799,9 +792,9 @@ def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
     if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     left_expr, right_expr = part.left, part.right
-    if columns_of(left_expr) <= right.ids and columns_of(right_expr) <= left.ids:
+    if left_expr.columns <= right.ids and right_expr.columns <= left.ids:
         left_expr, right_expr = right_expr, left_expr
-    left_ids, right_ids = columns_of(left_expr), columns_of(right_expr)
+    left_ids, right_ids = left_expr.columns, right_expr.columns
     if not (left_ids and right_ids and left_ids <= left.ids and right_ids <= right.ids):
         return None
     if left_ids & left.approximate - left.whole or right_ids & right.approximate - right.whole:

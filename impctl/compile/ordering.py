@@ -24,7 +24,7 @@ from impctl.engine.linear import ProjectOperator as Project
 from impctl.engine.topk import Cut, LikelyTop, Limit, Top
 from impctl.engine.window import CHOOSING, RANKS, WindowOperator
 from impctl.engine.window import WindowValue as Placed
-from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span, columns_of
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import as_decimal, narrowed, type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import (
@@ -37,7 +37,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
 )
 from impctl.plan.nodes import Project as ProjectOperator
 from impctl.plan.properties import is_whole
@@ -62,7 +61,7 @@ def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sur
         raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
     exprs = (*(key.expr for key in node.order), *node.partition_by)
-    used = frozenset().union(*map(columns_of, exprs)) & below.approximate
+    used = frozenset().union(*(expr.columns for expr in exprs)) & below.approximate
     is_free = not below.accesses or not builder.is_barrier(node)
     # The rows that OFFSET skips are kept; only counting of ranges may receive them.
     is_counted = is_last or (is_free and not node.offset)
@@ -250,11 +249,11 @@ def _with_keys(
     ]
     for expr in (key.expr, *node.partition_by):
         check(expr, node.span)
-    if any(columns_of(expr) & below.approximate for _, expr in parts):
+    if any(expr.columns & below.approximate for _, expr in parts):
         reason = "the engine does not support partitioning by a sum of doubles"
         raise BlockedError(reason, node.span)
     order, bound = f"{name}/order", f"{name}/bound"
-    has_bound = bool(columns_of(key.expr) & below.approximate)
+    has_bound = bool(key.expr.columns & below.approximate)
     passed_columns = [
         column for column in below.columns if keeps_bounds or column[0] not in below.approximate
     ]
@@ -473,4 +472,4 @@ def _groups(builder: CircuitBuilder, grouping: Aggregate, rows: Flow) -> Flow:
     assert isinstance(split.child, Aggregate), "averages are split above the grouping"
     below = builder.grouped(split.child, rows, must_be_sure=True)
     outputs = [(output.attribute.id, output.expr) for output in split.outputs]
-    return builder.project(below, outputs, typed(attributes_of(split), split.span), split)
+    return builder.project(below, outputs, typed(split.attributes, split.span), split)

@@ -46,8 +46,6 @@ from impctl.expr.nodes import (
     Negate,
     Not,
     Or,
-    columns_of,
-    walk,
 )
 from impctl.expr.numeric import arithmetic, mean, negate
 from impctl.expr.types import (
@@ -73,7 +71,7 @@ class Blocker(Struct, frozen=True):
 
 def find_blocker(expr: Expr) -> Blocker | None:
     """The first part that the engine cannot compute exactly, or None."""
-    for part in walk(expr):
+    for part in expr.walk():
         reason = _reason(part)
         if reason is not None:
             return Blocker(part, reason)
@@ -336,7 +334,7 @@ def _connective(
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
         open_rows = (result.may_true if is_and else result.may_false) | result.may_null
-        may_raise = any(isinstance(p, Arithmetic | Cast | Negate | Call) for p in walk(operand))
+        may_raise = any(isinstance(p, Arithmetic | Cast | Negate | Call) for p in operand.walk())
         if not may_raise or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue
@@ -359,7 +357,7 @@ def _joined_where(
 
 
 def _subset(columns: Columns, expr: Expr, positions: Any) -> dict[AttributeId, Vector]:
-    return {name: columns[name].take(positions) for name in columns_of(expr)}
+    return {name: columns[name].take(positions) for name in expr.columns}
 
 
 def _case(expr: Case, columns: Columns, length: int) -> Vector:

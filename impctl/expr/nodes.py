@@ -339,6 +339,7 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
 
 # Until the callers are rewritten.
 
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     return expr.expressions
 

@@ -33,7 +33,6 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
 )
 from impctl.plan.nodes import (
     Aggregate,
@@ -57,9 +56,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
-    inputs_of,
-    nodes_of,
 )
 from impctl.types import AttributeId
 
@@ -215,10 +211,8 @@ class PlanLine(Struct, frozen=True):
 
 
 def describe(root: Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
-    """The plan as lines; `notes` adds remarks by position in `nodes_of(root)`."""
-    names = {
-        attribute.id: attribute.name for node in nodes_of(root) for attribute in attributes_of(node)
-    }
+    """The plan as lines; `notes` adds remarks by position in `root.walk()`."""
+    names = {attribute.id: attribute.name for node in root.walk() for attribute in node.attributes}
     return _described(root, notes or {}, count(), names)
 
 
@@ -229,7 +223,7 @@ def _described(
     note = notes.get(next(positions))
     if note is not None:
         detail = f"{detail} [{note}]" if detail else f"[{note}]"
-    children = tuple(_described(child, notes, positions, names) for child in inputs_of(plan))
+    children = tuple(_described(child, notes, positions, names) for child in plan.inputs)
     return PlanLine(operator, detail, plan.span, children)
 
 
@@ -299,7 +293,7 @@ def _output(output: ComputedColumn, names: Names) -> str:
 
 def _distinct_names(expr: Expr, names: Names) -> Names:
     """Names of an expression's columns; ids for columns that share a name."""
-    read = columns_of(expr)
+    read = expr.columns
     shared = Counter(names[identity].lower() for identity in read)
     return {
         identity: identity if shared[names[identity].lower()] > 1 else names[identity]

@@ -10,7 +10,6 @@ a parametrized query, in any order of their conditions. Equivalent plans may hav
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, assert_never
 
 from impctl.expr.nodes import (
@@ -26,7 +25,6 @@ from impctl.expr.nodes import (
     Literal,
     Mean,
     Or,
-    children,
 )
 from impctl.plan.nodes import (
     Aggregate,
@@ -48,7 +46,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    inputs_of,
 )
 
 if TYPE_CHECKING:
@@ -91,25 +88,21 @@ class _CanonicalWriter:
 
     def plan(self, plan: Plan) -> str:
         # Inputs first, so that the columns that a node reads have numbers.
-        inputs = [self.plan(child) for child in inputs_of(plan)]
-        return _form(type(plan).__name__, *self._own(plan), *inputs)
-
-    def _new(self, identities: Iterable[AttributeId]) -> None:
-        for identity in identities:
-            self._numbers.setdefault(identity, len(self._numbers))
+        inputs = [self.plan(child) for child in plan.inputs]
+        own = self._own(plan)
+        for column in plan.added:
+            self._numbers.setdefault(column.id, len(self._numbers))
+        return _form(type(plan).__name__, *own, *inputs)
 
     def _own(self, plan: Plan) -> list[str]:
         match plan:
             case Scan():
-                self._new(attribute.id for attribute in plan.attributes)
                 columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
                 return [plan.table.lower(), *columns]
             case Select():
                 return [self.expr(plan.predicate, slots=self._slots)]
             case Project():
-                written = [self.expr(output.expr) for output in plan.outputs]
-                self._new(output.attribute.id for output in plan.outputs)
-                return written
+                return [self.expr(output.expr) for output in plan.outputs]
             case Join():
                 condition = self._optional(plan.condition, slots=self._slots)
                 return [plan.kind.value, str(plan.null_aware), condition]
@@ -118,7 +111,6 @@ class _CanonicalWriter:
             case Distinct() | OneRow():
                 return []
             case SetOperation():
-                self._new(attribute.id for attribute in plan.attributes)
                 types = (str(item.type) for item in plan.attributes)
                 return [plan.kind.value, str(plan.all), *types]
             case Sort():
@@ -126,27 +118,21 @@ class _CanonicalWriter:
             case TopK():
                 count = _SLOT if self._slots and plan.count is not None else str(plan.count)
                 rank = [] if plan.rank is None else [self._window(plan.rank)]
-                order = self._order(plan.order)
-                self._new([] if plan.rank is None else [plan.rank.attribute.id])
-                return [count, str(plan.offset), *rank, *order]
+                return [count, str(plan.offset), *rank, *self._order(plan.order)]
             case Witness():
                 by = _form("partition", *(self.expr(part) for part in plan.partition_by))
                 return [by, *(_form("order", *self._order(order)) for order in plan.orders)]
             case Explode():
                 array = self.expr(plan.array)
-                self._new(attribute.id for attribute in plan.made)
                 return [plan.function, str(plan.outer), str(len(plan.made)), array]
             case Recursive() | Fixpoint():
                 return self._recursion(plan)
             case Window():
-                calls = [self._window(call) for call in plan.calls]
-                self._new(call.attribute.id for call in plan.calls)
-                return calls
+                return [self._window(call) for call in plan.calls]
             case _:
                 assert_never(plan)
 
     def _recursion(self, plan: Recursive | Fixpoint) -> list[str]:
-        self._new(attribute.id for attribute in plan.attributes)
         identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
         kind = []
@@ -161,8 +147,6 @@ class _CanonicalWriter:
     def _aggregate(self, plan: Aggregate) -> list[str]:
         keys = [self.expr(output.expr) for output in plan.keys]
         calls = [self._call(output.call) for output in plan.aggregates]
-        self._new(output.attribute.id for output in plan.keys)
-        self._new(output.attribute.id for output in plan.aggregates)
         return [_form("keys", *keys), _form("calls", *calls), str(plan.grouping_sets)]
 
     def _call(self, call: AggregateCall) -> str:
@@ -208,7 +192,7 @@ class _CanonicalWriter:
                 details = (str(expr.type),)
             case Call():
                 details = (expr.name,)
-        parts = [self.expr(part, slots=slots) for part in children(expr)]
+        parts = [self.expr(part, slots=slots) for part in expr.expressions]
         if slots and isinstance(expr, And | Or):
             # The order of parts does not matter for implication.
             parts.sort()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.expr.nodes import ColumnRef, Expr, conjuncts, equated_columns, substitute
+from impctl.expr.nodes import ColumnRef, Expr, conjuncts, equated_columns
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -34,11 +34,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    attributes_of,
-    ids_of,
-    map_inputs,
-    nodes_of,
-    scans_of,
 )
 from impctl.types import AccessId, AttributeId
 
@@ -71,7 +66,7 @@ class LeafPath(Struct, frozen=True):
 
     def over(self, expr: Expr) -> Expr:
         """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
-        return substitute(expr, dict(self.columns))
+        return expr.substitute(dict(self.columns))
 
 
 IsLeaf = Callable[[Plan], bool]
@@ -80,8 +75,8 @@ IsLeaf = Callable[[Plan], bool]
 def paths_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
     """All paths through the plan; NotFollowedError if one is unknown."""
     if is_leaf(plan):
-        return [LeafPath(attributes_of(plan), {})]
-    if not any(map(is_leaf, nodes_of(plan))):
+        return [LeafPath(plan.attributes, {})]
+    if not any(map(is_leaf, plan.walk())):
         return [LeafPath(None, {})]
     match plan:
         case Sort() | Distinct():
@@ -133,7 +128,7 @@ def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafPath]:
 def _united(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafPath]:
     result = []
     for side in (plan.left, plan.right):
-        pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
+        pairs = list(zip(plan.attributes, side.attributes, strict=True))
         for path in paths_of(side, is_leaf):
             columns = {output.id: path.expr(source) for output, source in pairs}
             result.append(replace(path, columns={**path.columns, **columns}))
@@ -159,11 +154,11 @@ class Traced(Struct, frozen=True):
 
     @property
     def key(self) -> Attribute:
-        return next(a for a in attributes_of(self.plan) if a.id in self.keys)
+        return next(a for a in self.plan.attributes if a.id in self.keys)
 
 
 def reads(plan: Plan, access: AccessId) -> bool:
-    return any(scan.access == access for scan in scans_of(plan))
+    return any(scan.access == access for scan in plan.scans)
 
 
 def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
@@ -192,7 +187,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
         case Aggregate():
             return _trace_aggregate(plan, child)
         case Distinct():
-            columns = ids_of(plan.child)
+            columns = plan.child.ids
             below, keys = _only(child.plan, columns), child.keys & columns
             return Traced(replace(plan, child=below), keys) if keys else None
         case Window():
@@ -235,7 +230,7 @@ def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
             return Traced(joined, side.keys)
         if plan.kind is JoinKind.SEMI:
             # Columns of matches are visible only through columns of the left side that equal them.
-            left = ids_of(plan.left)
+            left = plan.left.ids
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
     if plan.kind is JoinKind.INNER:
@@ -257,7 +252,7 @@ def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
 
 def _only(plan: Plan, wanted: frozenset[AttributeId]) -> Plan:
     """The plan without columns that tracing added."""
-    attributes = attributes_of(plan)
+    attributes = plan.attributes
     if all(attribute.id in wanted for attribute in attributes):
         return plan
     return Project(plan, tuple(ComputedColumn(a, a.ref()) for a in attributes if a.id in wanted))
@@ -282,7 +277,7 @@ def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | Non
     if result is None:
         return None
     followed, last_ids = result
-    by_id = {attribute.id: attribute for attribute in attributes_of(followed)}
+    by_id = {attribute.id: attribute for attribute in followed.attributes}
     return Project(followed, tuple(ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids))
 
 
@@ -318,7 +313,7 @@ def _follow(
 
 
 def _follow_project(plan: Project, child: _Followed) -> _Followed:
-    by_id = {attribute.id: attribute for attribute in attributes_of(child[0])}
+    by_id = {attribute.id: attribute for attribute in child[0].attributes}
     added = tuple(
         ComputedColumn(replace(by_id[id], id=f"{id}^{position}"), by_id[id].ref())
         for position, id in enumerate(child[1])
@@ -330,7 +325,7 @@ def _follow_project(plan: Project, child: _Followed) -> _Followed:
 def _follow_join(
     plan: Join, origin: Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
 ) -> _Followed | None:
-    if any(node is origin for node in nodes_of(plan.left)):
+    if any(node is origin for node in plan.left.walk()):
         left = _follow(plan.left, origin, ids, is_counted=is_counted)
         if left is None or plan.kind not in (*_LEFT_KEPT, JoinKind.SEMI, JoinKind.ANTI):
             return None
@@ -352,9 +347,9 @@ _WHOLE = "its sketch holds the whole lineage: "
 
 def for_answer(plan: Plan) -> Plan:
     """The plan with fixpoints sketched for the answer alone, where possible."""
-    if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
+    if not any(isinstance(node, Fixpoint) for node in plan.walk()):
         return plan
-    result = map_inputs(plan, for_answer)
+    result = plan.map_inputs(for_answer)
     if isinstance(result, Fixpoint) and not _why_whole(result):
         return replace(result, answers=True)
     return result
@@ -367,16 +362,16 @@ def is_sketched_for_answer(node: Fixpoint) -> bool:
 
 def for_all(plan: Plan) -> Plan:
     """The plan with all its fixpoints as barriers."""
-    if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
+    if not any(isinstance(node, Fixpoint) and node.answers for node in plan.walk()):
         return plan
-    result = map_inputs(plan, for_all)
+    result = plan.map_inputs(for_all)
     return replace(result, answers=False) if isinstance(result, Fixpoint) else result
 
 
 def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
-    """What sketches of the fixpoints at these positions of `nodes_of(root)` contain."""
+    """What sketches of the fixpoints at these positions of `root.walk()` contain."""
     notes = {}
-    for position, node in enumerate(nodes_of(root)):
+    for position, node in enumerate(root.walk()):
         if isinstance(node, Fixpoint) and position in positions:
             why = _why_whole(node)
             notes[position] = f"{_WHOLE}{why}" if why else _ANSWER_ONLY
@@ -385,12 +380,10 @@ def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
 
 def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
     """Why sketches equal those of full lineage; empty if they may be smaller. `barriers` and
-    `keyed`: positions in `nodes_of(root)` of nodes with a sketched access below; `barriers` include
+    `keyed`: positions in `root.walk()` of nodes with a sketched access below; `barriers` include
     fixpoints sketched for the answer alone."""
     fixpoints = [
-        (position, node)
-        for position, node in enumerate(nodes_of(root))
-        if isinstance(node, Fixpoint)
+        (position, node) for position, node in enumerate(root.walk()) if isinstance(node, Fixpoint)
     ]
     if not fixpoints:
         return "its plan has no WITH RECURSIVE"

@@ -14,12 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN
-from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
+from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
     Attribute,
-    ComputedColumn,
     Fixpoint,
     Join,
     Plan,
@@ -28,8 +26,6 @@ from impctl.plan.nodes import (
     Select,
     Sort,
     TopK,
-    map_inputs,
-    nodes_of,
 )
 
 if TYPE_CHECKING:
@@ -78,7 +74,7 @@ def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan without the conditions right above its scans; `change` applies to other nodes."""
     # The state of a fixpoint depends on constants inside it.
     below = _unchanged if isinstance(plan, Fixpoint) else change
-    result = map_inputs(plan, lambda child: _neutral(child, below))
+    result = plan.map_inputs(lambda child: _neutral(child, below))
     if isinstance(result, Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
@@ -93,37 +89,19 @@ def _without_constants(node: Plan) -> Plan:
     match node:
         case Select():
             return replace(node, predicate=_TRUE)
-        case Project():
-            return replace(node, outputs=tuple(_opened_column(o) for o in node.outputs))
         case Join():
-            condition = None if node.condition is None else _opened(node.condition)
-            return replace(node, condition=condition)
+            return node.map(_opened)
         case Sort() | TopK():
-            order = tuple(replace(key, expr=_opened(key.expr)) for key in node.order)
-            return replace(node, order=order)
-        case Aggregate():
-            keys = tuple(_opened_column(key) for key in node.keys)
-            outputs = tuple(
-                replace(o, attribute=_unnamed(o.attribute), call=_opened_call(o.call))
-                for o in node.aggregates
-            )
-            return replace(node, keys=keys, aggregates=outputs)
+            return replace(node, order=tuple(key.map(_opened) for key in node.order))
+        case Project() | Aggregate():
+            return node.map_added(_unnamed).map(_opened)
         case _:
             return node
-
-
-def _opened_column(column: ComputedColumn) -> ComputedColumn:
-    return ComputedColumn(_unnamed(column.attribute), _opened(column.expr))
 
 
 def _unnamed(attribute: Attribute) -> Attribute:
     """A column without an alias is named by its text, constants included."""
     return replace(attribute, name="")
-
-
-def _opened_call(call: AggregateCall) -> AggregateCall:
-    condition = None if call.condition is None else _opened(call.condition)
-    return replace(call, arguments=tuple(map(_opened, call.arguments)), condition=condition)
 
 
 def _opened(expr: Expr) -> Expr:
@@ -134,13 +112,13 @@ def _opened(expr: Expr) -> Expr:
             return None
         return Literal(_OPEN, part.type)
 
-    return transform(expr, swap)
+    return expr.transform(swap)
 
 
 def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
     """Per access the predicates of the selections right above it, the lowest first."""
     result: dict[AccessId, tuple[Expr, ...]] = {}
-    for node in nodes_of(root):
+    for node in root.walk():
         predicates: list[Expr] = []
         below = node
         while isinstance(below, Select):

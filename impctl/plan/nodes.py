@@ -423,6 +423,7 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
 
 # Until the callers are rewritten.
 
+
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
     return plan.attributes
 

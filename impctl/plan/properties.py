@@ -26,9 +26,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
     conjuncts,
-    walk,
 )
 from impctl.expr.types import type_of
 from impctl.plan.functions import ORDER_DEPENDENT, TIE_DEPENDENT
@@ -46,10 +44,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     WindowCall,
-    attributes_of,
-    expressions_of,
-    inputs_of,
-    nodes_of,
 )
 from impctl.types import AccessId, AttributeId
 
@@ -61,7 +55,7 @@ def can_fail(expr: Expr) -> bool:
     """Whether some row could make the expression fail under Spark's ANSI rules; True when unsure.
     Rules never evaluate an expression that can fail on rows that did not reach it before, so that a
     query that works does not start to fail."""
-    return any(part_can_fail(part) for part in walk(expr))
+    return any(part_can_fail(part) for part in expr.walk())
 
 
 def part_can_fail(part: Expr) -> bool:
@@ -131,16 +125,14 @@ def deciding_functions(root: Plan) -> tuple[tuple[str, Span | None], ...]:
 def order_dependent_columns(root: Plan) -> frozenset[int]:
     """Positions of result columns that depend on the order of rows."""
     loose = _follow(root, [])
-    return frozenset(
-        index for index, column in enumerate(attributes_of(root)) if column.id in loose
-    )
+    return frozenset(index for index, column in enumerate(root.attributes) if column.id in loose)
 
 
 def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> OrderDependentColumns:
     """The order-dependent columns of a node's output; appends functions that decide to
     `deciding`."""
     loose: OrderDependentColumns = {}
-    for below in inputs_of(node):
+    for below in node.inputs:
         loose |= _follow(below, deciding)
     if isinstance(node, Aggregate):
         calls = {
@@ -152,14 +144,14 @@ def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> OrderDepende
         return calls
     if isinstance(node, Project):
         read = (
-            (output.attribute.id, columns_of(output.expr) & loose.keys()) for output in node.outputs
+            (output.attribute.id, output.expr.columns & loose.keys()) for output in node.outputs
         )
         return {name: loose[min(used)] for name, used in read if used}
     if isinstance(node, SetOperation) and node.kind is SetKind.UNION and node.all:
         return {
             attribute.id: loose[column.id]
-            for side in inputs_of(node)
-            for attribute, column in zip(node.attributes, attributes_of(side), strict=True)
+            for side in node.inputs
+            for attribute, column in zip(node.attributes, side.attributes, strict=True)
             if column.id in loose
         }
     deciding += _read_by(_read(node), loose)
@@ -167,7 +159,7 @@ def _follow(node: Plan, deciding: list[tuple[str, Span | None]]) -> OrderDepende
 
 
 def _read_by(exprs: Iterable[Expr], loose: OrderDependentColumns) -> list[tuple[str, Span | None]]:
-    used = frozenset[AttributeId]().union(*(columns_of(expr) for expr in exprs))
+    used = frozenset[AttributeId]().union(*(expr.columns for expr in exprs))
     return [loose[name] for name in loose if name in used]
 
 
@@ -177,8 +169,8 @@ def _read(node: Plan) -> Sequence[Expr]:
         case Sort():
             return ()
         case Distinct() | SetOperation() | Fixpoint():
-            return [column.ref() for side in inputs_of(node) for column in attributes_of(side)]
-    return expressions_of(node)
+            return [column.ref() for side in node.inputs for column in side.attributes]
+    return node.expressions
 
 
 _WHOLE = frozenset(
@@ -196,7 +188,7 @@ def is_whole(call: WindowCall) -> bool:
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
     """The conditions right above each scan that has any: other rows of the access are dropped."""
     result: dict[AccessId, tuple[Expr, ...]] = {}
-    for node in nodes_of(root):
+    for node in root.walk():
         conditions: tuple[Expr, ...] = ()
         below = node
         while isinstance(below, Select):
@@ -212,7 +204,7 @@ def indispensable(plan: Plan) -> frozenset[AccessId]:
     """Accesses without whose rows the plan has no rows."""
     if isinstance(plan, Scan):
         return frozenset({plan.access})
-    below = [indispensable(child) for child in inputs_of(plan)]
+    below = [indispensable(child) for child in plan.inputs]
     match plan:
         case Join(kind=JoinKind.INNER | JoinKind.SEMI) | SetOperation(kind=SetKind.INTERSECT):
             return below[0] | below[1]

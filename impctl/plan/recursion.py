@@ -18,7 +18,6 @@ from impctl.expr.nodes import (
     Compare,
     CompareOp,
     Expr,
-    columns_of,
     equated_columns,
 )
 from impctl.expr.types import type_of
@@ -41,10 +40,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     Window,
-    attributes_of,
-    inputs_of,
-    map_inputs,
-    nodes_of,
 )
 from impctl.types import AccessId, AttributeId, FixpointId
 
@@ -81,7 +76,7 @@ def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
     paths = _paths(fixpoint.step, fixpoint.id)
     if not paths or not all(path.leaves for path in paths):
         return frozenset()
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     return frozenset(
         attribute.id
         for position, (attribute, head) in enumerate(zip(fixpoint.attributes, heads, strict=True))
@@ -97,7 +92,7 @@ def keyed_rows(
 ) -> dict[AttributeId, tuple[AccessId, ...]]:
     """For each column that a fixpoint is keyed on, the accesses below that are sketched on it.
     `key_columns` are those of the plan's verdict, by node position."""
-    nodes = tuple(nodes_of(root))
+    nodes = tuple(root.walk())
     return {
         column: tuple(keys)
         for position, keys in key_columns.items()
@@ -108,7 +103,7 @@ def keyed_rows(
 
 def leaves_in(plan: Plan, fixpoint: FixpointId) -> tuple[Recursive, ...]:
     """Leaves of the plan that read the fixpoint with this id, left to right."""
-    nodes = nodes_of(plan)
+    nodes = plan.walk()
     return tuple(n for n in nodes if isinstance(n, Recursive) and n.fixpoint == fixpoint)
 
 
@@ -169,11 +164,11 @@ def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepPath] | None:
 
 def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
     result: list[_StepPath] = []
-    for side in inputs_of(plan):
+    for side in plan.inputs:
         paths = _paths(side, fixpoint)
         if paths is None or len(result) + len(paths) > _MOST_PATHS:
             return None
-        pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
+        pairs = list(zip(plan.attributes, side.attributes, strict=True))
         for path in paths:
             origins = {
                 output.id: path.origins[source.id]
@@ -202,13 +197,13 @@ def _equated(path: _StepPath, predicate: Expr) -> _StepPath:
 
 def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
     """Columns that may come from sums of doubles, which may differ between runs."""
-    below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in inputs_of(plan)))
+    below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in plan.inputs))
     match plan:
         case Project():
-            outputs = ((out.attribute.id, columns_of(out.expr)) for out in plan.outputs)
+            outputs = ((out.attribute.id, out.expr.columns) for out in plan.outputs)
             return frozenset(name for name, read in outputs if read & below)
         case Aggregate():
-            keys = (out.attribute.id for out in plan.keys if columns_of(out.expr) & below)
+            keys = (out.attribute.id for out in plan.keys if out.expr.columns & below)
             calls = ((out.attribute, out.call.function, out.call.arguments)
                      for out in plan.aggregates)  # fmt: skip
             return frozenset((*keys, *_summed(calls, below)))
@@ -216,7 +211,7 @@ def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
             calls = ((call.attribute, call.function, call.arguments) for call in plan.calls)
             return below | frozenset(_summed(calls, below))
         case SetOperation() | Fixpoint():
-            sides = [attributes_of(side) for side in inputs_of(plan)]
+            sides = [side.attributes for side in plan.inputs]
             rows = zip(plan.attributes, *sides, strict=True)
             return frozenset(
                 output.id for output, *inputs in rows if {column.id for column in inputs} & below
@@ -230,7 +225,7 @@ def _summed(
 ) -> Iterator[AttributeId]:
     for attribute, function, arguments in calls:
         is_summed = attribute.type is None or attribute.type.is_fractional
-        is_read = any(columns_of(argument) & below for argument in arguments)
+        is_read = any(argument.columns & below for argument in arguments)
         if is_read or (is_summed and function not in ("min", "max")):
             yield attribute.id
 
@@ -261,7 +256,7 @@ def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
     if isinstance(plan, Fixpoint):
         yield plan
         return
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         yield from outer_fixpoints(child)
 
 
@@ -273,7 +268,7 @@ def with_fixpoint_tables(plan: Plan) -> Plan:
     """The plan with tables instead of its outer fixpoints."""
     if isinstance(plan, Fixpoint):
         return table_of(plan)
-    return map_inputs(plan, with_fixpoint_tables)
+    return plan.map_inputs(with_fixpoint_tables)
 
 
 def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
@@ -286,7 +281,7 @@ def step_over_table(fixpoint: Fixpoint) -> Plan:
     def over_table(plan: Plan) -> Plan:
         if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
             return table_of(plan)
-        return map_inputs(plan, over_table)
+        return plan.map_inputs(over_table)
 
     return over_table(fixpoint.step)
 
@@ -302,7 +297,7 @@ def base_and_step(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
 def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
     """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
-    pairs = zip(attributes_of(plan), table.attributes, strict=True)
+    pairs = zip(plan.attributes, table.attributes, strict=True)
     equalities = tuple(
         Compare(CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
     )
@@ -401,12 +396,12 @@ def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
     paths = _followed(
         fixpoint.step, lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id
     )
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     growths: list[_ValueGrowth] = []
     keys = set(wanted.keys)
     for value in wanted.values:
         column = fixpoint.attributes[value.place]
-        for side in (attributes_of(fixpoint.base), heads):
+        for side in (fixpoint.base.attributes, heads):
             if side[value.place].type != column.type:
                 raise NotBestOnlyError(f"`{column.name}` is cast")
         for path in paths:
@@ -456,7 +451,7 @@ def _refuse(
         raise NotBestOnlyError(f"conditions or other columns read {names}")
     if has_bounds and len(wanted.values) > 1:
         raise NotBestOnlyError("a condition on one value also affects the other")
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     for position, head in enumerate(heads):
         if position in values or position in keys:
             continue
@@ -479,7 +474,7 @@ def _positions(path: LeafPath, exprs: Iterable[Expr]) -> set[int]:
     if path.leaf is None:
         return set()
     positions = {attribute.id: index for index, attribute in enumerate(path.leaf)}
-    return {positions[name] for expr in exprs for name in columns_of(expr) if name in positions}
+    return {positions[name] for expr in exprs for name in expr.columns if name in positions}
 
 
 class _ValueGrowth(Struct, frozen=True):
@@ -524,13 +519,13 @@ def _grown(expr: Expr, column: AttributeId) -> _ValueGrowth | None:
         case Arithmetic() if _is_rounded(expr):
             return None
         case Arithmetic(op=ArithmeticOp.ADD, left=left, right=right):
-            if column not in columns_of(left):
+            if column not in left.columns:
                 left, right = right, left
             return _with(_grown(left, column), (right,), column, is_added=True)
         case Arithmetic(op=ArithmeticOp.SUBTRACT, left=left, right=right):
             return _with(_grown(left, column), (right,), column, is_added=True)
         case Call(name=("greatest" | "least") as name, arguments=parts):
-            matches = [part for part in parts if column in columns_of(part)]
+            matches = [part for part in parts if column in part.columns]
             if len(matches) != 1:
                 return None
             others = tuple(part for part in parts if part is not matches[0])
@@ -546,7 +541,7 @@ def _with(
     is_added: bool = False,
     compared: str = "",
 ) -> _ValueGrowth | None:
-    if grown is None or any(column in columns_of(other) for other in operands):
+    if grown is None or any(column in other.columns for other in operands):
         return None
     functions = grown.compared | {compared} if compared else grown.compared
     return _ValueGrowth((*grown.others, *operands), functions, grown.is_added or is_added)
@@ -597,7 +592,7 @@ def _bound(path: LeafPath, condition: Expr, values: Sequence[BestValue]) -> set[
             grown = _grown(side, column.id)
             if grown is None or grown.compared or condition.op not in allowed:
                 continue
-            if column.id not in columns_of(other):
+            if column.id not in other.columns:
                 return _positions(path, (*grown.others, other))
     return None
 
@@ -614,9 +609,9 @@ and 7; inserting 40% 5 and 7."""
 
 
 def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
-    """Remarks by position in `nodes_of(root)`. `keyed`: columns that fixpoints are keyed on."""
+    """Remarks by position in `root.walk()`. `keyed`: columns that fixpoints are keyed on."""
     result, all_kept = {}, _why_all_kept(root)
-    for position, node in enumerate(nodes_of(root)):
+    for position, node in enumerate(root.walk()):
         if isinstance(node, Fixpoint):
             notes = _of_fixpoint(node, frozenset(keyed))
             result[position] = "; ".join((*notes, *all_kept.get(position, ())))
@@ -654,7 +649,7 @@ def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]
 
 def _why_all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     """Why fixpoints below MIN or MAX keep all of their rows, by position."""
-    nodes = list(nodes_of(root))
+    nodes = list(root.walk())
     positions = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
@@ -675,7 +670,7 @@ def _why_all_kept(root: Plan) -> Mapping[int, tuple[str]]:
 def _of_filter(node: Select, child: Fixpoint) -> str:
     """Why the condition is not applied inside the fixpoint."""
     columns = frozenset(attribute.id for attribute in child.attributes)
-    changing = columns_of(node.predicate) & (columns - stable_columns(child))
+    changing = node.predicate.columns & (columns - stable_columns(child))
     if not changing:
         return ""
     names = _named(child, changing)

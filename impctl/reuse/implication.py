@@ -30,10 +30,7 @@ from impctl.expr.nodes import (
     Literal,
     Not,
     Or,
-    children,
-    columns_of,
     conjuncts,
-    walk,
 )
 from impctl.expr.types import WIDEST_OFFSET, common_type, type_of
 from impctl.plan.fingerprint import expr_text, is_same
@@ -176,7 +173,7 @@ def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference
     )
     parts = [part for text, part in (*left.items(), *right.items())
              if text not in left or text not in right]  # fmt: skip
-    read = [columns_of(part) for part in parts]
+    read = [part.columns for part in parts]
     if not all(read) or any(map(_may_see_the_sign_of_zero, parts)):
         return None
     return frozenset[AttributeId]().union(*read)
@@ -187,8 +184,8 @@ def _may_see_the_sign_of_zero(expr: Expr) -> bool:
     column."""
     is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
     if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
-        return any(map(_may_see_the_sign_of_zero, children(expr)))
-    columns = [part for part in walk(expr) if isinstance(part, ColumnRef) and part is not expr]
+        return any(map(_may_see_the_sign_of_zero, expr.expressions))
+    columns = [part for part in expr.walk() if isinstance(part, ColumnRef) and part is not expr]
     return any(part.type is None or part.type.is_fractional for part in columns)
 
 

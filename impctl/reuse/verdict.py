@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.expr.nodes import ColumnRef, Expr, Span, transform
+from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.fingerprint import fingerprint, is_same, template
 from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
-    AggregateCall,
-    AggregateOutput,
     Attribute,
     ComputedColumn,
     Distinct,
@@ -35,14 +33,6 @@ from impctl.plan.nodes import (
     SortKey,
     TopK,
     Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
@@ -67,16 +57,15 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
     the plans differ in operators, tables, or numbers of columns, so that they are no instances of
     one template."""
     names: dict[AttributeId, AttributeId] = {}
-    nodes, models = list(nodes_of(plan)), list(nodes_of(model))
+    nodes, models = list(plan.walk()), list(model.walk())
     if len(nodes) != len(models):
         return None
     for node, other in zip(nodes, models, strict=True):
         if not _is_alike(node, other):
             return None
-        columns, model_columns = list(_new_columns(node)), list(_new_columns(other))
-        if len(columns) != len(model_columns):
+        if len(node.added) != len(other.added):
             return None
-        for left, right in zip(columns, model_columns, strict=True):
+        for left, right in zip(node.added, other.added, strict=True):
             names[left.id] = right.id
     fixpoints = _fixpoints_between(nodes, models)
     if fixpoints is None:
@@ -86,7 +75,7 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
 
 def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
     """For aligned plans, the access of `model` for each access of `plan`."""
-    pairs = zip(scans_of(plan), scans_of(model), strict=True)
+    pairs = zip(plan.scans, model.scans, strict=True)
     return {scan.access: other.access for scan, other in pairs}
 
 
@@ -109,7 +98,7 @@ def _fixpoints_between(
 
 
 def _is_alike(node: Plan, other: Plan) -> bool:
-    if type(node) is not type(other) or len(inputs_of(node)) != len(inputs_of(other)):
+    if type(node) is not type(other) or len(node.inputs) != len(other.inputs):
         return False
     if isinstance(node, Scan) and isinstance(other, Scan):
         names = [attribute.name.lower() for attribute in node.attributes]
@@ -119,123 +108,31 @@ def _is_alike(node: Plan, other: Plan) -> bool:
     return True
 
 
-def _new_columns(node: Plan) -> Iterable[Attribute]:
-    """The columns that a node adds, in order."""
-    match node:
-        case Scan() | SetOperation() | Recursive() | Fixpoint():
-            return node.attributes
-        case Project():
-            return (output.attribute for output in node.outputs)
-        case Aggregate():
-            return attributes_of(node)
-        case Window():
-            return (call.attribute for call in node.calls)
-        case Explode():
-            return node.made
-        case TopK():
-            return () if node.rank is None else (node.rank.attribute,)
-        case Select() | Join() | Distinct() | Sort() | Witness() | OneRow():
-            return ()
-        case _:
-            assert_never(node)
-
-
-_Output = TypeVar("_Output", ComputedColumn, AggregateOutput, WindowCall)
-
-
 class _Renaming(Struct, frozen=True):
     names: Names
     accesses: Mapping[AccessId, AccessId]
     fixpoints: Mapping[FixpointId, FixpointId]
 
     def plan(self, node: Plan) -> Plan:
-        inputs = tuple(self.plan(child) for child in inputs_of(node))
-        return self._renamed_node(with_inputs(node, inputs))
-
-    def _renamed_node(self, node: Plan) -> Plan:
-        match node:
+        below = node.map_inputs(self.plan)
+        result = below.map_added(self._attribute).map(lambda expr: expr.transform(self._column))
+        match result:
             case Scan():
-                return replace(
-                    node,
-                    access=self.accesses[node.access],
-                    attributes=tuple(self._attribute(a) for a in node.attributes),
-                )
-            case Select():
-                return replace(node, predicate=self._expr(node.predicate))
-            case Project():
-                outputs = (replace(o, expr=self._expr(o.expr)) for o in node.outputs)
-                return replace(node, outputs=tuple(self._labelled(o) for o in outputs))
-            case Join():
-                return replace(node, condition=self._optional(node.condition))
-            case Aggregate():
-                keys = (replace(key, expr=self._expr(key.expr)) for key in node.keys)
-                calls = (replace(o, call=self._call(o.call)) for o in node.aggregates)
-                return replace(
-                    node,
-                    keys=tuple(self._labelled(key) for key in keys),
-                    aggregates=tuple(self._labelled(o) for o in calls),
-                )
-            case SetOperation():
-                return replace(node, attributes=tuple(self._attribute(a) for a in node.attributes))
-            case Sort():
-                return replace(node, order=self._order(node.order))
-            case TopK():
-                rank = None if node.rank is None else self._labelled(self._window(node.rank))
-                return replace(node, order=self._order(node.order), rank=rank)
-            case Window():
-                calls_ = (self._window(call) for call in node.calls)
-                return replace(node, calls=tuple(self._labelled(call) for call in calls_))
-            case Witness():
-                parts = tuple(self._expr(part) for part in node.partition_by)
-                orders = tuple(self._order(order) for order in node.orders)
-                return replace(node, partition_by=parts, orders=orders)
-            case Explode():
-                attributes = tuple(self._attribute(attribute) for attribute in node.made)
-                return replace(node, array=self._expr(node.array), attributes=attributes)
-            case Recursive() | Fixpoint():
-                return self._recursion(node)
-            case Distinct() | OneRow():
-                return node
+                return replace(result, access=self.accesses[result.access])
+            case Recursive():
+                return replace(result, fixpoint=self.fixpoints[result.fixpoint])
+            case Fixpoint():
+                return replace(result, id=self.fixpoints[result.id])
             case _:
-                assert_never(node)
-
-    def _recursion(self, node: Recursive | Fixpoint) -> Plan:
-        attributes = tuple(self._attribute(attribute) for attribute in node.attributes)
-        if isinstance(node, Recursive):
-            return replace(node, fixpoint=self.fixpoints[node.fixpoint], attributes=attributes)
-        return replace(node, id=self.fixpoints[node.id], attributes=attributes)
+                return result
 
     def _attribute(self, attribute: Attribute) -> Attribute:
         return replace(attribute, id=self.names[attribute.id])
 
-    def _labelled(self, output: _Output) -> _Output:
-        return replace(output, attribute=self._attribute(output.attribute))
-
-    def _call(self, call: AggregateCall) -> AggregateCall:
-        arguments = tuple(self._expr(argument) for argument in call.arguments)
-        return replace(call, arguments=arguments, condition=self._optional(call.condition))
-
-    def _window(self, call: WindowCall) -> WindowCall:
-        return replace(
-            call,
-            arguments=tuple(self._expr(part) for part in call.arguments),
-            partition_by=tuple(self._expr(part) for part in call.partition_by),
-            order=self._order(call.order),
-        )
-
-    def _order(self, order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
-        return tuple(replace(key, expr=self._expr(key.expr)) for key in order)
-
-    def _optional(self, expr: Expr | None) -> Expr | None:
-        return None if expr is None else self._expr(expr)
-
-    def _expr(self, expr: Expr) -> Expr:
-        def swap(part: Expr) -> Expr | None:
-            if not isinstance(part, ColumnRef):
-                return None
-            return replace(part, id=self.names.get(part.id, part.id))
-
-        return transform(expr, swap)
+    def _column(self, part: Expr) -> Expr | None:
+        if not isinstance(part, ColumnRef):
+            return None
+        return replace(part, id=self.names.get(part.id, part.id))
 
 
 class Mismatch(Struct, frozen=True):
@@ -271,7 +168,7 @@ def shared_fixpoint_accesses(
     requested: Plan, captured: Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
     """Per access of the requested plan below a fixpoint that equals one of the captured plan's
-    `barriers` (positions in `nodes_of`), the corresponding access of the captured plan."""
+    `barriers` (positions in `walk()`), the corresponding access of the captured plan."""
     shared: dict[str, Fixpoint] = {}
     for position, node in _fixpoints(captured):
         if position in barriers:
@@ -279,7 +176,7 @@ def shared_fixpoint_accesses(
     result: dict[AccessId, AccessId] = {}
     for node, other in _equal_fixpoints(requested, shared):
         # Outer fixpoints come first, and have all accesses of inner ones.
-        for scan, model in zip(scans_of(node), scans_of(other), strict=True):
+        for scan, model in zip(node.scans, other.scans, strict=True):
             result.setdefault(scan.access, model.access)
     return _without_others(requested, result, shared)
 
@@ -297,17 +194,17 @@ def _without_others(
     plan: Plan, result: Mapping[AccessId, AccessId], shared: Mapping[str, Fixpoint]
 ) -> dict[AccessId, AccessId]:
     """The result without accesses that the plan also has outside of these fixpoints."""
-    inside = {id(scan) for node, _ in _equal_fixpoints(plan, shared) for scan in scans_of(node)}
-    outside = {scan.access for scan in scans_of(plan) if id(scan) not in inside}
+    inside = {id(scan) for node, _ in _equal_fixpoints(plan, shared) for scan in node.scans}
+    outside = {scan.access for scan in plan.scans if id(scan) not in inside}
     return {access: other for access, other in result.items() if access not in outside}
 
 
 def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
     """The fixpoints with their positions, except those that read rows of an outer fixpoint."""
-    for position, node in enumerate(nodes_of(plan)):
+    for position, node in enumerate(plan.walk()):
         if isinstance(node, Fixpoint):
-            inside = {part.id for part in nodes_of(node) if isinstance(part, Fixpoint)}
-            read = {part.fixpoint for part in nodes_of(node) if isinstance(part, Recursive)}
+            inside = {part.id for part in node.walk() if isinstance(part, Fixpoint)}
+            read = {part.fixpoint for part in node.walk() if isinstance(part, Recursive)}
             if read <= inside:
                 yield position, node
 
@@ -351,7 +248,7 @@ def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> M
 
 
 class _Walker(Struct):
-    """Walks both plans side by side, counting positions in `nodes_of`, where the states are."""
+    """Walks both plans side by side, counting positions in `walk()`, where the states are."""
 
     _requested: Sequence[SafetyState]
     _captured: Sequence[SafetyState]
@@ -362,7 +259,7 @@ class _Walker(Struct):
         position = self._position
         self._position += 1
         below = is_last and isinstance(requested, Project | Sort)
-        children = zip(inputs_of(requested), inputs_of(captured), strict=True)
+        children = zip(requested.inputs, captured.inputs, strict=True)
         inputs = [self.visit(left, right, is_last=below) for left, right in children]
         is_loose = self._requested[position].ties is not None
         if isinstance(requested, TopK) and not is_last and is_loose:
@@ -426,7 +323,7 @@ def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
 
 
 def _all_equal(node: Plan) -> dict[AttributeId, Relation]:
-    return {attribute.id: Relation.EQUAL for attribute in attributes_of(node)}
+    return {attribute.id: Relation.EQUAL for attribute in node.attributes}
 
 
 def _select(requested: Select, captured: Select, child: _Pair) -> _Judged:
@@ -529,7 +426,7 @@ def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged
             preserved = left
         case _:
             assert_never(captured.kind)
-    columns = ids_of(captured)
+    columns = captured.ids
     return preserved.difference, {
         column: rel for column, rel in relations.items() if column in columns
     }
@@ -728,7 +625,7 @@ def _of_one_template(
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(verdict.barrier_positions) <= set(captured_verdict.barrier_positions):
         missing = set(verdict.barrier_positions) - set(captured_verdict.barrier_positions)
-        nodes = [node for position, node in enumerate(nodes_of(model)) if position in missing]
+        nodes = [node for position, node in enumerate(model.walk()) if position in missing]
         is_recursion = any(isinstance(node, Fixpoint) for node in nodes)
         cause = "a recursion derives" if is_recursion else "a LIMIT of the query reads"
         return ReuseVerdict(False, f"the sketch does not have the rows that {cause}")
@@ -764,7 +661,7 @@ def _of_one_recursion(
     shared = shared_fixpoint_accesses(core, model, captured_verdict.barrier_positions)
     accesses = {own: other for own, other in shared.items() if other in sketched}
     if not accesses:
-        if not shared_fixpoint_accesses(core, model, range(len(list(nodes_of(model))))):
+        if not shared_fixpoint_accesses(core, model, range(len(list(model.walk())))):
             return None
         return ReuseVerdict(False, _KEYED if captured_verdict.has_keyed_fixpoints else _UNREAD)
     own_sketched = {own: sketched[other] for own, other in accesses.items()}

@@ -30,7 +30,6 @@ from impctl.expr.nodes import (
     Expr,
     Literal,
     Negate,
-    columns_of,
     minus,
     plus,
     times,
@@ -52,8 +51,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
-    attributes_of,
-    with_inputs,
 )
 from impctl.types import AttributeId
 
@@ -75,7 +72,7 @@ def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
     """Append error columns, and return the positions of the columns that they belong to; None if no
     column is known to be inexact."""
     plan, errors = _bounded(root)
-    columns = attributes_of(root)
+    columns = root.attributes
     inexact = tuple(index for index, column in enumerate(columns) if column.id in errors)
     if not inexact:
         return None
@@ -96,7 +93,7 @@ def _bounded(plan: Plan) -> tuple[Plan, Errors]:
             return replace(plan, child=child), errors
         case Join():
             (left, first), (right, second) = _bounded(plan.left), _bounded(plan.right)
-            return with_inputs(plan, (left, right)), {**first, **second}
+            return plan.with_inputs((left, right)), {**first, **second}
         case Project():
             return _of_project(plan)
         case Aggregate():
@@ -123,7 +120,7 @@ def _of_project(plan: Project) -> tuple[Plan, Errors]:
 
 def _of_union(plan: SetOperation) -> tuple[Plan, Errors]:
     sides = [_bounded(side) for side in (plan.left, plan.right)]
-    shown = [attributes_of(side) for side in (plan.left, plan.right)]
+    shown = [side.attributes for side in (plan.left, plan.right)]
     inexact = [
         index
         for index, columns in enumerate(zip(*shown, strict=True))
@@ -228,7 +225,7 @@ def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
 
 def _error(expr: Expr, errors: Errors) -> Expr | None:
     """How much two values of an expression may differ; None if not at all or unknown."""
-    if not columns_of(expr) & errors.keys():
+    if not expr.columns & errors.keys():
         return None
     match expr:
         case ColumnRef():
@@ -243,7 +240,7 @@ def _error(expr: Expr, errors: Errors) -> Expr | None:
         case Coalesce():
             return _sum(_error(part, errors) for part in expr.operands)
         case Case():
-            if any(columns_of(when) & errors.keys() for when, _ in expr.branches):
+            if any(when.columns & errors.keys() for when, _ in expr.branches):
                 return None
             branches = [(when, _error(then, errors) or _NONE) for when, then in expr.branches]
             return replace(
@@ -288,7 +285,7 @@ def _of_function(expr: Call, errors: Errors) -> Expr | None:
             larger = Call("greatest", (expr, root), DOUBLE)
             is_away = Compare(CompareOp.GREATER, larger, _NONE)
             return Case(((is_away, _divided(off, larger)),), _NONE)
-        case "round" | "bround" if off is not None and not columns_of(expr) - columns_of(first):
+        case "round" | "bround" if off is not None and not expr.columns - first.columns:
             digits = rest[0] if rest else Literal(0, DOUBLE)
             step = Call("pow", (Literal(10.0, DOUBLE), Negate(_double(digits))), DOUBLE)
             return plus(off, step)

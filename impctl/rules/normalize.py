@@ -9,19 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
-from impctl.expr.nodes import (
-    And,
-    Call,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Mean,
-    columns_of,
-    conjuncts,
-    walk,
-)
+from impctl.expr.nodes import And, Call, Cast, ColumnRef, Compare, CompareOp, Expr, Mean, conjuncts
 from impctl.expr.types import average_type, sum_type, type_of
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.functions import VOLATILE
@@ -51,8 +39,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    inputs_of,
-    map_inputs,
 )
 from impctl.plan.recursion import (
     NotBestOnlyError,
@@ -67,7 +53,7 @@ from impctl.types import AttributeId
 
 def single_rows(root: Plan) -> Plan:
     """Remove LIMIT, ORDER BY and DISTINCT over at most one row, which do not change it."""
-    plan = map_inputs(root, single_rows)
+    plan = root.map_inputs(single_rows)
     match plan:
         case Sort() | Distinct() if has_one_row_at_most(plan.child):
             return plan.child
@@ -106,7 +92,7 @@ _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 def rank_limits(root: Plan) -> Plan:
     """Turn every filter on a rank (`rank_bound`) directly above a window with just one row_number,
     rank or dense_rank into a TopK with that rank. The rest of the predicate stays above it."""
-    plan = map_inputs(root, rank_limits)
+    plan = root.map_inputs(rank_limits)
     if isinstance(plan, Select) and isinstance(plan.child, Window):
         return _limited(plan, plan.child)
     return plan
@@ -116,9 +102,9 @@ def _limited(plan: Select, window: Window) -> Plan:
     call = window.calls[0]
     if len(window.calls) != 1 or call.function not in _RANKING or call.frame is not None:
         return plan
-    if not any(columns_of(key.expr) for key in call.order):
+    if not any(key.expr.columns for key in call.order):
         return plan
-    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(plan.predicate)):
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in plan.predicate.walk()):
         return plan
     parts = conjuncts(plan.predicate)
     bounds = [rank_bound(part, call.attribute.id) for part in parts]
@@ -139,7 +125,7 @@ def split_averages(root: Plan) -> Plan:
     Integers and floats are summed as doubles, decimals as decimals, and `Mean` divides as AVG does.
     AVG(DISTINCT ...) and arguments of unknown type stay. Columns above keep their identities;
     those of the aggregate below get new ones."""
-    root = map_inputs(root, split_averages)
+    root = root.map_inputs(split_averages)
     if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
         return _split(root)
     return root
@@ -226,7 +212,7 @@ def best_fixpoints(root: Plan) -> Plan:
     _collect(root, (), result)
 
     def with_best(plan: Plan) -> Plan:
-        changed = map_inputs(plan, with_best)
+        changed = plan.map_inputs(with_best)
         if isinstance(changed, Fixpoint) and changed.best is None:
             return replace(changed, best=result.get(changed.attributes[0].id))
         return changed
@@ -249,7 +235,7 @@ def _collect(plan: Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> No
         case Join(kind=JoinKind.INNER | JoinKind.SEMI):
             on = () if plan.condition is None else conjuncts(plan.condition)
             _collect_joined(plan, (*above, *on), result)
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         _collect(child, below, result)
 
 

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import Expr
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -34,11 +34,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    map_inputs,
-    nodes_of,
 )
 from impctl.plan.recursion import leaves_in
 from impctl.types import AttributeId
@@ -48,11 +43,11 @@ Needed = frozenset[AttributeId]
 
 def prune_columns(root: Plan) -> Plan:
     """Reduce scans and projections to the columns that are read above them."""
-    return _prune(root, ids_of(root))
+    return _prune(root, root.ids)
 
 
 def _read(exprs: Iterable[Expr | None]) -> Needed:
-    return frozenset().union(*(columns_of(expr) for expr in exprs if expr is not None))
+    return frozenset().union(*(expr.columns for expr in exprs if expr is not None))
 
 
 def _prune(plan: Plan, needed: Needed) -> Plan:
@@ -64,7 +59,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             )
         case Select() | Sort() | TopK() | Explode() | Witness():
             # Columns of EXPLODE stay: they decide how often a row occurs, read or not.
-            below = needed - (ids_of(plan) - ids_of(plan.child)) | _read(expressions_of(plan))
+            below = needed - (plan.ids - plan.child.ids) | _read(plan.expressions)
             return replace(plan, child=_prune(plan.child, below))
         case Project():
             return _project(plan, needed)
@@ -76,7 +71,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
         case Fixpoint() if not plan.is_set:
             return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
-            return map_inputs(plan, lambda side: _prune(side, ids_of(side)))
+            return plan.map_inputs(lambda side: _prune(side, side.ids))
         case Window():
             return _window(plan, needed)
         case _:
@@ -97,20 +92,20 @@ def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
     if not plan.keys and not aggregates:
         aggregates = plan.aggregates[:1]
     pruned = replace(plan, aggregates=aggregates)
-    return replace(pruned, child=_prune(plan.child, _read(expressions_of(pruned))))
+    return replace(pruned, child=_prune(plan.child, _read(pruned.expressions)))
 
 
 def _window(plan: Window, needed: Needed) -> Plan:
     calls = tuple(call for call in plan.calls if call.attribute.id in needed)
     below = needed - {call.attribute.id for call in plan.calls}
-    below |= _read(expressions_of(replace(plan, calls=calls)))
+    below |= _read(replace(plan, calls=calls).expressions)
     child = _prune(plan.child, below)
     return replace(plan, child=child, calls=calls) if calls else child
 
 
 def _bag(plan: Fixpoint, needed: Needed) -> Plan:
     """Keep columns that are needed above or that the step computes them from, at least one."""
-    heads, bases = attributes_of(plan.step), attributes_of(plan.base)
+    heads, bases = plan.step.attributes, plan.base.attributes
     wanted = {
         position for position, attribute in enumerate(plan.attributes) if attribute.id in needed
     }
@@ -133,10 +128,10 @@ def _bag(plan: Fixpoint, needed: Needed) -> Plan:
 def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
     """Positions of the fixpoint's columns that the step reads for these outputs."""
     read = {output.id for output in outputs}
-    for node in nodes_of(step):
-        read |= _read(expressions_of(node))
+    for node in step.walk():
+        read |= _read(node.expressions)
         if isinstance(node, SetOperation):
-            read |= ids_of(node.left) | ids_of(node.right)
+            read |= node.left.ids | node.right.ids
     return {
         position
         for leaf in leaves_in(step, fixpoint.id)
@@ -148,12 +143,12 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
 def _cut(step: Plan, fixpoint: Fixpoint, positions: Sequence[int]) -> Plan:
     if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[position] for position in positions))
-    return map_inputs(step, lambda child: _cut(child, fixpoint, positions))
+    return step.map_inputs(lambda child: _cut(child, fixpoint, positions))
 
 
 def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
     """The plan with exactly these columns, since fixpoints match columns by position."""
-    if [column.id for column in attributes_of(plan)] == [wanted.id for wanted in attributes]:
+    if [column.id for column in plan.attributes] == [wanted.id for wanted in attributes]:
         return plan
     return Project(
         plan, tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)

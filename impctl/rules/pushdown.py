@@ -22,10 +22,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
     conjuncts,
-    substitute,
-    walk,
 )
 from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import (
@@ -49,13 +46,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    map_inputs,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.plan.properties import can_fail, scan_conditions
 from impctl.plan.recursion import stable_columns
@@ -66,7 +56,7 @@ def common_parts(root: Plan) -> Plan:
     """Factor the common parts of every condition out of its ORs: `(a AND b) OR (a AND c)` is `a AND
     (b OR c)` in three-valued logic too. Otherwise an equality of two tables inside an OR would be a
     cross join. What can fail stays, because a part before it may guard it."""
-    plan = map_inputs(root, common_parts)
+    plan = root.map_inputs(common_parts)
     match plan:
         case Select():
             result = _factored(plan.predicate)
@@ -154,7 +144,7 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _through_set_operation(plan, predicates)
         case Distinct():
             return _through(
-                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, plan.attributes)
             )
         case Sort():
             return _through(plan, predicates, _is_fixed)
@@ -163,7 +153,7 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
         case Fixpoint():
             return _through_fixpoint(plan, predicates)
         case TopK() | Witness() | Scan() | Recursive() | OneRow():
-            return _selected(map_inputs(plan, push_selections), predicates)
+            return _selected(plan.map_inputs(push_selections), predicates)
         case _:
             assert_never(plan)
 
@@ -204,7 +194,7 @@ def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predi
 
 def _is_fixed(expr: Expr) -> bool:
     """Whether the value depends only on the row."""
-    return not any(isinstance(part, Call) and part.name in VOLATILE for part in walk(expr))
+    return not any(isinstance(part, Call) and part.name in VOLATILE for part in expr.walk())
 
 
 def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
@@ -212,10 +202,10 @@ def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
     treat 0.0 and -0.0 as equal; functions and casts do not."""
     types = {attribute.id: attribute.type for attribute in attributes}
     exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
-    for identity in columns_of(predicate):
+    for identity in predicate.columns:
         kind = types.get(identity)
         if kind is None or kind.kind in exact:
-            return all(isinstance(part, _EQUALITY_ONLY) for part in walk(predicate))
+            return all(isinstance(part, _EQUALITY_ONLY) for part in predicate.walk())
     return True
 
 
@@ -224,10 +214,7 @@ def _reads_only(
 ) -> Callable[[Expr], bool]:
     """Whether a predicate reads some of these columns and no others, and keeps equals."""
     return lambda p: (
-        bool(columns_of(p))
-        and columns_of(p) <= columns
-        and _is_fixed(p)
-        and _keeps_equals(p, attributes)
+        bool(p.columns) and p.columns <= columns and _is_fixed(p) and _keeps_equals(p, attributes)
     )
 
 
@@ -248,9 +235,9 @@ def _through_project(plan: Project, predicates: Predicates) -> Plan:
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     moving, staying = _split(
         predicates,
-        lambda p: _is_fixed(p) and sum(1 for _ in walk(substitute(p, exprs))) <= _SIZE_LIMIT,
+        lambda p: _is_fixed(p) and sum(1 for _ in p.substitute(exprs).walk()) <= _SIZE_LIMIT,
     )
-    below = tuple(substitute(predicate, exprs) for predicate in moving)
+    below = tuple(predicate.substitute(exprs) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
@@ -262,14 +249,14 @@ def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
         return (
             bool(keys)
             and plan.grouping_sets is None
-            and columns_of(predicate) <= keys.keys()
+            and predicate.columns <= keys.keys()
             and _is_fixed(predicate)
             and all(_is_fixed(expr) for expr in keys.values())
             and _keeps_equals(predicate, attributes)
         )
 
     moving, staying = _split(predicates, moves)
-    below = tuple(substitute(predicate, keys) for predicate in moving)
+    below = tuple(predicate.substitute(keys) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
@@ -277,7 +264,7 @@ def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
     """Predicates that can fail stay: below they would see rows without elements."""
     added = frozenset(attribute.id for attribute in plan.made)
     return _through(
-        plan, predicates, lambda p: not columns_of(p) & added and _is_fixed(p) and not can_fail(p)
+        plan, predicates, lambda p: not p.columns & added and _is_fixed(p) and not can_fail(p)
     )
 
 
@@ -288,7 +275,7 @@ def _through_window(plan: Window, predicates: Predicates) -> Plan:
             for call in plan.calls
         )
     )
-    return _through(plan, predicates, _reads_only(shared, attributes_of(plan.child)))
+    return _through(plan, predicates, _reads_only(shared, plan.child.attributes))
 
 
 def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
@@ -300,8 +287,8 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
             _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
         ),
     )
-    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in inputs_of(plan))
-    return _selected(with_inputs(plan, tuple(sides)), staying)
+    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in plan.inputs)
+    return _selected(plan.with_inputs(tuple(sides)), staying)
 
 
 def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
@@ -321,9 +308,9 @@ def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicate
     """The predicates over an input's columns, which match the outputs by position."""
     refs: dict[AttributeId, Expr] = {
         output.id: attribute.ref()
-        for output, attribute in zip(outputs, attributes_of(side), strict=True)
+        for output, attribute in zip(outputs, side.attributes, strict=True)
     }
-    return tuple(substitute(predicate, refs) for predicate in predicates)
+    return tuple(predicate.substitute(refs) for predicate in predicates)
 
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
@@ -346,11 +333,11 @@ def _through_join(plan: Join, predicates: Predicates) -> Plan:
 
 def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
     """Predicates that read the left side only, the right side only, and all others."""
-    lefts = ids_of(plan.left)
-    rights = ids_of(plan.right)
+    lefts = plan.left.ids
+    rights = plan.right.ids
     left, right, rest = [], [], []
     for predicate in predicates:
-        columns = columns_of(predicate)
+        columns = predicate.columns
         if columns and columns <= lefts:
             left.append(predicate)
         elif columns and columns <= rights:
@@ -422,12 +409,12 @@ _NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKi
 
 def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
     """All ties between accesses of the plan."""
-    if not any(isinstance(node, Join) for node in nodes_of(root)):
+    if not any(isinstance(node, Join) for node in root.walk()):
         return ()
     result = _Marking({}, [])
     marked = push_selections(result.of(root)[0])
     ties: dict[ColumnTie, None] = {}
-    accesses = {scan.access: scan for scan in scans_of(root)}
+    accesses = {scan.access: scan for scan in root.scans}
     for access, conditions in scan_conditions(marked).items():
         attributes = {attribute.id: attribute for attribute in accesses[access].attributes}
         for condition in conditions:
@@ -451,9 +438,9 @@ class _Marking(Struct, frozen=True):
 
     def of(self, plan: Plan) -> tuple[Plan, Origins]:
         """The plan with placeholders, and the origins of its values."""
-        below = [self.of(child) for child in inputs_of(plan)]
+        below = [self.of(child) for child in plan.inputs]
         origins = [result for _, result in below]
-        marked = with_inputs(plan, tuple(child for child, _ in below))
+        marked = plan.with_inputs(tuple(child for child, _ in below))
         match marked:
             case Scan():
                 return marked, {
@@ -530,7 +517,7 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
             sides = [
                 side
                 for side, kinds in ((plan.left, _BY_LEFT), (plan.right, _BY_RIGHT))
-                if plan.kind in kinds and wanted in ids_of(side)
+                if plan.kind in kinds and wanted in side.ids
             ]
             return column_behind(sides[0], wanted) if len(sides) == 1 else None
     return None

@@ -18,17 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Column, Kind
-from impctl.expr.nodes import (
-    And,
-    Case,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    columns_of,
-    conjuncts,
-)
+from impctl.expr.nodes import And, Case, ColumnRef, Compare, CompareOp, Expr, Literal, conjuncts
 from impctl.expr.types import type_of
 from impctl.plan.lineage import trace
 from impctl.plan.nodes import (
@@ -49,11 +39,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.safety.direction import Relation, SafetyState, Status
 from impctl.safety.judge import Verdict, states_of
@@ -68,7 +53,7 @@ _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 class Witnessed(Struct, frozen=True):
     """The query with witness nodes in its plan, and notes on the lineage of nodes, by position in
-    `nodes_of` of the original plan."""
+    `walk()` of the original plan."""
 
     query: Query
     notes: Mapping[int, str]
@@ -90,7 +75,7 @@ def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
 
 
 class _Placer(Struct):
-    """Walks the plan; `states` are in the order of `nodes_of`."""
+    """Walks the plan; `states` are in the order of `walk()`."""
 
     states: Sequence[SafetyState]
     columns: Mapping[AccessId, Column]
@@ -103,7 +88,7 @@ class _Placer(Struct):
         self._position += 1
         firsts: list[int] = []
         inputs: list[Plan] = []
-        for child in inputs_of(node):
+        for child in node.inputs:
             firsts.append(self._position)
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
@@ -111,7 +96,7 @@ class _Placer(Struct):
             for dropped in range(position, self._position):
                 self.notes.pop(dropped, None)
             return self._derived(node, position)
-        result = with_inputs(node, tuple(inputs))
+        result = node.with_inputs(tuple(inputs))
         below = [self.states[first] for first in firsts]
         match result:
             case Aggregate():
@@ -162,7 +147,7 @@ class _Placer(Struct):
     def _distinct(self, node: Distinct, below: SafetyState, position: int) -> Plan:
         if not _has_choice(below) or below.status is Status.KEYED:
             return node
-        parts = tuple(attribute.ref() for attribute in attributes_of(node))
+        parts = tuple(attribute.ref() for attribute in node.attributes)
         return self._with_witness(node, node.child, parts, [()], position)
 
     def _matched(self, node: Join, right: SafetyState, position: int) -> Plan:
@@ -191,12 +176,12 @@ class _Placer(Struct):
         position: int,
     ) -> Plan:
         """The node over the deciding `rows`; ties go to the least sketched values."""
-        if any(_adds_doubles(part) for part in nodes_of(rows)):
+        if any(_adds_doubles(part) for part in rows.walk()):
             # The deciding row may depend on the order in which Spark adds.
             return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
         # A constant orders nothing.
-        keys = ([key for key in (*order, *least) if columns_of(key.expr)] for order in orders)
+        keys = ([key for key in (*order, *least) if key.expr.columns] for order in orders)
         full = tuple(dict.fromkeys(map(tuple, keys)))
         if () in full:
             # Nothing distinguishes the rows, so all of them decide.
@@ -207,7 +192,7 @@ class _Placer(Struct):
             case Join():
                 return replace(node, right=deciding)
             case Distinct():
-                outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rows))
+                outputs = tuple(ComputedColumn(a, a.ref()) for a in rows.attributes)
                 return replace(node, child=Project(deciding, outputs))
             case Aggregate():
                 return replace(node, child=deciding)
@@ -215,7 +200,7 @@ class _Placer(Struct):
     def _traced(self, rows: Plan) -> tuple[Plan, tuple[SortKey, ...]]:
         """The rows with all sketched columns that can be traced, and the order by these."""
         least: list[SortKey] = []
-        for scan in scans_of(rows):
+        for scan in rows.scans:
             column = self.columns.get(scan.access)
             traced = None if column is None else trace(rows, scan.access, column)
             if traced is not None:
@@ -278,14 +263,14 @@ def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
     """What equivalent matches have in common, and the conditions on the right side alone. Other
     conditions depend on a match by the right side of an equality, or by the columns that they read;
     None if equal values of these columns may decide differently."""
-    right = {attribute.id: attribute for attribute in attributes_of(node.right)}
+    right = {attribute.id: attribute for attribute in node.right.attributes}
     keys: list[Expr] = []
     conditions: list[Expr] = []
     for part in () if node.condition is None else conjuncts(node.condition):
-        used = columns_of(part) & right.keys()
+        used = part.columns & right.keys()
         if not used:
             continue
-        if used == columns_of(part):
+        if used == part.columns:
             conditions.append(part)
             continue
         equated = _equated_right(part, right.keys())
@@ -307,6 +292,6 @@ def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:
     if part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     for first, second in ((part.left, part.right), (part.right, part.left)):
-        if not columns_of(first) & set(right) and columns_of(second) <= set(right):
+        if not first.columns & set(right) and second.columns <= set(right):
             return second
     return None

@@ -29,7 +29,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     Window,
-    scans_of,
 )
 from impctl.safety.direction import Sketched
 from impctl.safety.judge import Judges, Verdict, check_with_core, hint_of
@@ -134,7 +133,7 @@ def _options(
 ) -> tuple[JudgedCandidate, ...]:
     """Every candidate of every access, judged alone, in order of the SQL text and preference."""
     result = []
-    for scan in scans_of(judge.query.root):
+    for scan in judge.query.root.scans:
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
@@ -155,7 +154,7 @@ def _require(
 ) -> None:
     table_options = [option for option in options if option.scan.table == table]
     if not table_options:
-        read = sorted({s.table for s in scans_of(judge.query.root)})
+        read = sorted({s.table for s in judge.query.root.scans})
         raise UnsafeSketchError(
             f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
             " sketched for it",
@@ -205,9 +204,7 @@ def _joint(
             if len(tried) == 1 or judge.of(tried).safe:
                 sketched = tried
                 break
-    return {
-        s.access: sketched[s.access] for s in scans_of(judge.query.root) if s.access in sketched
-    }
+    return {s.access: sketched[s.access] for s in judge.query.root.scans if s.access in sketched}
 
 
 def _not_together(
@@ -269,7 +266,7 @@ def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> 
     """Safe columns that the query reads but that were not candidates."""
     known = {(option.scan.access, option.column) for option in options}
     result: dict[str, None] = {}
-    for scan in scans_of(judge.query.root):
+    for scan in judge.query.root.scans:
         for attribute in scan.attributes[:_TRIED]:
             name, kind = attribute.name, attribute.type
             if kind is None or kind.kind not in PARTITIONABLE or (scan.access, name) in known:

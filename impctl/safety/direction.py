@@ -31,7 +31,6 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
     equated_columns,
 )
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
@@ -185,7 +184,7 @@ class Columns(Struct, frozen=True, dict=True):
         """Whether the expression has the same value over the sketch."""
         return all(
             self.relations.get(column, Relation.UNKNOWN) is Relation.EQUAL
-            for column in columns_of(expr)
+            for column in expr.columns
         )
 
 

@@ -30,7 +30,6 @@ from impctl.expr.nodes import (
     Mean,
     Negate,
     Not,
-    children,
     conjuncts,
 )
 from impctl.expr.types import as_decimal, sum_type, type_of
@@ -50,10 +49,6 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
-    attributes_of,
-    expressions_of,
-    inputs_of,
-    nodes_of,
 )
 from impctl.plan.properties import part_can_fail
 from impctl.safety.direction import (
@@ -104,7 +99,7 @@ def part_failure(
     result = node_states(query, sketched, tuple(facts))
     calls = {
         output.attribute.id: output.call
-        for node in nodes_of(query.root)
+        for node in query.root.walk()
         if isinstance(node, Aggregate)
         for output in node.aggregates
     }
@@ -122,12 +117,12 @@ class _Finder(Struct, frozen=True):
         # Nothing is known about what is unsafe alone, such as a window under `rank <= 1`.
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
-        for child, part in zip(inputs_of(node), judged.inputs, strict=True):
+        for child, part in zip(node.inputs, judged.inputs, strict=True):
             result = self.first(child, part)
             if result is not None:
                 return result
         columns = _merged([state.columns for state in below])
-        for expr in expressions_of(node):
+        for expr in node.expressions:
             failing = self._failing(expr, columns, frozenset())
             if failing is not None:
                 return Refusal(_reason(self.wording.text(failing)), failing.span)
@@ -246,7 +241,7 @@ def _strict_columns(expr: Expr) -> Iterator[AttributeId]:
         case ColumnRef():
             yield expr.id
         case Arithmetic() | Cast() | Negate():
-            for part in children(expr):
+            for part in expr.expressions:
                 yield from _strict_columns(part)
         case _:
             pass
@@ -269,7 +264,7 @@ def _evaluated(
 ) -> list[tuple[Expr, Columns, frozenset[Expr]]]:
     """The operands, each with what is known where it is evaluated, in order of evaluation."""
     if not isinstance(expr, Case):
-        return [(part, columns, nonzero) for part in children(expr)]
+        return [(part, columns, nonzero) for part in expr.expressions]
     parts = []
     for condition, result in expr.branches:
         parts.append((condition, columns, nonzero))
@@ -467,8 +462,8 @@ def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
     """Bounds of every numeric column of the plan, over all or part of the tables."""
     ranges: dict[AttributeId, Interval] = {}
     rows: dict[int, int | None] = {}
-    for node in reversed(tuple(nodes_of(root))):
-        below = [rows[id(part)] for part in inputs_of(node)]
+    for node in reversed(tuple(root.walk())):
+        below = [rows[id(part)] for part in node.inputs]
         rows[id(node)] = _rows(node, below, sizes)
         bounds = _bounds_of_outputs(node, below, sizes, ranges)
         ranges.update({column: result for column, result in bounds if result is not None})
@@ -514,9 +509,7 @@ def _bounds_of_outputs(
                 for o in node.aggregates
             ]
         case SetOperation():
-            sides = zip(
-                attributes_of(node.left), attributes_of(node.right), node.attributes, strict=True
-            )
+            sides = zip(node.left.attributes, node.right.attributes, node.attributes, strict=True)
             return [
                 (output.id, _hull((ranges.get(left.id), ranges.get(right.id))))
                 for left, right, output in sides

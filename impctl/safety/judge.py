@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.errors import InvariantError, UsageError
-from impctl.expr.nodes import Span, substitute
+from impctl.expr.nodes import Span
 from impctl.expr.types import type_of
 from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import (
@@ -32,9 +32,6 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
-    inputs_of,
-    nodes_of,
-    scans_of,
 )
 from impctl.safety.direction import Refusal, SafetyState, Sketched, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
@@ -106,7 +103,7 @@ def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
             pass
         case _:
             is_narrowed = True
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         yield from _narrowed(child, is_narrowed=is_narrowed)
 
 
@@ -135,7 +132,7 @@ def keyed_groups(plan: Plan, sketched: Sketched, by: PlanJudge) -> Iterator[froz
     sketch."""
     for has_rank_barriers in (False, True):
         result = by.of_all_facts(sketched, has_rank_barriers, True)
-        for node, state in zip(nodes_of(plan), result.states, strict=True):
+        for node, state in zip(plan.walk(), result.states, strict=True):
             if isinstance(node, Fixpoint) and state.status is Status.KEYED:
                 yield state.sketched
 
@@ -148,7 +145,7 @@ class Judged(Struct, frozen=True, eq=False):
 
 
 class Analysis(Struct, frozen=True, dict=True):
-    """States of all nodes, in the order of `nodes_of(root)`."""
+    """States of all nodes, in the order of `root.walk()`."""
 
     nodes: tuple[Plan, ...]
     judged: Judged
@@ -238,7 +235,7 @@ class PlanJudge:
     those that concern a part."""
 
     def __init__(self, root: Plan, wording: Wording) -> None:
-        self.nodes = tuple(nodes_of(root))
+        self.nodes = tuple(root.walk())
         self.scans = tuple(node for node in self.nodes if isinstance(node, Scan))
         self.accesses = frozenset(scan.access for scan in self.scans)
         self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
@@ -368,7 +365,7 @@ class PlanJudge:
         between: list[Project] = []
         while isinstance(below, Project):
             between.append(below)
-            predicate = substitute(predicate, {o.attribute.id: o.expr for o in below.outputs})
+            predicate = predicate.substitute({o.attribute.id: o.expr for o in below.outputs})
             below, judged = below.child, judged.inputs[0]
         if not isinstance(below, Window):
             return None
@@ -388,7 +385,7 @@ class PlanJudge:
 
 def _cached_node(node: Plan, *, is_at_root: bool) -> _CachedNode:
     is_below_at_root = is_at_root and isinstance(node, Project | Sort)
-    inputs = tuple(_cached_node(part, is_at_root=is_below_at_root) for part in inputs_of(node))
+    inputs = tuple(_cached_node(part, is_at_root=is_below_at_root) for part in node.inputs)
     accesses = frozenset[AccessId]().union(*(part.accesses for part in inputs))
     if isinstance(node, Scan):
         accesses = frozenset({node.access})
@@ -457,7 +454,7 @@ class Verdict(Struct, frozen=True):
       provenance, the query over the sketched tables returns its answer over the tables. The test is
       sound, not complete: unsure is unsafe.
     - `keyed`: per access, the root's output columns that equal its partition attribute.
-    - `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
+    - `key_columns`: for an Aggregate at that position of `root.walk()`, per access the grouping
       output that equals its partition attribute, so that all rows of a group are in one range. For
       a KEYED fixpoint, the column that all accesses below share, with one sketch.
     - `root_keyed`: touch maintenance is allowed.
@@ -712,7 +709,7 @@ def _key_columns(analysis: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
 
 
 def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Sketched) -> bool:
-    scans = scans_of(root)
+    scans = root.scans
     tables = [scan.table for scan in scans if scan.access in sketched]
     if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
         return False
@@ -725,7 +722,7 @@ def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Sketched) -> bool:
 
 
 def states_of(verdict: Verdict, query: Query, sketched: Sketched) -> tuple[SafetyState, ...]:
-    """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
+    """The states of all nodes, in the order of `walk()`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
     return Judges().of(query).of(sketched, result.facts, *barriers).states
@@ -785,14 +782,14 @@ def _is_of_window(query: Query, verdict: Verdict) -> bool:
     """Whether a window function is the obstacle."""
     return verdict.span is not None and any(
         verdict.span in (node.span, *(call.span for call in node.calls))
-        for node in nodes_of(query.root)
+        for node in query.root.walk()
         if isinstance(node, Window)
     )
 
 
 def _added_text(query: Query) -> str:
     """The first SUM or AVG of text, as the query has it; empty without one."""
-    for node in nodes_of(query.root):
+    for node in query.root.walk():
         for output in node.aggregates if isinstance(node, Aggregate) else ():
             call = output.call
             is_sum = call.function in ("sum", "avg") and len(call.arguments) == 1

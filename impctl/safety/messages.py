@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
+from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span
 from impctl.expr.signature import ONE_ROW
 from impctl.plan.explain import shortened
 from impctl.plan.nodes import (
@@ -19,7 +19,6 @@ from impctl.plan.nodes import (
     Recursive,
     Scan,
     Select,
-    nodes_of,
 )
 from impctl.safety.direction import Objection, Relation
 
@@ -39,7 +38,7 @@ class Wording(Struct, frozen=True):
     def of(cls, sql: str, root: Plan) -> Wording:
         """Names from the plan: columns by name, aggregates by their call in the text."""
         wording = cls(sql, {})
-        for node in reversed(list(nodes_of(root))):
+        for node in reversed(list(root.walk())):
             match node:
                 case Scan() | Recursive() | Fixpoint():
                     wording.names.update((a.id, a.name) for a in node.attributes)
@@ -75,9 +74,9 @@ class Wording(Struct, frozen=True):
         return shortened(" ".join(self.sql[span.start : span.end].split()), _LONGEST)
 
     def _columns(self, expr: Expr) -> str:
-        if not children(expr):
+        if not expr.expressions:
             return str(getattr(expr, "value", getattr(expr, "id", "expression")))
-        return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(columns_of(expr))))
+        return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(expr.columns)))
 
 
 def condition_name(node: Select) -> str:
@@ -116,5 +115,5 @@ def objection_text(
             "over all of it"
         )
     sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"
-    known = [causes[c] for c in sorted(columns_of(objection.operand)) if c in causes]
+    known = [causes[c] for c in sorted(objection.operand.columns) if c in causes]
     return f"{sentence}, because {known[0]}" if known else sentence

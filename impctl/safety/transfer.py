@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, walk
+from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr
 from impctl.expr.types import type_of
 from impctl.plan.functions import TIE_DEPENDENT, VOLATILE
 from impctl.plan.lineage import is_sketched_for_answer
@@ -37,9 +37,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
-    expressions_of,
-    scans_of,
 )
 from impctl.plan.properties import is_whole
 from impctl.plan.recursion import leaves_of, table_of
@@ -231,7 +228,7 @@ def combine(node: SetOperation, left: SafetyState, right: SafetyState) -> Safety
 
 def branch(node: SetOperation, side: Plan, state: SafetyState) -> SafetyState:
     """The state of a branch under the outputs' ids; values may be cast to the common type."""
-    pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
+    pairs = tuple(zip(node.attributes, side.attributes, strict=True))
     outputs = {output.id: source.id for output, source in pairs}
     keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
     for output, source in pairs:
@@ -332,7 +329,7 @@ def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
     ties = child.ties if child.ties is not None else _order_dependence(node, wording)
 
     def compute() -> Columns:
-        return equal_columns(attributes_of(node), _signs_of_outputs(node, child.columns.signs))
+        return equal_columns(node.attributes, _signs_of_outputs(node, child.columns.signs))
 
     base = SafetyState(
         Status.EXACT,
@@ -743,7 +740,7 @@ def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetySt
 def key_candidates(node: Fixpoint, base: SafetyState, sketched: Sketched) -> Iterator[int]:
     """Positions of the columns that the base is KEYED on for all sketches below; none if these are
     of several tables or columns, with different ranges."""
-    scans = [scan for scan in scans_of(node) if scan.access in sketched]
+    scans = [scan for scan in node.scans if scan.access in sketched]
     if len({(scan.table, sketched[scan.access].lower()) for scan in scans}) != 1:
         return
     name = sketched[scans[0].access].lower()
@@ -752,7 +749,7 @@ def key_candidates(node: Fixpoint, base: SafetyState, sketched: Sketched) -> Ite
     if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
         return
     for position, (attribute, source) in enumerate(
-        zip(node.attributes, attributes_of(node.base), strict=True)
+        zip(node.attributes, node.base.attributes, strict=True)
     ):
         if kinds == {attribute.type} == {source.type} and _is_key(source, base):
             yield position
@@ -764,7 +761,7 @@ def keyed_fixpoint(
     """The state of a fixpoint KEYED on a candidate; None if its step is not. `step` was judged with
     the leaves KEYED on that column."""
     leaves = {table_of(recursive).access for recursive in leaves_of(node)}
-    source, attribute = attributes_of(node.step)[position], node.attributes[position]
+    source, attribute = node.step.attributes[position], node.attributes[position]
     is_keyed = (
         # Unless groups are within keys, rows of other keys replace rows of this one.
         (node.best is None or position in node.best.keys)
@@ -817,7 +814,7 @@ def _inexact(node: Fixpoint, side: Plan, state: SafetyState) -> SafetyState | No
     """Refusal where a side may have different rows over part of the tables."""
     if state.is_whole:
         return None
-    for output, attribute in zip(node.attributes, attributes_of(side), strict=True):
+    for output, attribute in zip(node.attributes, side.attributes, strict=True):
         relation = state.columns.relations.get(attribute.id, Relation.UNKNOWN)
         if relation is not Relation.EQUAL:
             text = f"WITH RECURSIVE derives rows by `{output.name}`, which {difference(relation)}"
@@ -830,7 +827,7 @@ def _signs(node: Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
     return {
         output.id: _sign(base.columns, in_base).meet(_sign(step.columns, in_step))
         for output, in_base, in_step in zip(
-            node.attributes, attributes_of(node.base), attributes_of(node.step), strict=True
+            node.attributes, node.base.attributes, node.step.attributes, strict=True
         )
     }
 
@@ -910,8 +907,8 @@ def _without_loose_ties(node: Plan, inputs: list[SafetyState], state: SafetyStat
 
 def changing_state(node: Plan) -> SafetyState | None:
     """The state of a node with a call whose value changes from run to run; None without one."""
-    for expr in expressions_of(node):
-        for part in walk(expr):
+    for expr in node.expressions:
+        for part in expr.walk():
             if isinstance(part, Call) and part.name.lower() in VOLATILE:
                 # `unix_timestamp(text)` only converts; without arguments it reads the clock.
                 if part.name.lower() == "unix_timestamp" and part.arguments:

@@ -24,7 +24,6 @@ from impctl.expr.nodes import (
     Expr,
     Literal,
     Span,
-    columns_of,
     conjuncts,
 )
 from impctl.expr.types import groups_as_compared, type_of
@@ -52,12 +51,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.spark.render import with_ties
 from impctl.types import AccessId
@@ -114,7 +107,7 @@ class _Collector(Struct, frozen=True):
         if plan == self.source and isinstance(plan, Scan):
             column = next(a for a in plan.attributes if a.id == self.range_id)
             return Annotated(plan, column)
-        if not any(node == self.source for node in nodes_of(plan)):
+        if not any(node == self.source for node in plan.walk()):
             return None
         match plan:
             case Join():
@@ -127,7 +120,7 @@ class _Collector(Struct, frozen=True):
                 return self._unary(plan)
 
     def _unary(self, plan: Plan) -> Annotated | None:
-        child = self.visit(inputs_of(plan)[0])
+        child = self.visit(plan.inputs[0])
         if child is None:
             return None
         match plan:
@@ -142,7 +135,7 @@ class _Collector(Struct, frozen=True):
             case Aggregate():
                 return self._grouped(plan, child)
             case Distinct():
-                return self._without_duplicates(attributes_of(plan), child)
+                return self._without_duplicates(plan.attributes, child)
             case Window():
                 return self._window(plan, child)
         return None
@@ -162,7 +155,7 @@ class _Collector(Struct, frozen=True):
         flat = self._column(is_set=True)
         union = ComputedColumn(flat, _union_of_sets(column.ref()))
         return Annotated(
-            Project(gathered, (*ComputedColumn.unchanged(attributes_of(plan)), union)), flat
+            Project(gathered, (*ComputedColumn.unchanged(plan.attributes), union)), flat
         )
 
     def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
@@ -200,7 +193,7 @@ class _Collector(Struct, frozen=True):
         ]
         column = self._column(is_set=True)
         union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*ComputedColumn.unchanged(attributes_of(plan)), ComputedColumn(column, union))
+        outputs = (*ComputedColumn.unchanged(plan.attributes), ComputedColumn(column, union))
         return Annotated(Project(windowed, outputs), column)
 
     def _join(self, plan: Join) -> Annotated:
@@ -238,7 +231,7 @@ class _Collector(Struct, frozen=True):
         joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
         column = self._column(is_set=True)
         outputs = (
-            *ComputedColumn.unchanged(attributes_of(plan)),
+            *ComputedColumn.unchanged(plan.attributes),
             ComputedColumn(column, groups.ranges.ref()),
         )
         return Annotated(Project(joined, outputs), column)
@@ -254,7 +247,7 @@ class _Collector(Struct, frozen=True):
 
     def _union_all(self, plan: SetOperation) -> Annotated:
         """Rows of the side without annotation have none."""
-        sides = [(self.visit(part), part) for part in inputs_of(plan)]
+        sides = [(self.visit(part), part) for part in plan.inputs]
         is_set = any(result is not None and result.is_set for result, _ in sides)
         branches: list[Plan] = []
         for result, part in sides:
@@ -267,7 +260,7 @@ class _Collector(Struct, frozen=True):
                 Project(
                     below,
                     (
-                        *ComputedColumn.unchanged(attributes_of(part)),
+                        *ComputedColumn.unchanged(part.attributes),
                         ComputedColumn(column, ranges),
                     ),
                 )
@@ -296,7 +289,7 @@ class _Collector(Struct, frozen=True):
                 )
                 for index, mark in enumerate(marks)
             )
-            marked.append(Project(side, (*ComputedColumn.unchanged(attributes_of(side)), *ones)))
+            marked.append(Project(side, (*ComputedColumn.unchanged(side.attributes), *ones)))
         left, right = marked
         both = replace(
             plan,
@@ -342,14 +335,14 @@ class _Collector(Struct, frozen=True):
             (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
         )
         assert annotated is not None, "the scan is below one of the sides"
-        once = self._without_duplicates(attributes_of(own_side), annotated)
-        pairs = zip(attributes_of(own_side), attributes_of(other_side), strict=True)
+        once = self._without_duplicates(own_side.attributes, annotated)
+        pairs = zip(own_side.attributes, other_side.attributes, strict=True)
         same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
         kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
         joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
         outputs = tuple(
             ComputedColumn(out, a.ref())
-            for out, a in zip(plan.attributes, attributes_of(own_side), strict=True)
+            for out, a in zip(plan.attributes, own_side.attributes, strict=True)
         )
         column = self._column(is_set=True)
         return Annotated(
@@ -368,14 +361,14 @@ def _union_of_sets(sets: Expr) -> Expr:
 
 def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
     """The condition as pairs (left side, right side) that must be equal; None if it is more."""
-    left = ids_of(plan.left)
-    right = ids_of(plan.right)
+    left = plan.left.ids
+    right = plan.right.ids
     pairs: list[tuple[Expr, Expr]] = []
     for part in () if plan.condition is None else conjuncts(plan.condition):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
             return None
         for a, b in ((part.left, part.right), (part.right, part.left)):
-            if columns_of(a) <= left and columns_of(b) <= right:
+            if a.columns <= left and b.columns <= right:
                 pairs.append((a, b))
                 break
         else:
@@ -468,7 +461,7 @@ def staged(rows: Plan) -> Scan:
     """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
         replace(attribute, name=staged_name(index))
-        for index, attribute in enumerate(attributes_of(rows))
+        for index, attribute in enumerate(rows.attributes)
     )
     return Scan(STAGED, STAGED, (*named, Attribute(RANGE_ID, RANGE_ID, INTEGER)))
 
@@ -480,7 +473,7 @@ def staged_name(index: int) -> str:
 def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
     above the access, whose rows all count; without one, the query."""
-    result, nodes = root, tuple(nodes_of(root))
+    result, nodes = root, tuple(root.walk())
     for position in verdict.barrier_positions:
         node = nodes[position]
         if not isinstance(node, TopK | Fixpoint):
@@ -532,13 +525,13 @@ def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | 
             return None
         plan, keys[access] = traced.plan, traced.key
     # Tracing a later access may project an earlier key away.
-    known = ids_of(plan)
+    known = plan.ids
     return (plan, keys) if all(key.id in known for key in keys.values()) else None
 
 
 def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
     yield plan
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         if reads(child, access):
             yield from _path(child, access)
 
@@ -584,7 +577,7 @@ def _joined_back(basis: _Basis, plan: Plan, result: Mapping[AccessId, Attribute]
 
 
 def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
-    scan = next(scan for scan in scans_of(plan) if scan.access == access)
+    scan = next(scan for scan in plan.scans if scan.access == access)
     rows = trace(scan, access, column)
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
@@ -598,4 +591,4 @@ def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
 def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:
     if plan is scan:
         return source
-    return with_inputs(plan, tuple(_replaced(child, scan, source) for child in inputs_of(plan)))
+    return plan.map_inputs(lambda child: _replaced(child, scan, source))

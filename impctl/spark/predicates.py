@@ -15,8 +15,8 @@ from sqlglot import exp, parse_one
 
 from impctl.data.schema import Kind, SqlType, name_parts
 from impctl.errors import QueryError
-from impctl.expr.nodes import Span, columns_of
-from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import LiveRows, Query, Scan
 from impctl.sketch.sketch import Interval, RangeFilter, RangeSet, range_filter, ranges_between
 from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
 from impctl.sql.text import without_recursion_limits
@@ -164,7 +164,7 @@ def rewrite_sql(
     filters, live = place_filters(query, filters), dict(query.live)
     # No condition is on a column that no expression reads.
     used = frozenset[AttributeId]().union(
-        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
+        *(expr.columns for node in query.root.walk() for expr in node.expressions)
     )
     news: dict[tuple[int, int], tuple[Sql | None, Guard | None]] = {}
     for place, scans in _places(query).items():
@@ -276,7 +276,7 @@ def table_filters(
     """The possible filter of each access where tables are filtered before the query reads them: all
     accesses of a table share one filter, or have none."""
     scans: dict[TableName, list[Scan]] = {}
-    for scan in scans_of(query.root):
+    for scan in query.root.scans:
         scans.setdefault(scan.table, []).append(scan)
     return _shared(scans.values(), filters)
 
@@ -299,7 +299,7 @@ def _shared(
 
 def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
     places: dict[tuple[int, int], list[Scan]] = {}
-    for scan in scans_of(query.root):
+    for scan in query.root.scans:
         if scan.span is None:
             raise QueryError(
                 f"The query cannot be rewritten, because the position of table `{scan.table}` in "

@@ -12,7 +12,7 @@ from sqlglot import exp, parse_one
 
 from impctl.data.schema import INTEGER, Kind
 from impctl.errors import QueryError
-from impctl.expr.nodes import ColumnRef, Expr, Mean, columns_of, transform, walk
+from impctl.expr.nodes import ColumnRef, Expr, Mean
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -38,10 +38,6 @@ from impctl.plan.nodes import (
     Window,
     WindowCall,
     Witness,
-    attributes_of,
-    expressions_of,
-    inputs_of,
-    with_inputs,
 )
 from impctl.rules.prune import prune_columns
 from impctl.rules.witnesses import first_by
@@ -62,7 +58,7 @@ _RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
 def with_ties(node: TopK) -> Plan:
     """The node with every row tied at the last place; at the end there may be one more rank."""
-    order = tuple(key for key in node.order if columns_of(key.expr))
+    order = tuple(key for key in node.order if key.expr.columns)
     if node.count is None or not order:
         return node.child
     rank = WindowCall(_RANK, "rank", (), (), order) if node.rank is None else node.rank
@@ -86,33 +82,28 @@ def whole_averages(root: Plan) -> Plan:
 
 
 def _whole(plan: Plan) -> Plan:
-    inputs = inputs_of(plan)
-    rebuilt = tuple(_whole(child) for child in inputs)
-    if any(new is not old for new, old in zip(rebuilt, inputs, strict=True)):
-        plan = with_inputs(plan, rebuilt)
+    plan = plan.map_inputs(_whole)
     means = dict.fromkeys(_means(plan))
     if not means:
         return plan
     if not isinstance(plan, Project | Select):
         raise _unsupported()
-    child, result = plan.child, {}
+    child, averages = plan.child, {}
     for mean in means:
-        child, average = _averaged(child, mean)
-        result[mean] = average
+        child, averages[mean] = _averaged(child, mean)
 
     def swap(expr: Expr) -> Expr | None:
-        return result.get(expr) if isinstance(expr, Mean) else None
+        return averages.get(expr) if isinstance(expr, Mean) else None
 
+    result = replace(plan, child=child).map(lambda expr: expr.transform(swap))
     if isinstance(plan, Project):
-        outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
-        return replace(plan, child=child, outputs=outputs)
-    columns = ComputedColumn.unchanged(attributes_of(plan))
-    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), columns)
+        return result
+    return Project(result, ComputedColumn.unchanged(plan.attributes))
 
 
 def _means(plan: Plan) -> Iterator[Mean]:
-    for expr in expressions_of(plan):
-        for part in walk(expr):
+    for expr in plan.expressions:
+        for part in expr.walk():
             if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
                 yield part
 
@@ -136,7 +127,7 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
                 plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
             return plan, average
         case Join():
-            is_left = any(attribute.id == total.id for attribute in attributes_of(plan.left))
+            is_left = any(attribute.id == total.id for attribute in plan.left.attributes)
             if not is_left and plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
                 raise _unsupported()
             side, average = _averaged(plan.left if is_left else plan.right, mean)
@@ -175,7 +166,7 @@ def _unsupported() -> QueryError:
 
 def spelled_out(node: Witness) -> Plan:
     """The node as a union of first ranks."""
-    columns = attributes_of(node)
+    columns = node.attributes
 
     def both(left: Plan, right: Plan) -> Plan:
         return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
@@ -253,14 +244,14 @@ class Renderer(Struct, frozen=True):
                 return self._relation(plan)
             case Select():
                 child = self.source(plan.child)
-                rows = exp.select(*self.columns(attributes_of(plan.child))).from_(child)
+                rows = exp.select(*self.columns(plan.child.attributes)).from_(child)
                 return rows.where(self.expr(plan.predicate))
             case Project():
                 child = self.source(plan.child)
                 return exp.select(*self.outputs(plan.outputs)).from_(child)
             case Distinct():
                 child = self.source(plan.child)
-                return exp.select(*self.columns(attributes_of(plan))).from_(child).distinct()
+                return exp.select(*self.columns(plan.attributes)).from_(child).distinct()
             case Sort():
                 # Which rows there are does not depend on it, and ordering them costs.
                 return self.select(plan.child)
@@ -275,7 +266,7 @@ class Renderer(Struct, frozen=True):
             case Window():
                 child = self.source(plan.child)
                 computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
-                columns = self.columns(attributes_of(plan.child))
+                columns = self.columns(plan.child.attributes)
                 return exp.select(*columns, *computed).from_(child)
             case Explode():
                 return self._explode(plan)
@@ -306,7 +297,7 @@ class Renderer(Struct, frozen=True):
         parts = []
         for part in (plan.base, plan.step):
             source = self.source(part)
-            read = enumerate(self.name(attribute.id) for attribute in attributes_of(part))
+            read = enumerate(self.name(attribute.id) for attribute in part.attributes)
             columns = [exp.alias_(column(name), f"r{index}", quoted=True) for index, name in read]
             parts.append(exp.select(*columns).from_(source))
         name: Sql = exp.to_identifier(entry, quoted=True)
@@ -342,7 +333,7 @@ class Renderer(Struct, frozen=True):
         names = [exp.to_identifier(self.name(attribute.id), quoted=True) for attribute in plan.made]
         alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
         call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        rows = exp.select(*self.columns(plan.attributes)).from_(child)
         lateral = exp.Lateral(this=call, view=True, outer=plan.outer, alias=alias)
         rows.append("laterals", lateral)
         return rows
@@ -350,12 +341,12 @@ class Renderer(Struct, frozen=True):
     def _top_k(self, plan: TopK) -> exp.Select:
         if plan.rank is not None:
             ranked = self.source(Window(plan.child, (plan.rank,)))
-            rows = exp.select(*self.columns(attributes_of(plan))).from_(ranked)
+            rows = exp.select(*self.columns(plan.attributes)).from_(ranked)
             rank = column(self.name(plan.rank.attribute.id))
             last = exp.Literal.number(0 if plan.count is None else plan.count)
             return rows.where(exp.LTE(this=rank, expression=last))
         child = self.source(plan.child)
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        rows = exp.select(*self.columns(plan.attributes)).from_(child)
         if plan.order:
             rows = rows.order_by(*self.order(plan.order))
         if plan.count is not None:
@@ -367,7 +358,7 @@ class Renderer(Struct, frozen=True):
         return [
             exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
             for key in keys
-            if columns_of(key.expr)
+            if key.expr.columns
         ]
 
     def _join(self, plan: Join) -> exp.Select:
@@ -378,7 +369,7 @@ class Renderer(Struct, frozen=True):
             condition = exp.Or(this=bracketed(condition), expression=bracketed(unknown))
         side, kind = _JOIN_WORDS[plan.kind]
         join = exp.Join(this=right, side=side, kind=kind, on=condition)
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(left)
+        rows = exp.select(*self.columns(plan.attributes)).from_(left)
         rows.append("joins", join)
         return rows
 
@@ -386,10 +377,10 @@ class Renderer(Struct, frozen=True):
         # Each side is a SELECT of its own: else an ORDER BY ... LIMIT of the right one would apply
         # to the whole.
         left_source, right_source = self.source(plan.left), self.source(plan.right)
-        pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
+        pairs = zip(plan.attributes, plan.left.attributes, strict=True)
         renamed = [self.aliased(column(self.name(attribute.id)), out) for out, attribute in pairs]
         left = exp.select(*renamed).from_(left_source)
-        right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
+        right = exp.select(*self.columns(plan.right.attributes)).from_(right_source)
         both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)
         return exp.select(*self.columns(plan.attributes)).from_(both.subquery())
 
@@ -397,7 +388,7 @@ class Renderer(Struct, frozen=True):
         """GROUP BY over plain columns: a constant there would be taken for a column's number."""
         child = self.source(plan.child)
         below = [
-            *self.columns(attributes_of(plan.child)),
+            *self.columns(plan.child.attributes),
             *(self.aliased(self.expr(key.expr), key.attribute) for key in plan.keys),
         ]
         rows = exp.select(*below).from_(child).subquery()

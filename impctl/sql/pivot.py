@@ -23,7 +23,6 @@ from impctl.expr.nodes import (
     Literal,
     LiteralValue,
     Span,
-    columns_of,
 )
 from impctl.expr.types import MAX_PRECISION, type_of
 from impctl.plan.nodes import (
@@ -61,7 +60,7 @@ def constant_of(expr: Expr) -> Literal | None:
     """Constant value of an expression without columns, such as `CAST('1' AS INT)` or `1 + 1`."""
     if isinstance(expr, Literal):
         return expr
-    if columns_of(expr) or find_blocker(expr) is not None:
+    if expr.columns or find_blocker(expr) is not None:
         return None
     try:
         result = Evaluator(expr).values({}, 1)
@@ -266,8 +265,8 @@ def _keys(
     exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in results.columns)]
     for call in results.calls:
         exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
-    read = frozenset[str]().union(*map(columns_of, exprs))
-    return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
+    read = frozenset[str]().union(*(expr.columns for expr in exprs))
+    return [entry for entry in scope.star(None) if not entry.expr.columns & read]
 
 
 def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]:

@@ -30,7 +30,6 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
-    attributes_of,
 )
 from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
@@ -201,7 +200,7 @@ class _Step(Struct, frozen=True):
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
         # A row comes once for each partner, which makes no difference in a set.
-        kept = ComputedColumn.unchanged(attributes_of(join.left))
+        kept = ComputedColumn.unchanged(join.left.attributes)
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 
@@ -465,7 +464,7 @@ class _Entry(Struct, frozen=True):
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""
         text = self.environment.text
-        attributes = attributes_of(base)
+        attributes = base.attributes
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
         if len(names) != len(attributes):
             raise text.error(
@@ -494,7 +493,7 @@ class _Entry(Struct, frozen=True):
 
     def _refuse_types(self, base: Plan, step: Plan, union: exp.Union) -> None:
         text = self.environment.text
-        here, there = self._columns(base), attributes_of(step)
+        here, there = self._columns(base), step.attributes
         if len(here) != len(there):
             raise text.error(
                 f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
@@ -515,7 +514,7 @@ class _Entry(Struct, frozen=True):
     def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
         for plan, query in ((base, union.this), (step, union.expression)):
             loose = approximate_columns(plan)
-            for column, attribute in zip(self._columns(base), attributes_of(plan), strict=True):
+            for column, attribute in zip(self._columns(base), plan.attributes, strict=True):
                 if attribute.id in loose:
                     raise self.environment.text.unsupported(
                         f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",

@@ -12,17 +12,7 @@ from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
 from impctl.errors import count_text
-from impctl.expr.nodes import (
-    Cast,
-    ColumnRef,
-    Expr,
-    Literal,
-    Span,
-    children,
-    columns_of,
-    walk,
-    with_children,
-)
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import common_type, rounded_type
 from impctl.plan.explain import column_name
 from impctl.plan.nodes import (
@@ -39,7 +29,6 @@ from impctl.plan.nodes import (
     Sort,
     SortKey,
     TopK,
-    attributes_of,
 )
 from impctl.sql.aggregates import (
     AggregateCollector,
@@ -99,7 +88,7 @@ class Order(Struct, frozen=True):
         keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
         missing: dict[str, ColumnRef] = {}
         for key in keys:
-            for part in walk(key.expr):
+            for part in key.expr.walk():
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
         named = [(column_name(identity), ref) for identity, ref in missing.items()]
@@ -145,10 +134,7 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):
             return output.attribute.ref(expr.span)
-    parts = children(expr)
-    if not parts or not columns_of(expr):
-        return expr
-    return with_children(expr, tuple(_through(part, columns) for part in parts))
+    return expr.map(lambda part: _through(part, columns)) if expr.columns else expr
 
 
 # UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
@@ -176,7 +162,7 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
 def ordered(node: Node, plan: Plan, environment: Environment) -> Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     text = environment.text
-    scope = relation_scope(None, attributes_of(plan))
+    scope = relation_scope(None, plan.attributes)
     columns = [entry.expr for entry in scope.entries]
     reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
     ordinal = partial(_ordinal, text, columns, "ORDER BY", "the query")
@@ -208,7 +194,7 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
     refuse_misread(node, environment)
     reading = environment.reading
     right = environment.read_query(node.expression, environment)
-    lefts, rights = attributes_of(left), attributes_of(right)
+    lefts, rights = left.attributes, right.attributes
     if len(lefts) != len(rights):
         raise reading.text.error(
             f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
@@ -283,7 +269,7 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
 
 
 def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:
-    attributes = attributes_of(plan)
+    attributes = plan.attributes
     changed = [
         wanted is not None and wanted != attribute.type
         for attribute, wanted in zip(attributes, types, strict=True)
@@ -505,7 +491,7 @@ def _aggregated(
     calls = block.windows.aggregates.calls
     beside = {attribute.id for item in block.beside for attribute in item.attributes}
     for key in grouping.keys:
-        if columns_of(key) & beside:
+        if key.columns & beside:
             raise reading.text.unsupported(
                 "GROUP BY a subquery's value", key.span, hint="join the subquery in FROM instead"
             )
@@ -560,7 +546,7 @@ def _projected(
     reading: ParseContext,
 ) -> Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
-    present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
+    present = [(attribute.name, attribute.id) for attribute in plan.attributes]
     projection = [
         (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
     ]

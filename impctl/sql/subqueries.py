@@ -21,7 +21,6 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
     conjuncts,
 )
 from impctl.expr.signature import one_row
@@ -40,8 +39,6 @@ from impctl.plan.nodes import (
     Project,
     Select,
     Sort,
-    attributes_of,
-    ids_of,
 )
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
@@ -64,7 +61,7 @@ class JoinedSubquery(Struct, frozen=True):
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        return attributes_of(self.plan)
+        return self.plan.attributes
 
 
 class ScalarCondition(Struct, frozen=True):
@@ -283,18 +280,18 @@ def _read(
         if result is None:
             raise explain_outer_name(error, query, reader) from None
         plan, keys = result
-        value = attributes_of(plan)[-1].ref(span)
+        value = plan.attributes[-1].ref(span)
         return ScalarValue(value, JoinedSubquery(JoinKind.INNER, plan, None, span), keys)
-    if len(attributes_of(plan)) != 1:
+    if len(plan.attributes) != 1:
         raise reader.text.error(
-            f"A subquery used as a value has {len(attributes_of(plan))} columns",
+            f"A subquery used as a value has {len(plan.attributes)} columns",
             subquery,
             hint="select one column",
         )
     if not _is_one_row(plan):
         plan = _one_of(plan, reader, span)
     return ScalarValue(
-        attributes_of(plan)[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span)
+        plan.attributes[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span)
     )
 
 
@@ -310,7 +307,7 @@ def _drops_null(subquery: Node, condition: Node) -> bool:
 
 def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
     """The single value of a column; NULL without rows, a failure with several."""
-    (column,) = attributes_of(plan)
+    (column,) = plan.attributes
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
     value = AggregateCall("min", (column.ref(span),), span=span)
     count = AggregateCall("count", span=span)
@@ -370,7 +367,7 @@ def _by_groups(
     grouped.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     right = read_uncorrelated(grouped, reader, environment)
-    refs = [attribute.ref(span) for attribute in attributes_of(right)]
+    refs = [attribute.ref(span) for attribute in right.attributes]
     for key, expr, ref in zip(keys, outside, refs, strict=False):
         if not groups_as_compared(type_of(expr), type_of(ref)):
             raise reader.text.unsupported(
@@ -473,12 +470,12 @@ def mark_of(
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
-    columns = ids_of(plan)
+    columns = plan.ids
     inner: list[Expr] = []
     outer: list[Expr] = []
     within: list[Expr] = []
     for condition in conditions:
-        if columns_of(condition) <= columns:
+        if condition.columns <= columns:
             within.append(condition)
             continue
         pair = _sides(condition, columns)
@@ -513,7 +510,7 @@ def _sides(condition: Expr, columns: frozenset[AttributeId]) -> tuple[Expr, Expr
     if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
         return None
     for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
-        if columns_of(left) <= columns and columns_of(right).isdisjoint(columns):
+        if left.columns <= columns and right.columns.isdisjoint(columns):
             is_hashable = groups_as_compared(type_of(left), type_of(right))
             return (left, right) if is_hashable else None
     return None
@@ -669,7 +666,7 @@ def _in(
         values = _values(query, source.scope, reader)
     else:
         right = read_uncorrelated(query, reader, environment)
-        values = tuple(attribute.ref(span) for attribute in attributes_of(right))
+        values = tuple(attribute.ref(span) for attribute in right.attributes)
     if len(values) != len(operands):
         raise reader.text.error(
             f"IN compares {count_text(len(operands), 'column')} with a subquery that returns "
@@ -764,12 +761,12 @@ def _separated(
     correlated: list[Expr] = []
     local: list[Part] = []
     for item in parts:
-        if isinstance(item, Filter) and columns_of(item.predicate) & outside:
+        if isinstance(item, Filter) and item.predicate.columns & outside:
             correlated.append(item.predicate)
             continue
         if isinstance(item, ScalarCondition):
             read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
-            if any(columns_of(expr) & outside for expr in read):
+            if any(expr.columns & outside for expr in read):
                 raise reader.text.unsupported(
                     "a comparison of a column of the enclosing query with a subquery",
                     item.span or query,
@@ -778,7 +775,7 @@ def _separated(
         if (
             isinstance(item, Membership)
             and item.condition is not None
-            and columns_of(item.condition) & outside
+            and item.condition.columns & outside
         ):
             raise reader.text.unsupported(
                 "a subquery that refers to a query two levels above",

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGER, SqlType
-from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute
+from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.plan.nodes import AggregateCall, Attribute, Plan, SortKey, Window, WindowCall
 from impctl.sql.aggregates import AggregateCollector, GroupingClause, call_is_nullable, result_type
@@ -125,7 +125,7 @@ def sort_key(expr: Expr, item: Node) -> SortKey:
 
 def reads_window(expr: Expr) -> bool:
     """Whether an expression reads a window result that has no id yet."""
-    return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in columns_of(expr))
+    return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in expr.columns)
 
 
 def window_placeholder(position: int) -> str:
@@ -249,4 +249,4 @@ def windowed(
         window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
     }
     window = Window(plan, tuple(built), span=built[0].span)
-    return window, lambda expr: substitute(finish(expr), result)
+    return window, lambda expr: finish(expr).substitute(result)

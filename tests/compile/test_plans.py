@@ -51,9 +51,6 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
-    attributes_of,
-    nodes_of,
-    scans_of,
 )
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
@@ -128,7 +125,7 @@ OF_EACH_KIND = (
 
 def kinds_of(plan: Plan) -> str:
     names = []
-    for node in nodes_of(plan):
+    for node in plan.walk():
         if isinstance(node, Join):
             names.append(node.kind.value + (" null-aware" if node.null_aware else ""))
         elif isinstance(node, SetOperation):
@@ -142,9 +139,7 @@ def kinds_of(plan: Plan) -> str:
 
 def has_choice(plan: Plan) -> bool:
     """Whether rows that tie may leave the answer open: then the sketch covers every answer's."""
-    calls = [
-        o.call for node in nodes_of(plan) if isinstance(node, Aggregate) for o in node.aggregates
-    ]
+    calls = [o.call for node in plan.walk() if isinstance(node, Aggregate) for o in node.aggregates]
     return any(call.function in ("min_by", "max_by") for call in calls)
 
 
@@ -284,7 +279,7 @@ def _may_widen(root: Plan) -> bool:
     window calls of several partitions, of which each groups what the one before put beside."""
     several = (
         isinstance(node, Window) and len({call.partition_by for call in node.calls}) > 1
-        for node in nodes_of(root)
+        for node in root.walk()
     )
     return has_choice(root) or any(several)
 
@@ -467,7 +462,7 @@ def way_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
     """As the program asks: by the plan without output columns, under the whole plan's verdict."""
     query = read(sql)
     whole, core = apply_rules(query.root), apply_rules(Project(query.root, ()))
-    sketched = {s.access: attribute for s in scans_of(whole) if s.table == "sales"}
+    sketched = {s.access: attribute for s in whole.scans if s.table == "sales"}
     verdict = check_safety(replace(query, root=whole), sketched, [])
     assert verdict.safe, verdict.reason
     partitions = dict.fromkeys(sketched, WAYS_OF_PARTITIONS[attribute])
@@ -643,7 +638,7 @@ OPEN = "SELECT brand FROM sales GROUP BY brand HAVING SUM(rate) > 2"
 def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) -> None:
     """Bounds travel; below a grouping a condition that is too close to call is an error then."""
     root = core_of(apply_rules(read(sql).root))
-    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in scans_of(root) if s.table == "sales"}
+    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in root.scans if s.table == "sales"}
     assert compile_plan(root, sketched, {}).accesses
 
 
@@ -666,7 +661,7 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
 )
 def test_what_is_not_fixed_goes_no_further(sql: str, reason: str) -> None:
     root = apply_rules(read(sql).root)
-    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in scans_of(root)}
+    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in root.scans}
     with pytest.raises(BlockedError) as blocked:
         compile_plan(root, sketched, {}, barriers=())
     assert blocked.value.message == f"the engine does not support {reason}"
@@ -675,7 +670,7 @@ def test_what_is_not_fixed_goes_no_further(sql: str, reason: str) -> None:
 @pytest.mark.parametrize(("argument", "is_whole"), [("price", True), ("cost", False)])
 def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole: bool) -> None:
     sql = f"SELECT brand, SUM(CAST({argument} AS DOUBLE)) AS s FROM sales GROUP BY brand"
-    node = next(n for n in nodes_of(read(sql).root) if isinstance(n, Aggregate))
+    node = next(n for n in read(sql).root.walk() if isinstance(n, Aggregate))
     (part,) = (column.accumulator for column in read_calls(node).columns)
     assert (type(part), part.integral) == (FloatSum, is_whole)
 
@@ -705,7 +700,7 @@ def random_case(rng: random.Random) -> Case | None:
 
 def ordered(rng: random.Random, sql: str) -> str:
     """The query with an order in which only equal rows tie, and now and then a part of the rows."""
-    columns = len(attributes_of(parse_query(sql, {"t": SCHEMA}).root))
+    columns = len(parse_query(sql, {"t": SCHEMA}).root.attributes)
     keys = [
         f"{at + 1}{rng.choice(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST'])}"
         for at in rng.sample(range(columns), columns)
@@ -717,7 +712,7 @@ def ordered(rng: random.Random, sql: str) -> str:
 def kept_beside(
     query: Query, partition: RangePartition, trees: Mapping[str, int] | None = None
 ) -> Dataflow | None:
-    access = scans_of(query.root)[0].access
+    access = query.root.scans[0].access
     sketched = {access: partition.attribute}
     verdict = check_safety(query, sketched, [])
     if not verdict.safe:
@@ -846,7 +841,7 @@ def one_wide_case(seed: int, seen: Counter[str]) -> None:
 
 
 def _counted(table: pa.Table, root: object) -> Counter[tuple[object, ...]]:
-    if not attributes_of(root):  # type: ignore[arg-type]  # a plan
+    if not root.attributes:  # type: ignore[arg-type]  # a plan
         return Counter({(): len(table)})
     return Counter(_plain(row, root) for row in _rows_of_values(table))  # type: ignore[arg-type]
 

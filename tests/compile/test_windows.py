@@ -30,8 +30,6 @@ from impctl.plan.nodes import (
     SortKey,
     Window,
     WindowCall,
-    attributes_of,
-    scans_of,
 )
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
@@ -64,7 +62,7 @@ class WindowMaker(FocusedMaker):
                 return self._judged(self._grouped(result))
             case 1:
                 other = self._scan()
-                condition = self._condition(attributes_of(result), other.attributes)
+                condition = self._condition(result.attributes, other.attributes)
                 kind = rng.choice((JoinKind.INNER, JoinKind.SEMI, JoinKind.LEFT, JoinKind.ANTI))
                 return Join(kind, result, other, condition)
             case 2:
@@ -76,7 +74,7 @@ class WindowMaker(FocusedMaker):
 
     def _beside(self, child: Plan) -> Window:
         """The rows with one or two window aggregates, most often of the same partitions."""
-        rng, attributes = self.rng, attributes_of(child)
+        rng, attributes = self.rng, child.attributes
         shared = self._parts(attributes)
         calls = []
         for _ in range(rng.choice((1, 1, 2))):
@@ -142,7 +140,7 @@ class WindowMaker(FocusedMaker):
         if rng.random() < 0.3:
             return self._judged(window)
         value = rng.choice(window.calls).attribute.ref()
-        column = self._numeric(attributes_of(window.child))
+        column = self._numeric(window.child.attributes)
         if column is None:
             return self._judged(window)
         doubled = Arithmetic(ArithmeticOp.MULTIPLY, column.ref(), Literal(2, INTEGER))
@@ -156,7 +154,7 @@ def make_window_trial(seed: int) -> Trial:
     trial = make_trial(seed)
     rng = Random(f"window {seed}")
     root = apply_rules(WindowMaker(rng).plan())
-    scans = scans_of(root)
+    scans = root.scans
     chosen = [scan for scan in scans if rng.random() < 0.8] or list(scans)
     partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     return Trial(root, trial.tables, partitions, trial.facts)
@@ -308,7 +306,7 @@ def kept(name: str) -> Kept:
     sql, (attribute, kind, boundaries) = QUERIES[name]
     query = parse_query(sql, {"sales": SALES})
     partition = RangePartition("sales", attribute, kind, boundaries)
-    accesses = [scan.access for scan in scans_of(query.root)]
+    accesses = [scan.access for scan in query.root.scans]
     result = Kept.of(query, dict.fromkeys(accesses, partition))
     assert result.whole.safe, result.whole.reason
     return result
@@ -392,7 +390,7 @@ def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
     core = core_of(query.root)
     partition = RangePartition("sales", "class", STRING, ("b", "c"))
     session = MaintainedQuery(
-        compile_plan(core, {scan.access: partition for scan in scans_of(core)}, {})
+        compile_plan(core, {scan.access: partition for scan in core.scans}, {})
     )
     row = {"item": 1, "class": "a", "day": 1, "price": Decimal("1.00"), "rate": 0.0}
     other_item, other_price = {**row, "item": 2}, {**row, "price": Decimal("2.50")}

@@ -30,11 +30,6 @@ from impctl.plan.nodes import (
     SetOperation,
     SortKey,
     TopK,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried_verdict
@@ -56,7 +51,7 @@ class FixpointMaker(FocusedMaker):
         rng = self.rng
         plan: Plan = fixpoint
         if rng.random() < 0.4:
-            plan = Select(plan, self._narrow(attributes_of(plan)))
+            plan = Select(plan, self._narrow(plan.attributes))
         match rng.randrange(6):
             case 0 | 1:
                 plan = self._judged(self._grouped(plan))
@@ -64,12 +59,12 @@ class FixpointMaker(FocusedMaker):
                 other = self._scan()
                 kind = rng.choice((JoinKind.INNER, JoinKind.ANTI, JoinKind.ANTI, JoinKind.SEMI))
                 sides = (other, plan) if rng.random() < 0.7 else (plan, other)
-                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = Join(kind, *sides, self._equal(*(side.attributes for side in sides)))
                 plan = self._judged(self._grouped(plan)) if rng.random() < 0.5 else plan
             case 3:
                 plan = self._limited(plan)
             case 4:
-                plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+                plan = Project(plan, tuple(self._copied(plan.attributes[:1])))
             case _:
                 pass
         return plan
@@ -105,7 +100,7 @@ class FixpointMaker(FocusedMaker):
                 return Distinct(self._scan())
             case 4:
                 scan = self._scan()
-                return Select(scan, self.predicate(attributes_of(scan)))
+                return Select(scan, self.predicate(scan.attributes))
             case _:
                 return self._scan()
 
@@ -119,13 +114,13 @@ class FixpointMaker(FocusedMaker):
         if rng.random() < 0.9:
             part = self._part()
             kind = rng.choice(_KINDS)
-            on = self._equal(attributes_of(plan), attributes_of(part))
+            on = self._equal(plan.attributes, part.attributes)
             if kind is JoinKind.INNER and rng.random() < 0.5:
                 plan = Join(kind, part, plan, on)
             else:
                 plan = Join(kind, plan, part, on)
         if rng.random() < 0.2:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = Select(plan, self.predicate(plan.attributes))
         own = list(leaf.attributes)
         if rng.random() < 0.15:
             below = Compare(CompareOp.LESS, own[0].ref(), Literal(3, INTEGER))
@@ -144,9 +139,9 @@ class FixpointMaker(FocusedMaker):
     def _chosen(self, plan: Plan, leaf: Recursive, columns: Sequence[Attribute]) -> list[Expr]:
         """A column for each; those of the leaf itself often stay where they are."""
         kind = columns[0].type or INTEGER
-        there: list[Expr] = [a.ref() for a in attributes_of(plan) if a.type == kind]
+        there: list[Expr] = [a.ref() for a in plan.attributes if a.type == kind]
         if kind == LONG:
-            there += [Cast(a.ref(), kind) for a in attributes_of(plan) if a.type == INTEGER]
+            there += [Cast(a.ref(), kind) for a in plan.attributes if a.type == INTEGER]
         return [
             leaf.attributes[place].ref() if self.rng.random() < 0.35 else self.rng.choice(there)
             for place, _ in enumerate(columns)
@@ -200,7 +195,7 @@ class BagMaker(FixpointMaker):
         place = rng.choice((0, width))
         columns = tuple(self._fresh(kind) for _ in range(width + 1))
         base = self._narrowed(self._part(), kind, width)
-        outputs = self._copied(attributes_of(base))
+        outputs = self._copied(base.attributes)
         outputs.insert(place, ComputedColumn(self._fresh(kind), Literal(0, kind)))
         step = self._step_of(columns, place)
         if rng.random() < 0.25:
@@ -219,11 +214,11 @@ class BagMaker(FixpointMaker):
         if rng.random() < 0.9:
             part = self._part()
             join = rng.choice(_JOINS_OF_LEVELS)
-            on = self._equal(attributes_of(plan), attributes_of(part))
+            on = self._equal(plan.attributes, part.attributes)
             is_turned = join is JoinKind.INNER and rng.random() < 0.5
             plan = Join(join, part, plan, on) if is_turned else Join(join, plan, part, on)
         if rng.random() < 0.2:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = Select(plan, self.predicate(plan.attributes))
         deepest = Literal(rng.randint(1, _DEEPEST), kind)
         plan = Select(plan, Compare(CompareOp.LESS, level.ref(), deepest))
         outputs = self._chosen(plan, leaf, columns)
@@ -242,7 +237,7 @@ class _Narrower(FixpointMaker):
     def narrowed(self, plan: Plan) -> Plan:
         """The plan with a filter above its fixpoint, most often."""
         if not isinstance(plan, Fixpoint):
-            return with_inputs(plan, tuple(map(self.narrowed, inputs_of(plan))))
+            return plan.map_inputs(self.narrowed)
         if self.rng.random() < 0.3:
             return plan
         return Select(plan, self._narrow(plan.attributes))
@@ -256,9 +251,7 @@ def make_answer_trial(seed: int) -> Trial:
 
 def is_for_answer(plan: Plan) -> bool:
     """Whether some fixpoint of the plan is."""
-    return any(
-        isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in nodes_of(plan)
-    )
+    return any(isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in plan.walk())
 
 
 _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
@@ -276,7 +269,7 @@ class KeyedMaker(FixpointMaker):
         """Something above the fixpoint that keys, or rows of keys, can fail."""
         rng = self.rng
         plan: Plan = fixpoint
-        key, node, *_ = attributes_of(plan)
+        key, node, *_ = plan.attributes
         match rng.randrange(9):
             case 0 | 1 | 2:
                 plan = self._having(plan, (key,))
@@ -286,7 +279,7 @@ class KeyedMaker(FixpointMaker):
                 other = self._scan()
                 kind = rng.choice((JoinKind.ANTI, JoinKind.ANTI, JoinKind.INNER, JoinKind.SEMI))
                 sides = (other, plan) if rng.random() < 0.5 else (plan, other)
-                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = Join(kind, *sides, self._equal(*(side.attributes for side in sides)))
             case 6:
                 order = (
                     SortKey(node.ref(), rng.random() < 0.5, True),
@@ -298,7 +291,7 @@ class KeyedMaker(FixpointMaker):
             case _:
                 plan = self._judged(self._grouped(plan))
         if rng.random() < 0.2:
-            plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+            plan = Project(plan, tuple(self._copied(plan.attributes[:1])))
         return plan
 
     def fixpoint(self) -> Fixpoint:
@@ -308,9 +301,9 @@ class KeyedMaker(FixpointMaker):
         columns = tuple(self._fresh(INTEGER) for _ in range(2 if self.deepest is None else 3))
         base: Plan = self._of(table if rng.random() < 0.9 else "t")
         if rng.random() < 0.2:
-            base = self._having(base, attributes_of(base)[:1])
+            base = self._having(base, base.attributes[:1])
         elif rng.random() < 0.3:
-            base = Select(base, self._narrow(attributes_of(base)[1:2]))
+            base = Select(base, self._narrow(base.attributes[1:2]))
         made = [self._fresh(INTEGER) for _ in columns]
         first, *rest = self._numbers(base)
         outputs = (first, rng.choice(rest) if rest and rng.random() < 0.9 else first)
@@ -326,7 +319,7 @@ class KeyedMaker(FixpointMaker):
             return self._pairs(leaf)
         part: Plan = self._of(table if rng.random() < 0.9 else "u")
         if rng.random() < 0.15:
-            part = self._having(part, attributes_of(part)[:1])
+            part = self._having(part, part.attributes[:1])
         key, *others = self._numbers(part)
         on: list[Expr] = []
         if rng.random() < 0.9:
@@ -343,7 +336,7 @@ class KeyedMaker(FixpointMaker):
             plan = Join(JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
             leaves.append(again)
         if rng.random() < 0.15:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = Select(plan, self.predicate(plan.attributes))
         own = rng.choice(leaves).attributes
         kept = own[0] if rng.random() < 0.6 else key
         kept = rng.choice(own) if rng.random() < 0.1 else kept
@@ -376,7 +369,7 @@ class KeyedMaker(FixpointMaker):
         return result
 
     def _numbers(self, plan: Plan) -> list[Attribute]:
-        return [one for one in attributes_of(plan) if one.type == INTEGER]
+        return [one for one in plan.attributes if one.type == INTEGER]
 
     def _turned(self, one: Plan, other: Plan) -> tuple[Plan, Plan]:
         return (one, other) if self.rng.random() < 0.5 else (other, one)
@@ -418,19 +411,19 @@ def make_keyed_bag_trial(seed: int) -> Trial:
 def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
     root = maker.plan()
     shared = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         partition = random_partition(rng, scan)
         first = scan.attributes[0].name
         while rng.random() < 0.95 and partition[0] != first:
             partition = random_partition(rng, scan)
         shared.setdefault((scan.table, partition[0]), partition)
     partitions = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         if rng.random() < 0.88:
             own = [one for (table, _), one in shared.items() if table == scan.table]
             partitions[scan.access] = own[0] if rng.random() < 0.95 else rng.choice(own)
     if not partitions:
-        (scan, *_) = scans_of(root)
+        (scan, *_) = root.scans
         partitions = {scan.access: random_partition(rng, scan)}
     return replace(make_trial(seed), root=root, partitions=partitions)
 
@@ -460,10 +453,10 @@ class WitnessMaker(FocusedMaker):
                 return self._once(self._partnered(self._base()))
             case 4:
                 groups = self._grouped(self._partnered(self._base()))
-                return self._ranked(groups, attributes_of(groups)[-1])
+                return self._ranked(groups, groups.attributes[-1])
             case 5:
                 groups = self._grouped(self._base())
-                by = SortKey(attributes_of(groups)[-1].ref(), rng.random() < 0.7, False)
+                by = SortKey(groups.attributes[-1].ref(), rng.random() < 0.7, False)
                 return self._judged(self._grouped(TopK(groups, (by,), rng.choice((1, 2)))))
             case _:
                 return self._judged(self._grouped(self._base()))
@@ -483,7 +476,7 @@ class WitnessMaker(FocusedMaker):
 
     def _once(self, child: Plan) -> Plan:
         """Some columns of the rows, each combination once."""
-        attributes = attributes_of(child)
+        attributes = child.attributes
         kept = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
         outputs = tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept)
         return Distinct(Project(child, outputs))
@@ -491,7 +484,7 @@ class WitnessMaker(FocusedMaker):
     def _partnered(self, left: Plan) -> Plan:
         """The rows with a partner, by an equality and at times by more."""
         rng, right = self.rng, self._scan()
-        condition = self._condition(attributes_of(left), right.attributes)
+        condition = self._condition(left.attributes, right.attributes)
         result = Join(JoinKind.SEMI, left, right, condition)
         number = self._numeric(right.attributes)
         if condition is None or number is None or rng.random() < 0.6:
@@ -511,7 +504,7 @@ def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
     maker = WitnessMaker(rng)
     maker.casts = casts
     root = maker.plan()
-    scans = scans_of(root)
+    scans = root.scans
     chosen = [scan for scan in scans if rng.random() < 0.8] or list(scans)
     partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     return Trial(root, trial.tables, partitions, trial.facts)

@@ -60,7 +60,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     WindowCall,
-    attributes_of,
 )
 from tests.plan.catalogs import schema_of
 
@@ -237,7 +236,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         if self.rng.random() < 0.15:
             root = self._rank_filter(root)
         if self.rng.random() < 0.2:
-            root = Sort(root, (self._sort_key(attributes_of(root)),))
+            root = Sort(root, (self._sort_key(root.attributes),))
         return root
 
     def _fresh(self, sql_type: SqlType | None, *, nullable: bool = True) -> Attribute:
@@ -273,11 +272,11 @@ class PlanMaker(ExprMaker, Struct, dict=True):
 
     def _select(self, depth: int) -> Plan:
         child = self._node(depth - 1)
-        return Select(child, self.predicate(attributes_of(child)))
+        return Select(child, self.predicate(child.attributes))
 
     def _project(self, depth: int) -> Plan:
         child = self._node(depth - 1)
-        attributes = attributes_of(child)
+        attributes = child.attributes
         outputs = []
         for _ in range(self.rng.randint(1, 3)):
             expr = (
@@ -290,7 +289,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
 
     def _aggregated(self, depth: int) -> Plan:
         child = self._node(depth - 1)
-        attributes = attributes_of(child)
+        attributes = child.attributes
         keys = [self._key(attributes) for _ in range(self.rng.choice((0, 1, 1, 1, 2)))]
         calls = [self._call(attributes) for _ in range(self.rng.choice((0, 1, 1, 2)))]
         if not keys and not calls:
@@ -308,7 +307,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         )
         choice = self.rng.random()
         if choice < 0.55:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = Select(plan, self.predicate(plan.attributes))
         elif choice < 0.7:
             plan = self._limited(plan)
         return plan
@@ -342,7 +341,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
             + (JoinKind.ANTI,)
         )
         left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
-        condition = self._condition(attributes_of(left), attributes_of(right))
+        condition = self._condition(left.attributes, right.attributes)
         null_aware = kind is JoinKind.ANTI and self.rng.random() < 0.3
         return Join(kind, left, right, condition, null_aware)
 
@@ -375,14 +374,14 @@ class PlanMaker(ExprMaker, Struct, dict=True):
 
     def _narrowed(self, plan: Plan, wanted: SqlType, width: int) -> Plan:
         """The plan with `width` columns of one type, by plain columns where it has them."""
-        same = [a.ref() for a in attributes_of(plan) if a.type == wanted]
+        same = [a.ref() for a in plan.attributes if a.type == wanted]
         outputs = []
         for _ in range(width):
             expr: Expr
             if same:
                 expr = self.rng.choice(same)
             else:
-                expr = self.number(attributes_of(plan), 0)
+                expr = self.number(plan.attributes, 0)
                 expr = expr if type_of(expr) == wanted else Cast(expr, wanted)
                 if wanted in (INTEGER, LONG) and type_of(expr) == DOUBLE:
                     expr = Literal(1, wanted)
@@ -393,7 +392,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         return self._limited(self._node(depth - 1))
 
     def _limited(self, child: Plan) -> Plan:
-        attributes = attributes_of(child)
+        attributes = child.attributes
         order = [self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2)))]
         if self.rng.random() < 0.4:
             order += [SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes]
@@ -418,7 +417,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         child: Plan,
         functions: Sequence[str] = ("row_number", "rank", "dense_rank", "sum", "count"),
     ) -> Window:
-        attributes = attributes_of(child)
+        attributes = child.attributes
         name = self.rng.choice(functions)
         arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
         result = {"sum": summed_type(arguments), "count": LONG}.get(name, INTEGER)
@@ -438,7 +437,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         op = rng.choice((CompareOp.LESS_EQUAL, CompareOp.LESS, CompareOp.EQUAL))
         within = Compare(op, rank.ref(), Literal(rng.choice((1, 2, 3)), INTEGER))
         if rng.random() < 0.2:
-            return Select(below, And((self.predicate(attributes_of(child)), within)))
+            return Select(below, And((self.predicate(child.attributes), within)))
         return Select(below, within)
 
 
@@ -466,7 +465,7 @@ class FocusedMaker(PlanMaker):
                 )
                 kind = rng.choice(_COMBINING)
                 left, right = (plan, other) if rng.random() < 0.7 else (other, plan)
-                condition = self._condition(attributes_of(left), attributes_of(right))
+                condition = self._condition(left.attributes, right.attributes)
                 plan = Join(kind, left, right, condition)
             case 3:
                 plan = self._limited(plan)
@@ -491,7 +490,7 @@ class FocusedMaker(PlanMaker):
             case _:
                 plan = self._scan()
         if rng.random() < 0.35:
-            column = self._numeric(attributes_of(plan))
+            column = self._numeric(plan.attributes)
             if column is not None:
                 bound = Literal(rng.choice((0, 0, 0, 1, -1)), INTEGER)
                 plan = Select(plan, Compare(rng.choice(_INEQUALITIES), column.ref(), bound))
@@ -518,7 +517,7 @@ class FocusedMaker(PlanMaker):
         return self.rng.choice(result) if result else None
 
     def _grouped(self, child: Plan) -> Aggregate:
-        rng, attributes = self.rng, attributes_of(child)
+        rng, attributes = self.rng, child.attributes
         keys: list[Expr] = [] if rng.random() < 0.08 else [attributes[0].ref()]
         if rng.random() < 0.25:
             keys.append(rng.choice(attributes).ref())
@@ -554,7 +553,7 @@ class FocusedMaker(PlanMaker):
         plan = groups
         if rng.random() < 0.45:
             plan = self._reckoned(plan)
-        attributes = attributes_of(plan)
+        attributes = plan.attributes
         last = attributes[-1] if rng.random() < 0.8 else rng.choice(attributes)
         if rng.random() < 0.35:
             return self._ranked(plan, last)
@@ -577,7 +576,7 @@ class FocusedMaker(PlanMaker):
         return Select(plan, Compare(op, left, right))
 
     def _reckoned(self, plan: Plan) -> Plan:
-        attributes = attributes_of(plan)
+        attributes = plan.attributes
         outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
         expr = self._steps(attributes)
         outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
@@ -616,7 +615,7 @@ class FocusedMaker(PlanMaker):
         rng = self.rng
         order = [SortKey(by.ref(), rng.random() < 0.5, rng.random() < 0.5)]
         if rng.random() < 0.6:
-            order += [SortKey(a.ref(), False, True) for a in attributes_of(plan)[:1]]
+            order += [SortKey(a.ref(), False, True) for a in plan.attributes[:1]]
         if rng.random() < 0.25:
             return self._rank_filter(plan)
         return TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))
@@ -655,13 +654,13 @@ class BarrierMaker(FocusedMaker):
         return Select(Window(groups, (ranked,)), within)
 
     def _above(self, first: Plan) -> Plan:
-        rng, attributes = self.rng, attributes_of(first)
+        rng, attributes = self.rng, first.attributes
         match rng.randrange(5):
             case 0 | 1:
                 other = self._scan()
                 kind = rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.SEMI))
                 sides = (other, first) if rng.random() < 0.5 else (first, other)
-                pairs = [attributes_of(side)[0].ref() for side in sides]
+                pairs = [side.attributes[0].ref() for side in sides]
                 return Join(kind, *sides, Compare(CompareOp.EQUAL, *pairs))
             case 2 | 3:
                 column = self._numeric(attributes[1:]) or attributes[0]
@@ -708,7 +707,7 @@ class FailingMaker(FocusedMaker):
             calls.append(AggregateCall(name, (summed.ref(),)))
         made = tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls)
         groups = Aggregate(scan, (ComputedColumn(self._fresh(key.type), key.ref()),), made)
-        attributes = attributes_of(groups)
+        attributes = groups.attributes
         expr = self._steps(attributes[:1] + attributes[1:])
         outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
         outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))

@@ -29,17 +29,7 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.nodes import (
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Query,
-    Select,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Fixpoint, Join, JoinKind, Plan, Query, Select
 from impctl.reuse.implication import find_gap, points_of
 from impctl.reuse.verdict import ReuseVerdict, _new_columns, _Renaming, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
@@ -367,7 +357,7 @@ def _pair(seed: int) -> tuple[Trial, Plan]:
 
 
 def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
-    pairs = [(a, b) for a in attributes_of(plan) for b in attributes_of(other) if a.type == b.type]
+    pairs = [(a, b) for a in plan.attributes for b in other.attributes if a.type == b.type]
     if not pairs:
         return plan
     a, b = rng.choice(pairs)
@@ -378,10 +368,10 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
 def _renamed(plan: Plan, mark: str) -> Plan:
     """The same plan under identities of its own, those of accesses and fixpoints among them."""
     names = {
-        column.id: f"{mark}.{column.id}" for node in nodes_of(plan) for column in _new_columns(node)
+        column.id: f"{mark}.{column.id}" for node in plan.walk() for column in _new_columns(node)
     }
-    accesses = {scan.access: f"{mark}.{scan.access}" for scan in scans_of(plan)}
-    ids = {node.id: f"{mark}.{node.id}" for node in nodes_of(plan) if isinstance(node, Fixpoint)}
+    accesses = {scan.access: f"{mark}.{scan.access}" for scan in plan.scans}
+    ids = {node.id: f"{mark}.{node.id}" for node in plan.walk() if isinstance(node, Fixpoint)}
     return _Renaming(names, accesses, ids).plan(plan)
 
 
@@ -401,7 +391,7 @@ def _run(seed: int, tally: _Tally) -> None:
     tally.others += "same recursion" in verdict.reason
     kept = check_safety(captured, trial.sketched, trial.facts)
     core = Query("", core_of(captured.root))
-    own = {scan.access for scan in scans_of(core.root)}
+    own = {scan.access for scan in core.root.scans}
     partitions = {access: result for access, result in trial.partitions.items() if access in own}
     model = carried_verdict(
         kept, core, {access: column for access, (column, _) in partitions.items()}
@@ -486,13 +476,13 @@ def test_each_place_of_the_recursion_is_served() -> None:
 def test_what_is_outside_is_read_whole() -> None:
     outside = REACHED + "SELECT l.dst FROM r JOIN links l ON l.src = r.n AND l.cost > {}"
     captured, asked = (ruled(outside.format(cost)) for cost in (5, 2))
-    sketched = {scan.access: "src" for scan in scans_of(captured.root)}
+    sketched = {scan.access: "src" for scan in captured.root.scans}
     assert len(sketched) == 3
     verdict = check_reuse(asked, captured, sketched, ())
     assert verdict.allowed
     assert verdict.reason.endswith("the other tables of the sketch are read in full")
-    fixpoint = next(node for node in nodes_of(asked.root) if isinstance(node, Fixpoint))
-    assert set(verdict.accesses) == {scan.access for scan in scans_of(fixpoint)}
+    fixpoint = next(node for node in asked.root.walk() if isinstance(node, Fixpoint))
+    assert set(verdict.accesses) == {scan.access for scan in fixpoint.scans}
 
 
 X, D, S = (
@@ -618,7 +608,7 @@ def _read(condition: str) -> Expr:
     sql = f"SELECT x FROM c WHERE {condition}"
     (select,) = (
         node
-        for node in nodes_of(parse_query(sql, CATALOG, zone="America/New_York").root)
+        for node in parse_query(sql, CATALOG, zone="America/New_York").root.walk()
         if isinstance(node, Select)
     )
     return select.predicate

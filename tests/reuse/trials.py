@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or, transform
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or
 from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
@@ -27,11 +27,6 @@ from impctl.plan.nodes import (
     Scan,
     Select,
     TopK,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
 )
 from impctl.reuse.verdict import _new_columns, _Renaming, check_reuse
 from tests.plan.random_plans import FocusedMaker
@@ -87,20 +82,20 @@ class ReuseMaker(FocusedMaker):
                 other = self._bounded(self._scan())
                 sides = (plan, other) if rng.random() < 0.5 else (other, plan)
                 kind = rng.choice((JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI))
-                plan = Join(kind, *sides, self._condition(*(attributes_of(side) for side in sides)))
+                plan = Join(kind, *sides, self._condition(*(side.attributes for side in sides)))
         return plan
 
     def _bounded(self, plan: Plan) -> Plan:
         parts = []
         for _ in range(self.rng.choice((1, 1, 2))):
-            column = self._numeric(attributes_of(plan))
+            column = self._numeric(plan.attributes)
             if column is not None:
                 bound = Literal(self.rng.choice((-1, 0, 1, 2)), INTEGER)
                 parts.append(Compare(self.rng.choice(tuple(_INWARDS)), column.ref(), bound))
         return Select(plan, parts[0] if len(parts) == 1 else And(tuple(parts)))
 
     def _without_first(self, plan: Plan) -> Plan:
-        kept = attributes_of(plan)[1:] or attributes_of(plan)
+        kept = plan.attributes[1:] or plan.attributes
         return Project(plan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
 
@@ -114,7 +109,7 @@ def make_reuse_trial(seed: int) -> Trial:
     root = _guarded(guards, ReuseMaker(rng).plan())
     rng = Random(f"partition {seed}")
     partitions = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         if not partitions or rng.random() < 0.5:
             column, boundaries = random_partition(rng, scan)
             if rng.random() < 0.5 and scan.attributes[0].type == INTEGER:
@@ -131,14 +126,14 @@ def _guarded(rng: Random, plan: Plan) -> Plan:
     def guarded(node: Plan) -> Plan:
         if isinstance(node, Scan) and rng.random() < 0.6:
             return Select(node, _GUARD)
-        return with_inputs(node, tuple(guarded(child) for child in inputs_of(node)))
+        return node.map_inputs(guarded)
 
     return guarded(plan)
 
 
 def with_other_guards(rng: Random, plan: Plan) -> Plan:
     """The plan with some of its comparisons of constants made false."""
-    plan = with_inputs(plan, tuple(with_other_guards(rng, child) for child in inputs_of(plan)))
+    plan = plan.map_inputs(lambda child: with_other_guards(rng, child))
     if isinstance(plan, Select) and plan.predicate == _GUARD and rng.random() < 0.7:
         return replace(plan, predicate=replace(_GUARD, left=_GUARD.right))
     return plan
@@ -149,8 +144,8 @@ def with_other_constants(rng: Random, plan: Plan, *, narrower: bool) -> Plan:
 
     `narrower` moves bounds inwards, so that most of the new conditions imply the old ones.
     """
-    inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in inputs_of(plan))
-    plan = with_inputs(plan, inputs)
+    inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in plan.inputs)
+    plan = plan.with_inputs(inputs)
     change = _narrowed if narrower else _changed
     match plan:
         case Select() if rng.random() < 0.6:
@@ -195,7 +190,7 @@ def _changed(rng: Random, predicate: Expr) -> Expr:
             return None
         return _other(rng, part)
 
-    return transform(predicate, swap)
+    return predicate.transform(swap)
 
 
 def _other(rng: Random, literal: Literal) -> Literal:
@@ -220,9 +215,9 @@ def _other(rng: Random, literal: Literal) -> Literal:
 def renamed(rng: Random, plan: Plan) -> Plan:
     """The same plan under other identities, as another text would have given it."""
     names = {}
-    for node in nodes_of(plan):
+    for node in plan.walk():
         names.update((column.id, f"other.{column.id}") for column in _new_columns(node))
-    accesses = {scan.access: scan.access for scan in scans_of(plan)}
+    accesses = {scan.access: scan.access for scan in plan.scans}
     return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
 
 

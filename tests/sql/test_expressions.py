@@ -48,7 +48,6 @@ from impctl.expr.nodes import (
     Literal,
     Negate,
     Not,
-    walk,
 )
 from impctl.expr.types import type_of
 from impctl.plan.explain import expr_text
@@ -187,7 +186,7 @@ def test_every_part_keeps_its_place() -> None:
         "coalesce(price, (numSold))",
         "numSold",
     }
-    spans = [part.span for part in walk(root.child.predicate)]
+    spans = [part.span for part in root.child.predicate.walk()]
     assert expected <= {sql[span.start : span.end] for span in spans if span is not None}
     assert all(span is not None and span.line == 2 for span in spans)
     assert all(

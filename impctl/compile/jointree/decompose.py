@@ -30,17 +30,7 @@ from impctl.compile.jointree.graph import (
     relations_of,
 )
 from impctl.engine.jointree.spec import Edge
-from impctl.expr.nodes import (
-    And,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Span,
-    columns_of,
-    substitute,
-    walk,
-)
+from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Span
 from impctl.plan.explain import Names, expr_text
 from impctl.plan.nodes import (
     Aggregate,
@@ -55,11 +45,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     TopK,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    inputs_of,
-    scans_of,
 )
 from impctl.types import AttributeId, TableName
 
@@ -136,7 +121,7 @@ class JoinGraph(Struct, frozen=True):
         return {
             call: parts
             for call, parts in self.asked.arguments.items()
-            if any(columns_of(part) & padded for part in parts)
+            if any(part.columns & padded for part in parts)
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
@@ -209,10 +194,10 @@ def _columns_read_above(
     others = (join for position, join in enumerate(relations.beside) if position != index)
     exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
     for parts in asked.arguments.values():
-        is_own = all(columns_of(part) <= beside.padded for part in parts)
+        is_own = all(part.columns <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
             exprs.extend(parts)
-    return frozenset().union(*(columns_of(expr) for expr in exprs))
+    return frozenset().union(*(expr.columns for expr in exprs))
 
 
 def _bags(
@@ -227,7 +212,7 @@ def _bags(
     padding = {count + index for index in inside if not relations.beside[index].padded}
     bags = Bags(tuple(bag for bag in single if not bag & padding))
     sides = (plan, *relations.plans, *(join.other for join in relations.beside))
-    names: Names = {a.id: a.name for side in sides for a in attributes_of(side)}
+    names: Names = {a.id: a.name for side in sides for a in side.attributes}
     for condition in conditions:
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
@@ -550,11 +535,11 @@ def objection_to(joins: JoinGraph) -> NoTree | None:
     arguments = [part for parts in joins.asked.arguments.values() for part in parts]
     read = [*joins.asked.columns, *arguments]
     for expr in read:
-        if columns_of(expr) & joins.bounded:
+        if expr.columns & joins.bounded:
             text = "a sum of doubles is used for grouping or summed again"
             return NoTree(Reason.UNSURE, text, expr.span)
     for ref, expr in joins.asked.shown:
-        if columns_of(expr) & joins.bounded:
+        if expr.columns & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
     late = late_part([*joins.relations.late, *read])
     if late is not None:
@@ -648,7 +633,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
 
 def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
-    accesses = tuple(scan.access for scan in scans_of(rows))
+    accesses = tuple(scan.access for scan in rows.scans)
     arguments = tuple(call for call, parts in asked.arguments.items() if parts)
     kept = KeptColumns(())
     for column in asked.columns:
@@ -661,7 +646,7 @@ def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
     plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
     plans += [joins.relations.beside[i].other for i in joins.inside if joins.host_of(i) <= bag]
-    return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
+    return sum(changed.get(scan.table, 0) for plan in plans for scan in plan.scans)
 
 
 def _hung(
@@ -673,7 +658,7 @@ def _hung(
         position = bags.place_of(min(joins.host_of(index)))
         depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
         changes = [
-            0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
+            0 if node.rows is None else sum(changed.get(s.table, 0) for s in node.rows.scans)
             for node in branch.nodes
         ]
         hung = result[position]
@@ -815,7 +800,7 @@ class _Nodes:
             return ShapeNode((), None, kept, key)
         rows = rows_of(members, layout.joins, is_first=0 in members)
         circle = circle_of(members, layout.joins, is_first=0 in members)
-        accesses = tuple(scan.access for scan in scans_of(rows))
+        accesses = tuple(scan.access for scan in rows.scans)
         arguments = self._arguments(bag)
         return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
 
@@ -893,7 +878,7 @@ def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
     column_ids, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
         ComputedColumn(attribute, relations.resolved(attribute.ref()))
-        for attribute in attributes_of(joins)
+        for attribute in joins.attributes
         if attribute.id in column_ids
     )
 
@@ -903,7 +888,7 @@ def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
     refs = {
         part.id: part
         for column in joined
-        for part in walk(column.expr)
+        for part in column.expr.walk()
         if isinstance(part, ColumnRef)
     }
     return tuple((ref, ref) for ref in refs.values())
@@ -914,33 +899,33 @@ def outputs_above(
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
-    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in attributes_of(root)}
+    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in root.attributes}
     node = root
     while node is not joins:
         if not isinstance(node, Project | Sort):
             return None
         if isinstance(node, Project):
             outputs = {output.attribute.id: output.expr for output in node.outputs}
-            exprs = {name: substitute(expr, outputs) for name, expr in exprs.items()}
+            exprs = {name: expr.substitute(outputs) for name, expr in exprs.items()}
         node = node.child
     joined_exprs = {column.attribute.id: column.expr for column in joined}
-    return tuple((name, substitute(expr, joined_exprs)) for name, expr in exprs.items())
+    return tuple((name, expr.substitute(joined_exprs)) for name, expr in exprs.items())
 
 
 def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
-    columns = ids_of(root)
+    columns = root.ids
     node = root
     while node is not joins:
-        read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
+        read = frozenset().union(*(expr.columns for expr in node.expressions))
         match node:
             case Project() | Aggregate():
                 columns = read
             case Distinct():
                 # It compares all columns, whichever of them are used above.
-                columns = ids_of(node)
+                columns = node.ids
             case _:
                 columns |= read
-        (node,) = inputs_of(node)
+        (node,) = node.inputs
     return columns
 
 
@@ -1070,7 +1055,7 @@ def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
         result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
     if isinstance(result, Distinct):
-        keys = ComputedColumn.unchanged(attributes_of(result))
+        keys = ComputedColumn.unchanged(result.attributes)
         grouping = Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:

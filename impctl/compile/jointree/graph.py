@@ -30,10 +30,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
     Span,
-    columns_of,
     conjuncts,
-    substitute,
-    walk,
 )
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.functions import VOLATILE
@@ -51,9 +48,6 @@ from impctl.plan.nodes import (
     SetOperation,
     Sort,
     Window,
-    attributes_of,
-    ids_of,
-    inputs_of,
 )
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
@@ -210,9 +204,9 @@ def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality |
     kind = type_of(left)
     if not groups_as_compared(kind, type_of(right)) or kind is None:
         return None
-    if kind.kind in (Kind.OTHER, Kind.NULL) or columns_of(condition) & frozenset(bounded):
+    if kind.kind in (Kind.OTHER, Kind.NULL) or condition.columns & frozenset(bounded):
         return None
-    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(condition)):
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in condition.walk()):
         return None
     return Equality((left, right), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
 
@@ -261,7 +255,7 @@ class OuterOrSemiJoin(Struct, frozen=True):
 
     @property
     def ids(self) -> frozenset[AttributeId]:
-        return ids_of(self.other)
+        return self.other.ids
 
     @property
     def padded(self) -> frozenset[AttributeId]:
@@ -281,7 +275,7 @@ class Relations(Struct, frozen=True):
 
     def resolved(self, expr: Expr) -> Expr:
         """The expression in terms of the relations' own columns."""
-        return substitute(expr, self.values) if self.values else expr
+        return expr.substitute(self.values) if self.values else expr
 
     def owners_of(self, expr: Expr) -> frozenset[int]:
         """The relations that the expression reads; left joins are numbered after all relations."""
@@ -290,13 +284,13 @@ class Relations(Struct, frozen=True):
     @property
     def columns(self) -> tuple[frozenset[AttributeId], ...]:
         """The columns of each relation, then those that each join beside adds."""
-        columns = (ids_of(plan) for plan in self.plans)
+        columns = (plan.ids for plan in self.plans)
         return (*columns, *(join.padded for join in self.beside))
 
 
 def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
     """The positions of the sets of columns that the expression reads."""
-    used = columns_of(expr)
+    used = expr.columns
     return frozenset(index for index, ids in enumerate(columns) if ids & used)
 
 
@@ -359,11 +353,11 @@ _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     """The columns of the plan that have an error bound, and maybe some that have none."""
-    below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
+    below = frozenset().union(*(bounded_columns(child) for child in plan.inputs))
     bounded: Iterable[AttributeId]
     match plan:
         case Project():
-            bounded = (out.attribute.id for out in plan.outputs if columns_of(out.expr) & below)
+            bounded = (out.attribute.id for out in plan.outputs if out.expr.columns & below)
         case Aggregate():
             keys = ((key.attribute, "", (key.expr,)) for key in plan.keys)
             calls = (
@@ -384,7 +378,7 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
             )
             return below | frozenset(bounded)
         case SetOperation() | Fixpoint():
-            sides = [attributes_of(side) for side in inputs_of(plan)]
+            sides = [side.attributes for side in plan.inputs]
             rows = zip(plan.attributes, *sides, strict=True)
             bounded = (a.id for a, left, right in rows if {left.id, right.id} & below)
         case _:
@@ -400,7 +394,7 @@ def _is_bounded(
     attribute: Attribute, function: str, read: Iterable[Expr], below: frozenset[AttributeId]
 ) -> bool:
     is_sum = attribute.type is None or attribute.type.is_fractional
-    return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
+    return (function in _WITH_BOUNDS and is_sum) or any(e.columns & below for e in read)
 
 
 # Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. An edge
@@ -442,7 +436,7 @@ def edge_of(
     keys: list[EdgeKey] = []
     own: list[Expr] = []
     for part in beside.parts:
-        if columns_of(part) and columns_of(part) <= beside.ids:
+        if part.columns and part.columns <= beside.ids:
             own.append(part)
             continue
         key = _key_of(part, beside.ids, bounded)
@@ -462,10 +456,10 @@ def _key_of(
     if result is None:
         return None
     above, below = result.sides
-    if columns_of(above) & other:
+    if above.columns & other:
         above, below = below, above
-    is_between = columns_of(above) and not columns_of(above) & other and columns_of(below)
-    if not is_between or not columns_of(below) <= other:
+    is_between = above.columns and not above.columns & other and below.columns
+    if not is_between or not below.columns <= other:
         return None
     return EdgeKey(above, below, result.null_safe)
 
@@ -526,7 +520,7 @@ _SUM_LIKE = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MUL
 
 def late_part(exprs: Iterable[Expr]) -> Expr | None:
     """A part that must not be computed before the joins; None if there is none."""
-    return next((part for expr in exprs for part in walk(expr) if not _is_early(part)), None)
+    return next((part for expr in exprs for part in expr.walk() if not _is_early(part)), None)
 
 
 def _is_early(part: Expr) -> bool:

@@ -40,8 +40,6 @@ from impctl.plan.nodes import (
     Project,
     Select,
     Sort,
-    attributes_of,
-    nodes_of,
 )
 
 if TYPE_CHECKING:
@@ -174,7 +172,7 @@ def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
 
 
 def _not_joined(plan: Plan) -> NoTree:
-    joins = [node for node in nodes_of(plan) if isinstance(node, Join)]
+    joins = [node for node in plan.walk() if isinstance(node, Join)]
     if not joins:
         return NoTree(Reason.ONE_TABLE, "nothing is joined", plan.span)
     relation = plan
@@ -265,8 +263,8 @@ def _names(shape: TreeShape) -> Names:
     return {
         attribute.id: attribute.name
         for plan in plans
-        for node in nodes_of(plan)
-        for attribute in attributes_of(node)
+        for node in plan.walk()
+        for attribute in node.attributes
     }
 
 

@@ -50,8 +50,6 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
     Window,
-    attributes_of,
-    scans_of,
 )
 from impctl.plan.recursion import reads_fixpoint
 
@@ -118,7 +116,7 @@ class RowNumbering(Struct, frozen=True):
         if plan.kind is JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        columns = ComputedColumn.unchanged(attributes_of(plan.left))
+        columns = ComputedColumn.unchanged(plan.left.attributes)
         return NumberedPlan(
             Project(joined, (*columns, *ComputedColumn.unchanged(numbers)), span=plan.span), numbers
         )
@@ -133,7 +131,7 @@ class RowNumbering(Struct, frozen=True):
             result: list[Expr] = [Literal(-1 - position, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            columns = ComputedColumn.unchanged(attributes_of(child))
+            columns = ComputedColumn.unchanged(child.attributes)
             number_columns = tuple(
                 ComputedColumn(_number(f"{name}{index}/{position}"), expr)
                 for index, expr in enumerate(result)
@@ -314,7 +312,7 @@ class Apart(Struct, frozen=True):
 def taken_apart(node: Fixpoint) -> Apart:
     """The base and the step of a fixpoint, under its columns, without its ingredients."""
     read: dict[TableName, dict[ColumnName, Attribute]] = {}
-    for scan in scans_of(node):
+    for scan in node.scans:
         read.setdefault(scan.table, {}).update(
             {attribute.name: attribute for attribute in scan.attributes}
         )
@@ -347,21 +345,21 @@ class _Taking(Struct, frozen=True):
         return plan
 
     def _ingredient(self, plan: Plan) -> Plan:
-        scans = scans_of(plan)
-        columns = attributes_of(plan)
+        scans = plan.scans
+        columns = plan.attributes
         wide = self._with_columns_of_table(plan)
         if wide is not None:
-            (scan,) = scans_of(wide)
+            (scan,) = wide.scans
             of = OfTable(scan.table, tuple(attribute.name for attribute in scan.attributes))
             told_by = scan.attributes
         else:
             wide, of, told_by = plan, None, columns
-        if not attributes_of(wide):
+        if not wide.attributes:
             reason = "the engine does not support a part of WITH RECURSIVE without columns"
             why = "its rows cannot be distinguished"
             raise BlockedError(f"{reason}, because {why}", plan.span)
         name = f"{self.node.id}/{len(self.ingredients)}"
-        leaf = Recursive(name, attributes_of(wide), span=plan.span)
+        leaf = Recursive(name, wide.attributes, span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(columns):
             return leaf
@@ -381,7 +379,7 @@ class _Taking(Struct, frozen=True):
                 if below is None:
                     return None
                 known: set[AttributeId] = {output.attribute.id for output in plan.outputs}
-                (scan,) = scans_of(below)
+                (scan,) = below.scans
                 more = tuple(
                     ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
                 )
@@ -412,7 +410,7 @@ def _is_joined(plan: Plan) -> bool:
 def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
     """The base or the step of a fixpoint under the columns, and types, of its rows."""
     outputs = []
-    for new, old in zip(node.attributes, attributes_of(plan), strict=True):
+    for new, old in zip(node.attributes, plan.attributes, strict=True):
         kind, ref = new.type, old.ref()
         expr = ref if kind is None or kind == old.type else Cast(ref, kind)
         outputs.append(ComputedColumn(new, expr))

@@ -46,9 +46,6 @@ from impctl.plan.nodes import (
     Scan,
     SetKind,
     SetOperation,
-    attributes_of,
-    inputs_of,
-    with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
 
@@ -171,8 +168,8 @@ class _Program:
         self._numbering = RowNumbering(self._evaluated)
 
     def once(self, plan: Plan) -> ProgramRows:
-        rows = ProgramRows(typed(attributes_of(plan), plan.span), self._numbers)
-        run = self._run(self._numbering.of(plan), attributes_of(plan))
+        rows = ProgramRows(typed(plan.attributes, plan.span), self._numbers)
+        run = self._run(self._numbering.of(plan), plan.attributes)
         self._made(rows, run, run.filled())
         return rows
 
@@ -208,7 +205,7 @@ class _Program:
     def _standing_for(self, node: Plan) -> Scan:
         name = f"made/{len(self._held)}"
         self._held[name] = empty_batch(0)
-        return Scan(name, name, attributes_of(node), span=node.span)
+        return Scan(name, name, node.attributes, span=node.span)
 
     def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
         columns_by_id = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
@@ -225,7 +222,7 @@ class _Program:
         left = self._numbering.of(node.left, is_counted=True)
         right = self._numbering.of(node.right)
         joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
-        left_columns = attributes_of(node)
+        left_columns = node.attributes
         run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), left_columns)
         result = run.filled()
         self._check()
@@ -246,7 +243,7 @@ class _Program:
         keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
         grouping = replace(node, child=below.plan)
-        of_groups = self._run(NumberedPlan(grouping, ()), attributes_of(node))
+        of_groups = self._run(NumberedPlan(grouping, ()), node.attributes)
         groups, rows = of_groups.filled(), of_rows.filled()
         self._check()
         numbered = ProgramRows(typed(keys, node.span), self._numbers)
@@ -294,7 +291,7 @@ class _Program:
         if is_once and reads_fixpoint(plan, node.id):
             reason = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
             raise BlockedError(reason, plan.span)
-        return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
+        return plan.map_inputs(lambda child: self._opened(child, node, leaves))
 
 
 _Rows = tuple[Sequence[Vector], Ints]  # Columns of rows, and their numbers

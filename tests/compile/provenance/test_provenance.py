@@ -48,9 +48,6 @@ from impctl.plan.nodes import (
     SetOperation,
     TopK,
     Window,
-    attributes_of,
-    nodes_of,
-    scans_of,
 )
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
@@ -166,7 +163,7 @@ def derivations(
         scan.access: numbered(
             arrow_rows(catalog[scan.table], tables[scan.table]), FIRST[scan.table]
         )
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     made = made_rows(root, arrow, MADE, limits=limits)
     columns = [column.to_arrow().to_pylist() for column in made.columns]
@@ -373,7 +370,7 @@ MOST_CHECKED = 6
 
 def starts_of(trial: Trial) -> tuple[dict[str, int], int]:
     """The number of each table's first row, and the first that no row has."""
-    names = list(dict.fromkeys(scan.table for scan in scans_of(trial.root)))
+    names = list(dict.fromkeys(scan.table for scan in trial.root.scans))
     sizes = [len(trial.tables[name]) for name in names]
     ends = np.cumsum(sizes).tolist()
     return dict(zip(names, [0, *ends[:-1]], strict=True)), ends[-1]
@@ -408,19 +405,19 @@ def check(trial: Trial, seen: Counter[str], label: str) -> None:
     root = apply_rules(trial.root)
     arrow: dict[str, pa.Table] = {
         scan.access: numbered(table_of(scan.table, trial.tables[scan.table]), starts[scan.table])
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     try:
         made = made_rows(root, arrow, first)
     except BlockedError:
         seen["refused"] += 1
-        seen["named"] += any(map(is_refused, nodes_of(root)))
+        seen["named"] += any(map(is_refused, root.walk()))
         return
     except (EvaluationError, NotExactError):
         seen["failed"] += 1
         return
     seen["traced"] += 1
-    columns = [column.to_pylist() for column in made.to_arrow(attributes_of(root), "UTC").columns]
+    columns = [column.to_pylist() for column in made.to_arrow(root.attributes, "UTC").columns]
     keys = list(map(key_of, zip(*columns, strict=True))) if columns else [()] * len(made.numbers)
     assert set(keys) == set(map(key_of, expected)), label
     assert len(set(keys)) == len(keys), label
@@ -550,7 +547,7 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
     trial = (make_keyed_trial if is_keyed else make_fixpoint_trial)(seed)
     rng = random.Random(seed)
     root = apply_rules(trial.root)
-    if not any(isinstance(node, Fixpoint) for node in nodes_of(root)):
+    if not any(isinstance(node, Fixpoint) for node in root.walk()):
         return
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     if not verdict.safe:
@@ -641,7 +638,7 @@ def stepped(
         }
         query.step(changes)
     (absorbed,) = query.compiled.absorbed
-    node = next(one for one in nodes_of(case.core) if isinstance(one, Fixpoint))
+    node = next(one for one in case.core.walk() if isinstance(one, Fixpoint))
     return case, node, absorbed, tables
 
 
@@ -651,7 +648,7 @@ def from_tables(node: Plan, tables: TablesOfKept) -> tuple[Made, int]:
     for table, rows in tables.items():
         own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    result = {scan.access: own[scan.table] for scan in scans_of(node)}
+    result = {scan.access: own[scan.table] for scan in node.scans}
     return made_rows(node, result, first), first
 
 
@@ -751,7 +748,7 @@ def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
     schema = Schema((Column("a", DOUBLE), Column("b", DOUBLE)))
     core = core_of(parse_query(sql, {"links": schema}).root)
     ranges = RangePartition("links", "a", DOUBLE, (1.5,))
-    sketched = {scan.access: ranges for scan in scans_of(core)}
+    sketched = {scan.access: ranges for scan in core.scans}
     query = MaintainedQuery(compile_plan(core, sketched, {}, absorbs=SHIPS[0]))
     query.load([("links", pa.table({"a": [1.0, 1.0], "b": [float("nan"), 2.0]}))])
     (absorbed,) = query.compiled.absorbed
