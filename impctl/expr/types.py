@@ -239,18 +239,14 @@ def is_nullable(expr: Expr) -> bool:
             return expr.nullable
         case IsNull():
             return False
-        case Arithmetic() | Compare():
-            return is_nullable(expr.left) or is_nullable(expr.right)
         case Cast() if expr.type.kind is Kind.DECIMAL:
             # NaN and infinities become NULL.
             source = type_of(expr.operand)
             return source is None or source.is_fractional or is_nullable(expr.operand)
         case Negate() | Not() | Cast() | Like():
             return is_nullable(expr.operand)
-        case And() | Or():
-            return any(is_nullable(part) for part in expr.operands)
-        case InList():
-            return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
+        case Arithmetic() | Compare() | And() | Or() | InList():
+            return any(map(is_nullable, expr.expressions))
         case Case():
             results = (*(result for _, result in expr.branches), expr.default)
             return any(map(is_nullable, results))

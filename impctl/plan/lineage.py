@@ -255,7 +255,7 @@ def _only(plan: Plan, wanted: frozenset[AttributeId]) -> Plan:
     attributes = plan.attributes
     if all(attribute.id in wanted for attribute in attributes):
         return plan
-    return Project(plan, tuple(ComputedColumn(a, a.ref()) for a in attributes if a.id in wanted))
+    return Project(plan, ComputedColumn.unchanged(a for a in attributes if a.id in wanted))
 
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:

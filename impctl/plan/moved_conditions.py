@@ -27,6 +27,7 @@ from impctl.plan.nodes import (
     Sort,
     TopK,
 )
+from impctl.plan.properties import scan_predicates
 
 if TYPE_CHECKING:
     from impctl.types import AccessId
@@ -56,9 +57,9 @@ def moved_conditions(
     change = _without_constants if is_open_above else _unchanged
     if _neutral(before, change) != _neutral(after, change):
         return None
-    old, new = _stacks(before), _stacks(after)
+    old, new = scan_predicates(before), scan_predicates(after)
     return {
-        access: MovedConditions(predicates, new[access])
+        access: MovedConditions(predicates[::-1], new[access][::-1])
         for access, predicates in old.items()
         if predicates != new[access]
     }
@@ -113,21 +114,6 @@ def _opened(expr: Expr) -> Expr:
         return Literal(_OPEN, part.type)
 
     return expr.transform(swap)
-
-
-def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
-    """Per access the predicates of the selections right above it, the lowest first."""
-    result: dict[AccessId, tuple[Expr, ...]] = {}
-    for node in root.walk():
-        predicates: list[Expr] = []
-        below = node
-        while isinstance(below, Select):
-            predicates.append(below.predicate)
-            below = below.child
-        if isinstance(below, Scan):
-            # The topmost of several selections on a scan has the others below it.
-            result.setdefault(below.access, tuple(reversed(predicates)))
-    return result
 
 
 def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:

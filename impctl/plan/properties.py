@@ -185,19 +185,28 @@ def is_whole(call: WindowCall) -> bool:
     return " ".join(call.frame.lower().split()) in _WHOLE
 
 
-def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
-    """The conditions right above each scan that has any: other rows of the access are dropped."""
+def scan_predicates(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
+    """Per access the predicates of the selections right above it, the topmost first."""
     result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in root.walk():
-        conditions: tuple[Expr, ...] = ()
+        predicates: list[Expr] = []
         below = node
         while isinstance(below, Select):
-            conditions += conjuncts(below.predicate)
+            predicates.append(below.predicate)
             below = below.child
-        if isinstance(below, Scan) and conditions:
-            # The topmost of several filters on a scan has the others below it.
-            result.setdefault(below.access, conditions)
+        if isinstance(below, Scan):
+            # The topmost of several selections on a scan has the others below it.
+            result.setdefault(below.access, tuple(predicates))
     return result
+
+
+def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
+    """The conditions right above each scan that has any: other rows of the access are dropped."""
+    return {
+        access: tuple(part for predicate in predicates for part in conjuncts(predicate))
+        for access, predicates in scan_predicates(root).items()
+        if predicates
+    }
 
 
 def indispensable(plan: Plan) -> frozenset[AccessId]:

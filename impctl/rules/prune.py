@@ -150,6 +150,4 @@ def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
     """The plan with exactly these columns, since fixpoints match columns by position."""
     if [column.id for column in plan.attributes] == [wanted.id for wanted in attributes]:
         return plan
-    return Project(
-        plan, tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
-    )
+    return Project(plan, ComputedColumn.unchanged(attributes))

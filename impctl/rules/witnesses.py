@@ -192,7 +192,7 @@ class _Placer(Struct):
             case Join():
                 return replace(node, right=deciding)
             case Distinct():
-                outputs = tuple(ComputedColumn(a, a.ref()) for a in rows.attributes)
+                outputs = ComputedColumn.unchanged(rows.attributes)
                 return replace(node, child=Project(deciding, outputs))
             case Aggregate():
                 return replace(node, child=deciding)

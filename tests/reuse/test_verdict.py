@@ -31,7 +31,7 @@ from impctl.expr.nodes import (
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Fixpoint, Join, JoinKind, Plan, Query, Select
 from impctl.reuse.implication import find_gap, points_of
-from impctl.reuse.verdict import ReuseVerdict, _new_columns, _Renaming, check_reuse
+from impctl.reuse.verdict import ReuseVerdict, _Renaming, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.direction import Columns, Relation
 from impctl.safety.facts import Fact, FactKind, FactSource
@@ -189,6 +189,12 @@ def test_a_table_with_the_same_columns_is_another_table() -> None:
     verdict = Case("tables", tables, "SELECT g FROM {}", values).verdict()
     assert not verdict.allowed
     assert verdict.reason == "the queries differ in more than the constants in their conditions"
+
+
+def test_expanded_rows_are_compared_like_others() -> None:
+    sql = "SELECT g, y FROM t LATERAL VIEW explode(array(x, v)) e AS y WHERE x > {}"
+    verdict = Case("elements", TABLE, sql, (1, 2)).verdict()
+    assert (verdict.allowed, verdict.reason) == (True, IMPLIED)
 
 
 def test_a_query_with_another_text_is_the_same_query() -> None:
@@ -368,7 +374,7 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
 def _renamed(plan: Plan, mark: str) -> Plan:
     """The same plan under identities of its own, those of accesses and fixpoints among them."""
     names = {
-        column.id: f"{mark}.{column.id}" for node in plan.walk() for column in _new_columns(node)
+        column.id: f"{mark}.{column.id}" for node in plan.walk() for column in node.added
     }
     accesses = {scan.access: f"{mark}.{scan.access}" for scan in plan.scans}
     ids = {node.id: f"{mark}.{node.id}" for node in plan.walk() if isinstance(node, Fixpoint)}

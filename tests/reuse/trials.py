@@ -28,7 +28,7 @@ from impctl.plan.nodes import (
     Select,
     TopK,
 )
-from impctl.reuse.verdict import _new_columns, _Renaming, check_reuse
+from impctl.reuse.verdict import _Renaming, check_reuse
 from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import (
     TieBreaks,
@@ -216,7 +216,7 @@ def renamed(rng: Random, plan: Plan) -> Plan:
     """The same plan under other identities, as another text would have given it."""
     names = {}
     for node in plan.walk():
-        names.update((column.id, f"other.{column.id}") for column in _new_columns(node))
+        names.update((column.id, f"other.{column.id}") for column in node.added)
     accesses = {scan.access: scan.access for scan in plan.scans}
     return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
 

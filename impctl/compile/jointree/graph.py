@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from operator import itemgetter
+from operator import itemgetter, or_
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -474,28 +474,22 @@ def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
 
 def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
     """Whether the expression is certainly NULL where all these columns are."""
-
-    def of(*parts: Expr) -> list[bool]:
-        return [is_null_with(part, padded) for part in parts]
-
+    below = [is_null_with(part, padded) for part in expr.expressions]
     match expr:
         case ColumnRef():
             return expr.id in padded
         case Literal():
             return expr.value is None
-        case Arithmetic():
-            return any(of(expr.left, expr.right))
-        case Compare():
-            is_strict = expr.op is not CompareOp.NULL_SAFE_EQUAL
-            return is_strict and any(of(expr.left, expr.right))
-        case Negate() | Not() | Cast() | Like():
-            return is_null_with(expr.operand, padded)
+        case Compare(op=CompareOp.NULL_SAFE_EQUAL):
+            return False
+        case Arithmetic() | Compare() | Negate() | Not() | Cast() | Like():
+            return any(below)
         case And() | Or() | Coalesce():
-            return all(of(*expr.operands))
+            return all(below)
         case Case():
             # A condition that is NULL takes no branch.
-            branches = (any(of(condition, result)) for condition, result in expr.branches)
-            return all(branches) and is_null_with(expr.default, padded)
+            branches = map(or_, below[:-1:2], below[1::2])
+            return all(branches) and below[-1]
         case _:
             return False
 

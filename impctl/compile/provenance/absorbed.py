@@ -380,9 +380,7 @@ class _Taking(Struct, frozen=True):
                     return None
                 known: set[AttributeId] = {output.attribute.id for output in plan.outputs}
                 (scan,) = below.scans
-                more = tuple(
-                    ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
-                )
+                more = ComputedColumn.unchanged(o for o in scan.attributes if o.id not in known)
                 return replace(plan, child=below, outputs=(*plan.outputs, *more))
         return None
 
