@@ -266,7 +266,7 @@ def _rank(relation: JoinInput) -> int:
 
 def _is_point(part: Expr) -> bool:
     if isinstance(part, Or):
-        return all(any(_is_point(p) for p in conjuncts(branch)) for branch in part.operands)
+        return all(any(map(_is_point, conjuncts(branch))) for branch in part.operands)
     if isinstance(part, InList):
         return all(isinstance(option, Literal) for option in part.options)
     if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:

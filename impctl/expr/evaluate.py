@@ -334,7 +334,9 @@ def _connective(
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
         open_rows = (result.may_true if is_and else result.may_false) | result.may_null
-        may_raise = any(isinstance(p, Arithmetic | Cast | Negate | Call) for p in operand.walk())
+        may_raise = any(
+            isinstance(part, Arithmetic | Cast | Negate | Call) for part in operand.walk()
+        )
         if not may_raise or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue

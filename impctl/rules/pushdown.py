@@ -144,7 +144,9 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _through_set_operation(plan, predicates)
         case Distinct():
             return _through(
-                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, plan.attributes)
+                plan,
+                predicates,
+                lambda part: _is_fixed(part) and _keeps_equals(part, plan.attributes),
             )
         case Sort():
             return _through(plan, predicates, _is_fixed)
@@ -213,8 +215,11 @@ def _reads_only(
     columns: frozenset[AttributeId], attributes: Sequence[Attribute]
 ) -> Callable[[Expr], bool]:
     """Whether a predicate reads some of these columns and no others, and keeps equals."""
-    return lambda p: (
-        bool(p.columns) and p.columns <= columns and _is_fixed(p) and _keeps_equals(p, attributes)
+    return lambda part: (
+        bool(part.columns)
+        and part.columns <= columns
+        and _is_fixed(part)
+        and _keeps_equals(part, attributes)
     )
 
 
@@ -235,7 +240,9 @@ def _through_project(plan: Project, predicates: Predicates) -> Plan:
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     moving, staying = _split(
         predicates,
-        lambda p: _is_fixed(p) and sum(1 for _ in p.substitute(exprs).walk()) <= _SIZE_LIMIT,
+        lambda part: (
+            _is_fixed(part) and sum(1 for _ in part.substitute(exprs).walk()) <= _SIZE_LIMIT
+        ),
     )
     below = tuple(predicate.substitute(exprs) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
@@ -264,7 +271,9 @@ def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
     """Predicates that can fail stay: below they would see rows without elements."""
     added = frozenset(attribute.id for attribute in plan.made)
     return _through(
-        plan, predicates, lambda p: not p.columns & added and _is_fixed(p) and not can_fail(p)
+        plan,
+        predicates,
+        lambda part: not part.columns & added and _is_fixed(part) and not can_fail(part),
     )
 
 
@@ -283,8 +292,10 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
     moving, staying = _split(
         predicates,
         # A predicate that can fail must not see rows that EXCEPT and INTERSECT drop.
-        lambda p: (
-            _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
+        lambda part: (
+            _is_fixed(part)
+            and _keeps_equals(part, plan.attributes)
+            and (is_union or not can_fail(part))
         ),
     )
     sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in plan.inputs)
@@ -316,7 +327,7 @@ def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicate
 def _through_join(plan: Join, predicates: Predicates) -> Plan:
     """Push predicates from above and conjuncts of the condition to the side each reads."""
     # A predicate that can fail must not see rows that the join drops.
-    fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
+    fixed, staying = _split(predicates, lambda part: _is_fixed(part) and not can_fail(part))
     above = _by_side(plan, fixed)
     on = conjuncts(plan.condition) if plan.condition is not None else ()
     if plan.null_aware or not all(_is_fixed(part) and not can_fail(part) for part in on):
@@ -352,7 +363,7 @@ def _joined(parts: Predicates, plan: Join) -> Expr | None:
         return None
     if plan.condition is not None and parts == conjuncts(plan.condition):
         return plan.condition
-    return parts[0] if len(parts) == 1 else And(parts, span=_covering(p.span for p in parts))
+    return parts[0] if len(parts) == 1 else And(parts, span=_covering(part.span for part in parts))
 
 
 def _placed(

@@ -49,10 +49,8 @@ def normalized(predicate: Expr) -> Expr:
     """The predicate in negation normal form. It is true on exactly the same rows; it may be false
     instead of NULL or vice versa, which no filter distinguishes."""
     match predicate:
-        case And():
-            return And(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
-        case Or():
-            return Or(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
+        case And() | Or():
+            return predicate.map(normalized)
         case Not():
             return _negated(predicate.operand, predicate)
         case _:
@@ -62,10 +60,10 @@ def normalized(predicate: Expr) -> Expr:
 def _negated(predicate: Expr, negation: Not) -> Expr:
     match predicate:
         case And():
-            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
+            parts = tuple(_negated(o, Not(o, span=o.span)) for o in predicate.operands)
             return Or(parts, span=negation.span)
         case Or():
-            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
+            parts = tuple(_negated(o, Not(o, span=o.span)) for o in predicate.operands)
             return And(parts, span=negation.span)
         case Not():
             return normalized(predicate.operand)

@@ -519,7 +519,9 @@ def first_rows(
         is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
         if is_keyed and not as_barrier:
             return result
-        loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
+        loose = next(
+            (expr for expr in node.partition_by if not child.columns.are_equal(expr)), None
+        )
         if loose is not None:
             text = f"`{node.rank.function}` is partitioned by `{wording.text(loose)}`, which"
             return refused(f"{text} can differ over part of a group", loose.span or node.span)

@@ -102,7 +102,9 @@ def reads_name(node: Node, name: str) -> bool:
     waiting = [node]
     while waiting:
         current = waiting.pop()
-        if isinstance(current, exp.Table) and [p.name.lower() for p in current.parts] == [name]:
+        if isinstance(current, exp.Table) and [part.name.lower() for part in current.parts] == [
+            name
+        ]:
             return True
         clause = part(current, "with")
         if clause is None:

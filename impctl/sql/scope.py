@@ -176,7 +176,7 @@ class Scope(Struct, frozen=True):
         result: list[ScopeEntry] = []
         for entry in self.entries:
             fits = entry.is_of(relation) and entry.name.lower() == name.lower()
-            if fits and entry.expr not in [e.expr for e in result]:
+            if fits and entry.expr not in [other.expr for other in result]:
                 result.append(entry)
         return tuple(result)
 

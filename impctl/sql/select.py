@@ -371,7 +371,10 @@ def _read_block(
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader, environment)
-        read = (p.condition if isinstance(p, Membership) else p.predicate for p in having_parts)
+        read = (
+            part.condition if isinstance(part, Membership) else part.predicate
+            for part in having_parts
+        )
         if any(expr is not None and reads_window(expr) for expr in read):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)

@@ -461,7 +461,7 @@ def nested_memberships(node: Node) -> list[Node]:
         if is_membership(current):
             result.append(current)
         elif isinstance(current, exp.Paren | exp.And | exp.Or):
-            pending += [p for p in current.iter_expressions() if isinstance(p, Node)]
+            pending += [part for part in current.iter_expressions() if isinstance(part, Node)]
     return result
 
 

@@ -65,7 +65,9 @@ class WindowCollector(Struct):
             reader.reading.note_volatile(function, text.span_of(node))
         partition_by = inside.read_all(spec.args.get("partition_by") or [])
         order = read_order(inside, spec.args.get("order"))
-        if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
+        if any(
+            reads_window(expr) for expr in (*arguments, *partition_by, *(k.expr for k in order))
+        ):
             raise text.unsupported("a window function over the alias of another one", node)
         result = Attribute("", "", *_result(function, arguments))
         frame, span = self._frame(reader, spec), text.span_of(node)

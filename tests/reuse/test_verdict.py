@@ -373,9 +373,7 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
 
 def _renamed(plan: Plan, mark: str) -> Plan:
     """The same plan under identities of its own, those of accesses and fixpoints among them."""
-    names = {
-        column.id: f"{mark}.{column.id}" for node in plan.walk() for column in node.added
-    }
+    names = {column.id: f"{mark}.{column.id}" for node in plan.walk() for column in node.added}
     accesses = {scan.access: f"{mark}.{scan.access}" for scan in plan.scans}
     ids = {node.id: f"{mark}.{node.id}" for node in plan.walk() if isinstance(node, Fixpoint)}
     return _Renaming(names, accesses, ids).plan(plan)
@@ -529,7 +527,7 @@ def _may_stand_beside(relation: Relation, first: Value, second: Value) -> bool:
 
 
 def _is_right(premise: Expr, conclusion: Expr, columns: Columns) -> bool:
-    used = [n for n in "xds" if any(n in repr(e) for e in (premise, conclusion))]
+    used = [n for n in "xds" if any(n in repr(expr) for expr in (premise, conclusion))]
     rows = list(itertools.product(*(range(len(VALUES[name])) for name in used)))
 
     def true_rows(condition: Expr) -> set[tuple[int, ...]]:

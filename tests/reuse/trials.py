@@ -162,7 +162,9 @@ def _narrowed(rng: Random, predicate: Expr) -> Expr:
     """Bounds moved inwards; conditions that are no bounds stay, and so do those below NOT."""
     match predicate:
         case And() | Or():
-            return replace(predicate, operands=tuple(_narrowed(rng, p) for p in predicate.operands))
+            return replace(
+                predicate, operands=tuple(_narrowed(rng, part) for part in predicate.operands)
+            )
         case InList():
             return replace(predicate, options=predicate.options[: rng.randint(1, 2)])
         case Compare(op=op, left=left, right=Literal() as right) if op in _INWARDS:

@@ -159,7 +159,7 @@ def test_long_chains_are_read() -> None:
 def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
     sql = f"SELECT brand FROM sales WHERE {condition}"
     (select,) = (node for node in plan_of(sql).walk() if isinstance(node, Select))
-    (negated,) = (e for e in select.predicate.walk() if isinstance(e, Negate))
+    (negated,) = (part for part in select.predicate.walk() if isinstance(part, Negate))
     assert sql[negated.span.start : negated.span.end] == quoted
 
 

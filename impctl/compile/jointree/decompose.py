@@ -192,7 +192,11 @@ def _columns_read_above(
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
     others = (join for position, join in enumerate(relations.beside) if position != index)
-    exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
+    exprs = [
+        *relations.conditions,
+        *asked.columns,
+        *(part for other in others for part in other.parts),
+    ]
     for parts in asked.arguments.values():
         is_own = all(part.columns <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):

@@ -394,7 +394,7 @@ def _is_bounded(
     attribute: Attribute, function: str, read: Iterable[Expr], below: frozenset[AttributeId]
 ) -> bool:
     is_sum = attribute.type is None or attribute.type.is_fractional
-    return (function in _WITH_BOUNDS and is_sum) or any(e.columns & below for e in read)
+    return (function in _WITH_BOUNDS and is_sum) or any(expr.columns & below for expr in read)
 
 
 # Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. An edge
