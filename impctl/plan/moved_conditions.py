@@ -15,18 +15,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    Fixpoint,
-    Join,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    Sort,
-    TopK,
-)
+from impctl.plan import nodes as p
 from impctl.plan.properties import scan_predicates
 
 if TYPE_CHECKING:
@@ -50,7 +39,7 @@ class MovedConditions(Struct, frozen=True):
 
 
 def moved_conditions(
-    before: Plan, after: Plan, *, is_open_above: bool = False
+    before: p.Plan, after: p.Plan, *, is_open_above: bool = False
 ) -> Mapping[AccessId, MovedConditions] | None:
     """The accesses whose conditions differ; None if more differs. With `is_open_above` constants
     elsewhere may differ too, and whole conditions of selections."""
@@ -65,42 +54,42 @@ def moved_conditions(
     }
 
 
-def _is_on_scan(plan: Plan) -> bool:
-    while isinstance(plan, Select):
+def _is_on_scan(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Select):
         plan = plan.child
-    return isinstance(plan, Scan)
+    return isinstance(plan, p.Scan)
 
 
-def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+def _neutral(plan: p.Plan, change: Callable[[p.Plan], p.Plan]) -> p.Plan:
     """The plan without the conditions right above its scans; `change` applies to other nodes."""
     # The state of a fixpoint depends on constants inside it.
-    below = _unchanged if isinstance(plan, Fixpoint) else change
+    below = _unchanged if isinstance(plan, p.Fixpoint) else change
     result = plan.map_inputs(lambda child: _neutral(child, below))
-    if isinstance(result, Select) and _is_on_scan(result):
+    if isinstance(result, p.Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
 
 
-def _unchanged(node: Plan) -> Plan:
+def _unchanged(node: p.Plan) -> p.Plan:
     return node
 
 
-def _without_constants(node: Plan) -> Plan:
+def _without_constants(node: p.Plan) -> p.Plan:
     """The node without constants that affect its rows but not the form of its state."""
     match node:
-        case Select():
+        case p.Select():
             return replace(node, predicate=_TRUE)
-        case Join():
+        case p.Join():
             return node.map(_opened)
-        case Sort() | TopK():
+        case p.Sort() | p.TopK():
             return replace(node, order=tuple(key.map(_opened) for key in node.order))
-        case Project() | Aggregate():
+        case p.Project() | p.Aggregate():
             return node.map_added(_unnamed).map(_opened)
         case _:
             return node
 
 
-def _unnamed(attribute: Attribute) -> Attribute:
+def _unnamed(attribute: p.Attribute) -> p.Attribute:
     """A column without an alias is named by its text, constants included."""
     return replace(attribute, name="")
 

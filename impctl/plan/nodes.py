@@ -16,18 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Schema, SqlType, other
-from impctl.expr.nodes import (
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Node,
-    Part,
-    Span,
-    outermost,
-    with_changed,
-)
+from impctl.expr import nodes as e
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 
 
@@ -66,11 +55,11 @@ class LiveRows(Struct, frozen=True):
     table."""
 
     column: ColumnName
-    later_than: Literal
+    later_than: e.Literal
 
-    def condition(self, column: Expr) -> Expr:
+    def condition(self, column: e.Expr) -> e.Expr:
         """The predicate over a reference to the column."""
-        return Compare(CompareOp.GREATER, column, self.later_than)
+        return e.Compare(e.CompareOp.GREATER, column, self.later_than)
 
 
 Catalog = Mapping[TableName, Schema]
@@ -85,16 +74,16 @@ class Attribute(Struct, frozen=True):
     type: SqlType | None
     nullable: bool = True
 
-    def ref(self, span: Span | None = None) -> ColumnRef:
+    def ref(self, span: e.Span | None = None) -> e.ColumnRef:
         """An unknown type becomes OTHER."""
-        return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
+        return e.ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
-class ComputedColumn(Part, frozen=True):
+class ComputedColumn(e.Part, frozen=True):
     """`expr AS attribute`."""
 
     attribute: Attribute
-    expr: Expr
+    expr: e.Expr
 
     @staticmethod
     def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
@@ -102,17 +91,17 @@ class ComputedColumn(Part, frozen=True):
         return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
-class AggregateCall(Node, Part, frozen=True):
+class AggregateCall(e.Node, e.Part, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
     `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
     function: str
-    arguments: tuple[Expr, ...] = ()
+    arguments: tuple[e.Expr, ...] = ()
     distinct: bool = False
-    condition: Expr | None = None
+    condition: e.Expr | None = None
 
 
-class AggregateOutput(Part, frozen=True):
+class AggregateOutput(e.Part, frozen=True):
     """`call AS attribute`."""
 
     attribute: Attribute
@@ -134,7 +123,7 @@ class SetKind(StrEnum):
     INTERSECT = "intersect"
 
 
-class PlanNode(Node, frozen=True):
+class PlanNode(e.Node, frozen=True):
     """A node of a plan; its `expressions` are without those of nodes below."""
 
     @property
@@ -160,11 +149,11 @@ class PlanNode(Node, frozen=True):
     @property
     def added(self) -> tuple[Attribute, ...]:
         """The columns that the node adds to those of its inputs, in order."""
-        return tuple(outermost(self, Attribute))
+        return tuple(e.outermost(self, Attribute))
 
     def map_added(self, change: Callable[[Attribute], Attribute]) -> Self:
         """The node with each of `added` changed."""
-        return with_changed(self, Attribute, change)
+        return e.with_changed(self, Attribute, change)
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
@@ -214,7 +203,7 @@ class Scan(PlanNode, frozen=True):
 class Select(Unary, frozen=True):
     """Rows for which the predicate is true (WHERE, HAVING)."""
 
-    predicate: Expr
+    predicate: e.Expr
 
 
 class Project(Unary, frozen=True):
@@ -234,7 +223,7 @@ class Join(PlanNode, frozen=True):
     kind: JoinKind
     left: Plan
     right: Plan
-    condition: Expr | None
+    condition: e.Expr | None
     null_aware: bool = False
 
     @property
@@ -286,10 +275,10 @@ class SetOperation(PlanNode, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class SortKey(Part, frozen=True):
+class SortKey(e.Part, frozen=True):
     """One ORDER BY term with explicit direction and position of NULLs."""
 
-    expr: Expr
+    expr: e.Expr
     descending: bool
     nulls_first: bool
 
@@ -312,18 +301,18 @@ class TopK(Unary, frozen=True):
     rank: WindowCall | None = None
 
     @property
-    def partition_by(self) -> tuple[Expr, ...]:
+    def partition_by(self) -> tuple[e.Expr, ...]:
         """Partition expressions of the rank; empty for ORDER BY ... LIMIT."""
         return () if self.rank is None else self.rank.partition_by
 
 
-class WindowCall(Node, Part, frozen=True):
+class WindowCall(e.Node, e.Part, frozen=True):
     """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
 
     attribute: Attribute
     function: str
-    arguments: tuple[Expr, ...]
-    partition_by: tuple[Expr, ...]
+    arguments: tuple[e.Expr, ...]
+    partition_by: tuple[e.Expr, ...]
     order: tuple[SortKey, ...]
     frame: str | None = None
 
@@ -339,7 +328,7 @@ class Explode(Unary, frozen=True):
     with `outer` a row without an element once, with NULL."""
 
     function: str
-    array: Expr
+    array: e.Expr
     made: tuple[Attribute, ...]
     outer: bool
 
@@ -348,7 +337,7 @@ class Witness(Unary, frozen=True):
     """Rows that are first by one of the `orders` among rows with equal `partition_by`, with ties; a
     row that is first by two orders occurs twice. Only `rules.witnesses` makes it."""
 
-    partition_by: tuple[Expr, ...]
+    partition_by: tuple[e.Expr, ...]
     orders: tuple[tuple[SortKey, ...], ...]
 
 
@@ -403,8 +392,8 @@ class Query(Struct, frozen=True):
 
     sql: str
     root: Plan
-    nondeterministic: tuple[tuple[str, Span | None], ...] = ()
-    mentions: tuple[tuple[Span, TableName], ...] = ()
+    nondeterministic: tuple[tuple[str, e.Span | None], ...] = ()
+    mentions: tuple[tuple[e.Span, TableName], ...] = ()
     cut: int | None = None
     live: tuple[tuple[TableName, LiveRows], ...] = ()
     unused: tuple[Fixpoint, ...] = ()
@@ -436,7 +425,7 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     return plan.inputs
 
 
-def expressions_of(plan: Plan) -> tuple[Expr, ...]:
+def expressions_of(plan: Plan) -> tuple[e.Expr, ...]:
     return plan.expressions
 
 

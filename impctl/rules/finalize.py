@@ -13,23 +13,13 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, Part
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Plan,
-    Project,
-    Query,
-    Select,
-    Sort,
-    SortKey,
-    TopK,
-)
+from impctl.plan import nodes as p
 
 
 class FirstRows(Part, frozen=True):
     """The first `count` rows (None: all) by an order, without the first `offset`."""
 
-    order: tuple[SortKey, ...]
+    order: tuple[p.SortKey, ...]
     count: int | None
     offset: int = 0
 
@@ -39,12 +29,12 @@ class FinalSteps(Part, frozen=True):
     by `first`, `order`, `limit`, output. Stored beside the rows, it suffices to return the result
     without the plan."""
 
-    columns: tuple[Attribute, ...]
+    columns: tuple[p.Attribute, ...]
     predicates: tuple[Expr, ...]
     first: FirstRows | None
-    order: tuple[SortKey, ...]
+    order: tuple[p.SortKey, ...]
     limit: int | None
-    outputs: tuple[ComputedColumn, ...]
+    outputs: tuple[p.ComputedColumn, ...]
 
     @property
     def values(self) -> tuple[Expr, ...]:
@@ -68,7 +58,15 @@ class FinalSteps(Part, frozen=True):
 
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
-_CLASSES = (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
+_CLASSES = (
+    FinalSteps,
+    FirstRows,
+    p.SortKey,
+    p.Attribute,
+    p.ComputedColumn,
+    SqlType,
+    *get_args(Expr),
+)
 _RECORDS: Mapping[str, type[Struct]] = {record.__name__: record for record in _CLASSES}
 _WRITERS: Mapping[type, Callable[[Any], str]] = {
     int: str,
@@ -141,52 +139,52 @@ class AnswerPlan(Struct, frozen=True):
     close to decide: the final steps are evaluated again, by value. So only nodes from `decided`
     down must be certain."""
 
-    kept: Plan
+    kept: p.Plan
     ending: FinalSteps
 
     @property
-    def decided(self) -> Plan:
+    def decided(self) -> p.Plan:
         """The node of `kept` whose rows must be certain: everything above it is evaluated again."""
         return _split(self.kept, passes_top=self.ending.cuts)[0]
 
 
-def answer_plan(query: Query) -> AnswerPlan:
+def answer_plan(query: p.Query) -> AnswerPlan:
     """Split the query's plan (after the rules) into rows and final steps."""
     from impctl.rules.optimize import apply_rules
 
     node, end = _split(query.root)
     wanted = frozenset().union(*(expr.columns for expr in end.expressions))
-    columns = ComputedColumn.unchanged(a for a in node.attributes if a.id in wanted)
+    columns = p.ComputedColumn.unchanged(a for a in node.attributes if a.id in wanted)
     if end.predicates:
-        node = Select(node, And(end.predicates))
+        node = p.Select(node, And(end.predicates))
     first = end.first
     if first is not None and end.cuts:
-        node = TopK(node, first.order, first.count, first.offset)
-    rows = apply_rules(Project(node, columns))
+        node = p.TopK(node, first.order, first.count, first.offset)
+    rows = apply_rules(p.Project(node, columns))
     order = end.order if end.order or first is None else first.order
     return AnswerPlan(rows, replace(end, columns=rows.attributes, order=order, limit=query.cut))
 
 
-def _split(root: Plan, *, passes_top: bool = True) -> tuple[Plan, FinalSteps]:
+def _split(root: p.Plan, *, passes_top: bool = True) -> tuple[p.Plan, FinalSteps]:
     """The last grouping, join or inner LIMIT, and what is above it. Without `passes_top` no LIMIT
     is above it."""
     node = root
-    end = FinalSteps((), (), None, (), None, ComputedColumn.unchanged(root.attributes))
+    end = FinalSteps((), (), None, (), None, p.ComputedColumn.unchanged(root.attributes))
     while True:
         match node:
-            case Project():
+            case p.Project():
                 exprs = {output.attribute.id: output.expr for output in node.outputs}
                 end = end.map(methodcaller("substitute", exprs))
-            case Sort():
+            case p.Sort():
                 # An order below another or below a LIMIT has no effect.
                 is_shown = not end.order and end.first is None
                 end = replace(end, order=node.order) if is_shown else end
-            case TopK(rank=None) if (
+            case p.TopK(rank=None) if (
                 # There is no LIMIT or condition above it.
                 passes_top and end.first is None and not end.predicates
             ):
                 end = replace(end, first=FirstRows(node.order, node.count, node.offset))
-            case Select():
+            case p.Select():
                 end = replace(end, predicates=(node.predicate, *end.predicates))
             case _:
                 return node, end

@@ -9,17 +9,8 @@ from msgspec import Struct
 
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span
 from impctl.expr.signature import ONE_ROW
+from impctl.plan import nodes as p
 from impctl.plan.explain import shortened
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateOutput,
-    Fixpoint,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-)
 from impctl.safety.direction import Objection, Relation
 
 if TYPE_CHECKING:
@@ -35,18 +26,18 @@ class Wording(Struct, frozen=True):
     names: dict[AttributeId, str]
 
     @classmethod
-    def of(cls, sql: str, root: Plan) -> Wording:
+    def of(cls, sql: str, root: p.Plan) -> Wording:
         """Names from the plan: columns by name, aggregates by their call in the text."""
         wording = cls(sql, {})
         for node in reversed(list(root.walk())):
             match node:
-                case Scan() | Recursive() | Fixpoint():
+                case p.Scan() | p.Recursive() | p.Fixpoint():
                     wording.names.update((a.id, a.name) for a in node.attributes)
-                case Project():
+                case p.Project():
                     wording.names.update(
                         (o.attribute.id, wording.text(o.expr)) for o in node.outputs
                     )
-                case Aggregate():
+                case p.Aggregate():
                     wording.names.update((k.attribute.id, wording.text(k.expr)) for k in node.keys)
                     wording.names.update((o.attribute.id, wording.call(o)) for o in node.aggregates)
                 case _:
@@ -59,7 +50,7 @@ class Wording(Struct, frozen=True):
             return self.names[expr.id]
         return self.slice(expr.span) or self._columns(expr)
 
-    def call(self, output: AggregateOutput) -> str:
+    def call(self, output: p.AggregateOutput) -> str:
         """An aggregate call as the query spells it."""
         call = output.call
         if text := self.slice(call.span):
@@ -79,12 +70,12 @@ class Wording(Struct, frozen=True):
         return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(expr.columns)))
 
 
-def condition_name(node: Select) -> str:
+def condition_name(node: p.Select) -> str:
     """The user's name for this condition."""
-    below: Plan = node.child
-    while isinstance(below, Project | Select):
+    below: p.Plan = node.child
+    while isinstance(below, p.Project | p.Select):
         below = below.child
-    return "HAVING" if isinstance(below, Aggregate) else "WHERE"
+    return "HAVING" if isinstance(below, p.Aggregate) else "WHERE"
 
 
 def difference(relation: Relation) -> str:

@@ -14,22 +14,8 @@ from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
 from impctl.errors import count_text
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import common_type, rounded_type
+from impctl.plan import nodes as p
 from impctl.plan.explain import column_name
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Plan,
-    Project,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-)
 from impctl.sql.aggregates import (
     AggregateCollector,
     GroupingClause,
@@ -72,7 +58,7 @@ from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_
 class Order(Struct, frozen=True):
     """End of a block: sort keys, and how many rows to skip and to keep."""
 
-    keys: tuple[SortKey, ...] = ()
+    keys: tuple[p.SortKey, ...] = ()
     count: int | None = None
     offset: int = 0
     span: Span | None = None
@@ -81,8 +67,8 @@ class Order(Struct, frozen=True):
         return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
 
     def over(
-        self, columns: Sequence[ComputedColumn], reading: ParseContext
-    ) -> tuple[tuple[ComputedColumn, ...], Order]:
+        self, columns: Sequence[p.ComputedColumn], reading: ParseContext
+    ) -> tuple[tuple[p.ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
         keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
@@ -123,13 +109,13 @@ def _count(node: Node, text: SqlText, clause: str) -> int | None:
     raise text.unsupported(f"{clause} with an expression", node, hint="write a whole number")
 
 
-def limited(plan: Plan, order: Order) -> Plan:
+def limited(plan: p.Plan, order: Order) -> p.Plan:
     if order.count is not None or order.offset:
-        return TopK(plan, order.keys, order.count, order.offset, span=order.span)
-    return Sort(plan, order.keys, span=order.span) if order.keys else plan
+        return p.TopK(plan, order.keys, order.count, order.offset, span=order.span)
+    return p.Sort(plan, order.keys, span=order.span) if order.keys else plan
 
 
-def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
+def _through(expr: Expr, columns: Sequence[p.ComputedColumn]) -> Expr:
     """The expression over a projection's columns wherever one computes a part of it."""
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):
@@ -140,15 +126,15 @@ def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
 # UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
 # (for decimals without one, the type Spark rounds to); other types are refused.
 
-_KINDS: dict[type[Node], SetKind] = {
-    exp.Union: SetKind.UNION,
-    exp.Except: SetKind.EXCEPT,
-    exp.Intersect: SetKind.INTERSECT,
+_KINDS: dict[type[Node], p.SetKind] = {
+    exp.Union: p.SetKind.UNION,
+    exp.Except: p.SetKind.EXCEPT,
+    exp.Intersect: p.SetKind.INTERSECT,
 }
 _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with"})
 
 
-def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
+def read_set_operation(node: exp.SetOperation, environment: Environment) -> p.Plan:
     """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
     while isinstance(chain[-1].this, type(node)) and not has_tail(chain[-1].this):
@@ -159,7 +145,7 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def ordered(node: Node, plan: Plan, environment: Environment) -> Plan:
+def ordered(node: Node, plan: p.Plan, environment: Environment) -> p.Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     text = environment.text
     scope = relation_scope(None, plan.attributes)
@@ -189,7 +175,7 @@ def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
-def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
+def _combined(node: exp.SetOperation, left: p.Plan, environment: Environment) -> p.Plan:
     refuse_parts(node, _PARTS, environment, "a set operation")
     refuse_misread(node, environment)
     reading = environment.reading
@@ -207,10 +193,10 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
     ]
     ids = reading.fresh("u", [attribute.name for attribute in lefts])
     outputs = tuple(
-        Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
+        p.Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
         for identity, a, b, wanted in zip(ids, lefts, rights, types, strict=True)
     )
-    return SetOperation(
+    return p.SetOperation(
         kind,
         not node.args.get("distinct"),
         _cast_to(left, types, environment),
@@ -233,18 +219,18 @@ def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
         )
 
 
-def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
+def _is_nullable(kind: p.SetKind, left: p.Attribute, right: p.Attribute) -> bool:
     match kind:
-        case SetKind.UNION:
+        case p.SetKind.UNION:
             return left.nullable or right.nullable
-        case SetKind.EXCEPT:
+        case p.SetKind.EXCEPT:
             return left.nullable
-        case SetKind.INTERSECT:
+        case p.SetKind.INTERSECT:
             return left.nullable and right.nullable
 
 
 def _common(
-    left: Attribute, right: Attribute, node: Node, environment: Environment
+    left: p.Attribute, right: p.Attribute, node: Node, environment: Environment
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
@@ -268,7 +254,7 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     return rounded_type(left, right) if result is None else result
 
 
-def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:
+def _cast_to(plan: p.Plan, types: list[SqlType | None], environment: Environment) -> p.Plan:
     attributes = plan.attributes
     changed = [
         wanted is not None and wanted != attribute.type
@@ -283,8 +269,8 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
         if change and wanted is not None:
             expr = Cast(expr, wanted)
         kind = wanted if wanted is not None else attribute.type
-        outputs.append(ComputedColumn(replace(attribute, id=identity, type=kind), expr))
-    return Project(plan, tuple(outputs))
+        outputs.append(p.ComputedColumn(replace(attribute, id=identity, type=kind), expr))
+    return p.Project(plan, tuple(outputs))
 
 
 # One SELECT block, computed clause by clause as in Spark: FROM, WHERE, GROUP BY, HAVING, windows,
@@ -306,7 +292,7 @@ class Item(Struct, frozen=True):
     span: Span | None
 
 
-def read_select(select: exp.Select, environment: Environment) -> Plan:
+def read_select(select: exp.Select, environment: Environment) -> p.Plan:
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")
@@ -462,7 +448,7 @@ def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
     return result
 
 
-def _planned(select: exp.Select, block: _Block, environment: Environment) -> Plan:
+def _planned(select: exp.Select, block: _Block, environment: Environment) -> p.Plan:
     reading = environment.reading
     plan = block.source.plan
     finish: Callable[[Expr], Expr] = _unchanged
@@ -474,7 +460,7 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
         names = [(item.name, item.expr) for item in block.items]
         plan, finish = windowed(plan, block.windows, names, finish, reading)
     if block.qualify is not None:
-        plan = Select(plan, finish(block.qualify), span=block.qualify.span)
+        plan = p.Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
     order = block.order.finished(finish)
     distinct = select.args.get("distinct")
@@ -489,7 +475,7 @@ def _unchanged(expr: Expr) -> Expr:
 
 def _aggregated(
     select: exp.Select, block: _Block, reading: ParseContext
-) -> tuple[Plan, Callable[[Expr], Expr]]:
+) -> tuple[p.Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
     beside = {attribute.id for item in block.beside for attribute in item.attributes}
@@ -512,13 +498,15 @@ def _aggregated(
         attribute = attribute_for(identity, name, key)
         if grouping.sets is not None:
             attribute = replace(attribute, nullable=True)
-        keys.append(ComputedColumn(attribute, key))
+        keys.append(p.ComputedColumn(attribute, key))
     results = [
-        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        p.AggregateOutput(
+            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
+        )
         for identity, name, call in zip(ids[len(keys) :], call_names, calls, strict=True)
     ]
     node = select.args.get("group") or select
-    plan = Aggregate(
+    plan = p.Aggregate(
         block.source.plan,
         tuple(keys),
         tuple(results),
@@ -541,20 +529,20 @@ def _expr_name(expr: Expr, reading: ParseContext) -> str:
 
 
 def _projected(
-    plan: Plan,
+    plan: p.Plan,
     outputs: list[tuple[str, Expr]],
     order: Order,
     is_distinct: bool,
     select: exp.Select,
     reading: ParseContext,
-) -> Plan:
+) -> p.Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
     present = [(attribute.name, attribute.id) for attribute in plan.attributes]
     projection = [
         (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
     ]
     if present == projection:
-        return limited(Distinct(plan, span=span) if is_distinct else plan, order)
+        return limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
     columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
     if is_distinct and hidden:
@@ -563,20 +551,20 @@ def _projected(
             order.span,
             hint="add the column to the SELECT list",
         )
-    plan = Project(plan, (*columns, *hidden), span=span)
-    plan = limited(Distinct(plan, span=span) if is_distinct else plan, order)
+    plan = p.Project(plan, (*columns, *hidden), span=span)
+    plan = limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
     return _without(plan, columns, reading, span) if hidden else plan
 
 
 def _without(
-    plan: Plan, columns: tuple[ComputedColumn, ...], reading: ParseContext, span: Span | None
-) -> Plan:
+    plan: p.Plan, columns: tuple[p.ComputedColumn, ...], reading: ParseContext, span: Span | None
+) -> p.Plan:
     """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
     outputs = tuple(
-        ComputedColumn(
+        p.ComputedColumn(
             replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
         )
         for identity, output in zip(ids, columns, strict=True)
     )
-    return Project(plan, outputs, span=span)
+    return p.Project(plan, outputs, span=span)

@@ -9,15 +9,7 @@ import pytest
 
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.errors import QueryError
-from impctl.expr.nodes import (
-    Arithmetic,
-    ArithmeticOp,
-    Cast,
-    ColumnRef,
-    Literal,
-    LiteralValue,
-    Negate,
-)
+from impctl.expr import nodes as e
 from impctl.plan.nodes import Aggregate, Explode, Plan, Project, Scan, Select, SetOperation, Window
 from impctl.rules.optimize import apply_rules
 from impctl.sql.pivot import as_column, constant_of, name_of
@@ -159,7 +151,7 @@ def test_long_chains_are_read() -> None:
 def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
     sql = f"SELECT brand FROM sales WHERE {condition}"
     (select,) = (node for node in plan_of(sql).walk() if isinstance(node, Select))
-    (negated,) = (part for part in select.predicate.walk() if isinstance(part, Negate))
+    (negated,) = (part for part in select.predicate.walk() if isinstance(part, e.Negate))
     assert sql[negated.span.start : negated.span.end] == quoted
 
 
@@ -230,9 +222,9 @@ def test_a_window_may_stand_in_it_over_an_alias() -> None:
 CENTS = decimal(5, 2)
 
 
-def number(text: str) -> Literal:
+def number(text: str) -> e.Literal:
     value = Decimal(text)
-    return Literal(value, decimal(9, -int(value.as_tuple().exponent)))
+    return e.Literal(value, decimal(9, -int(value.as_tuple().exponent)))
 
 
 @pytest.mark.parametrize(
@@ -240,33 +232,33 @@ def number(text: str) -> Literal:
     [
         (number("1.00"), CENTS, Decimal("1.00")),
         (number("-2.5000"), CENTS, Decimal("-2.50")),
-        (Literal(999, INTEGER), CENTS, Decimal("999.00")),
-        (Literal(1000, INTEGER), CENTS, None),
+        (e.Literal(999, INTEGER), CENTS, Decimal("999.00")),
+        (e.Literal(1000, INTEGER), CENTS, None),
         (number("1.005"), CENTS, None),
         (number("2.00"), LONG, 2),
         (number("2.01"), LONG, None),
         (number("1.5"), DOUBLE, None),
-        (Literal("1", STRING), LONG, None),
-        (Literal("x", STRING), STRING, "x"),
-        (Literal(1, INTEGER), STRING, None),
+        (e.Literal("1", STRING), LONG, None),
+        (e.Literal("x", STRING), STRING, "x"),
+        (e.Literal(1, INTEGER), STRING, None),
     ],
 )
 def test_what_a_cast_would_change_is_not_taken(
-    value: Literal, column: SqlType, expected: LiteralValue
+    value: e.Literal, column: SqlType, expected: e.LiteralValue
 ) -> None:
     cast = as_column(value, column)
     assert (None if cast is None else cast.value) == expected
-    assert as_column(Literal(None, value.type), column) is not None
+    assert as_column(e.Literal(None, value.type), column) is not None
 
 
 def test_what_has_no_column_is_a_constant() -> None:
-    one = Literal(1, INTEGER)
-    assert constant_of(Arithmetic(ArithmeticOp.ADD, one, one)).value == 2
-    wide = constant_of(Cast(number("1.5"), decimal(5, 3)))
+    one = e.Literal(1, INTEGER)
+    assert constant_of(e.Arithmetic(e.ArithmeticOp.ADD, one, one)).value == 2
+    wide = constant_of(e.Cast(number("1.5"), decimal(5, 3)))
     assert wide is not None
     assert name_of([wide]) == "1.500"
-    assert constant_of(ColumnRef("t.a", INTEGER)) is None
-    assert constant_of(Arithmetic(ArithmeticOp.DIVIDE, one, Literal(0, INTEGER))) is None
+    assert constant_of(e.ColumnRef("t.a", INTEGER)) is None
+    assert constant_of(e.Arithmetic(e.ArithmeticOp.DIVIDE, one, e.Literal(0, INTEGER))) is None
 
 
 @pytest.mark.parametrize(
@@ -274,14 +266,14 @@ def test_what_has_no_column_is_a_constant() -> None:
     [
         ([number("1.00")], "1.00"),
         ([number("-0.5")], "-0.5"),
-        ([Literal(True, BOOLEAN)], "true"),
-        ([Literal(-1, LONG), Literal("a", STRING)], "{-1, a}"),
-        ([Literal(None, STRING), number("2")], "{null, 2}"),
-        ([Literal(1.5, DOUBLE)], None),
+        ([e.Literal(True, BOOLEAN)], "true"),
+        ([e.Literal(-1, LONG), e.Literal("a", STRING)], "{-1, a}"),
+        ([e.Literal(None, STRING), number("2")], "{null, 2}"),
+        ([e.Literal(1.5, DOUBLE)], None),
         ([number("0.00000001")], None),
     ],
 )
-def test_names(values: list[Literal], name: str | None) -> None:
+def test_names(values: list[e.Literal], name: str | None) -> None:
     assert name_of(values) == name
 
 

@@ -31,21 +31,8 @@ from impctl.compile.jointree.graph import (
 )
 from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Span
+from impctl.plan import nodes as p
 from impctl.plan.explain import Names, expr_text
-from impctl.plan.nodes import (
-    Aggregate,
-    ComputedColumn,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-)
 from impctl.types import AttributeId, TableName
 
 # Joins decomposed into classes, edges and bags. A condition is an equality of a class, or is over
@@ -130,7 +117,7 @@ class JoinGraph(Struct, frozen=True):
         return tuple(column for column in self.asked.shown if owners_of(column[1]) & relations)
 
 
-def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
+def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
     relations = relations_of(plan)
     asked = asked.of(relations)
     sides = (*relations.plans, *(join.other for join in relations.beside))
@@ -205,7 +192,7 @@ def _columns_read_above(
 
 
 def _bags(
-    plan: Plan,
+    plan: p.Plan,
     relations: Relations,
     conditions: Sequence[Expr],
     edges: Mapping[int, EdgeJoin],
@@ -620,7 +607,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
     edge = joins.edges[index]
     other = joins.relations.beside[index].other
     # How often a partner is there does not matter to these edges.
-    while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
+    while edge.edge is not Edge.LEFT and isinstance(other, p.Distinct | p.Sort):
         other = other.child
     rows = selected(other, edge.own)
     shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
@@ -635,7 +622,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
     return _one_node(rows, asked)
 
 
-def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
+def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
     accesses = tuple(scan.access for scan in rows.scans)
     arguments = tuple(call for call, parts in asked.arguments.items() if parts)
@@ -877,17 +864,17 @@ class KeptColumns:
 # columns.
 
 
-def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
+def joined_columns(root: p.Plan, joins: p.Plan) -> tuple[p.ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
     column_ids, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
-        ComputedColumn(attribute, relations.resolved(attribute.ref()))
+        p.ComputedColumn(attribute, relations.resolved(attribute.ref()))
         for attribute in joins.attributes
         if attribute.id in column_ids
     )
 
 
-def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
+def shown_columns(joined: Sequence[p.ComputedColumn]) -> Shown:
     """The relations' columns that these are computed from, each once."""
     refs = {
         part.id: part
@@ -899,16 +886,16 @@ def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
 
 
 def outputs_above(
-    root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
+    root: p.Plan, joins: p.Plan, joined: Sequence[p.ComputedColumn]
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
     exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in root.attributes}
     node = root
     while node is not joins:
-        if not isinstance(node, Project | Sort):
+        if not isinstance(node, p.Project | p.Sort):
             return None
-        if isinstance(node, Project):
+        if isinstance(node, p.Project):
             outputs = {output.attribute.id: output.expr for output in node.outputs}
             exprs = {name: expr.substitute(outputs) for name, expr in exprs.items()}
         node = node.child
@@ -916,15 +903,15 @@ def outputs_above(
     return tuple((name, expr.substitute(joined_exprs)) for name, expr in exprs.items())
 
 
-def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
+def _read_above(root: p.Plan, joins: p.Plan) -> frozenset[AttributeId]:
     columns = root.ids
     node = root
     while node is not joins:
         read = frozenset().union(*(expr.columns for expr in node.expressions))
         match node:
-            case Project() | Aggregate():
+            case p.Project() | p.Aggregate():
                 columns = read
-            case Distinct():
+            case p.Distinct():
                 # It compares all columns, whichever of them are used above.
                 columns = node.ids
             case _:
@@ -937,7 +924,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
 # them alone, equalities of classes included; other joins inside it are on top.
 
 
-def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
+def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> p.Plan:
     """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
     members = [relation for relation in sorted(bag) if relation < count]
@@ -951,17 +938,17 @@ def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
         )
         for relation in members
     ]
-    joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
+    joined: p.Plan = reduce(lambda left, right: p.Join(p.JoinKind.INNER, left, right, None), plans)
     if len(members) > 1:
-        assert isinstance(joined, Join)
+        assert isinstance(joined, p.Join)
         between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
-        joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
+        joined = p.Join(p.JoinKind.INNER, joined.left, joined.right, all_of(between))
     for relation in joins.inside:
         if joins.host_of(relation) <= frozenset(bag):
             beside = relations.beside[relation]
             on = all_of(beside.parts)
             null_aware, span = beside.null_aware, beside.span
-            joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
+            joined = p.Join(beside.kind, joined, beside.other, on, null_aware, span=span)
     return selected(joined, [condition for condition, read in conditions if max(read) >= count])
 
 
@@ -978,10 +965,10 @@ def conditions_in(
     return [(condition, owners or frozenset({min(bag)})) for condition, owners in owned]
 
 
-def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
+def selected(plan: p.Plan, conditions: Sequence[Expr]) -> p.Plan:
     """The plan's rows for which all conditions are true."""
     predicate = all_of(conditions)
-    return plan if predicate is None else Select(plan, predicate, span=predicate.span)
+    return plan if predicate is None else p.Select(plan, predicate, span=predicate.span)
 
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
@@ -1013,34 +1000,34 @@ class Block(Struct, frozen=True):
     `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `place` is the
     plan node whose rows the groups are: the grouping, or the DISTINCT it is made of."""
 
-    grouping: Aggregate | None
-    joins: Plan
-    decided: Plan | None = None
-    place: Plan | None = None
+    grouping: p.Aggregate | None
+    joins: p.Plan
+    decided: p.Plan | None = None
+    place: p.Plan | None = None
 
 
-def branches_of(root: Plan) -> tuple[Plan, ...]:
+def branches_of(root: p.Plan) -> tuple[p.Plan, ...]:
     """The branches of the UNIONs at the top, left to right; without one the plan itself."""
     below = _undecided(root)
-    if isinstance(below, SetOperation) and below.kind is SetKind.UNION:
+    if isinstance(below, p.SetOperation) and below.kind is p.SetKind.UNION:
         return (*branches_of(below.left), *branches_of(below.right))
     return (root,)
 
 
-def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
+def block_of(root: p.Plan, *, is_branch: bool = False) -> Block | NoTree:
     """The block of a plan without UNION at its top, or what prevents one."""
     below = _undecided(root)
     top = last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
-    if isinstance(below, TopK):
+    if isinstance(below, p.TopK):
         return _no_block("a LIMIT or rank that is not the last step", below)
-    if isinstance(below, Select) and isinstance(_ungrouped(below), Aggregate):
+    if isinstance(below, p.Select) and isinstance(_ungrouped(below), p.Aggregate):
         return _decided(below, below)
     return Block(None, below)
 
 
-def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
+def answered_blocks(root: p.Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
     """The blocks that may give the requested rows, the best first. If nothing decides, the groups
     of the lowest grouping come first, then the joined rows."""
     result = block_of(root, is_branch=is_branch)
@@ -1051,49 +1038,51 @@ def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
     yield result
 
 
-def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
+def _lowest_grouping(root: p.Plan, joins: p.Plan) -> Block | None:
     """The lowest grouping or DISTINCT above the joins as a block whose groups all count."""
     result, node = None, root
     while node is not joins:
-        assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
-        result = node if isinstance(node, Distinct | Aggregate) else result
+        assert isinstance(node, p.Project | p.Sort | p.Distinct | p.Aggregate), (
+            "nothing decides above"
+        )
+        result = node if isinstance(node, p.Distinct | p.Aggregate) else result
         node = node.child
-    if isinstance(result, Distinct):
-        keys = ComputedColumn.unchanged(result.attributes)
-        grouping = Aggregate(result.child, keys, (), span=result.span)
+    if isinstance(result, p.Distinct):
+        keys = p.ComputedColumn.unchanged(result.attributes)
+        grouping = p.Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:
         return None
     return Block(result, result.child, result, result)
 
 
-def _undecided(root: Plan) -> Plan:
+def _undecided(root: p.Plan) -> p.Plan:
     """What is below everything that loses no row."""
     node = root
-    while isinstance(node, Project | Sort | Distinct | Aggregate):
+    while isinstance(node, p.Project | p.Sort | p.Distinct | p.Aggregate):
         node = node.child
     return node
 
 
-def last_top(root: Plan) -> TopK | None:
+def last_top(root: p.Plan) -> p.TopK | None:
     """The LIMIT that decides the query's rows, if nothing above it does."""
     node = root
-    while isinstance(node, Project | Sort):
+    while isinstance(node, p.Project | p.Sort):
         node = node.child
-    return node if isinstance(node, TopK) else None
+    return node if isinstance(node, p.TopK) else None
 
 
-def _ungrouped(node: Plan) -> Plan:
-    while isinstance(node, Select | Project | Sort):
+def _ungrouped(node: p.Plan) -> p.Plan:
+    while isinstance(node, p.Select | p.Project | p.Sort):
         node = node.child
     return node
 
 
-def _decided(start: Plan, by: Plan) -> Block | NoTree:
+def _decided(start: p.Plan, by: p.Plan) -> Block | NoTree:
     """The block below a condition on groups or a LIMIT."""
     node = _ungrouped(start)
-    if not isinstance(node, Aggregate):
-        if isinstance(by, TopK) and not isinstance(node, Distinct | TopK):
+    if not isinstance(node, p.Aggregate):
+        if isinstance(by, p.TopK) and not isinstance(node, p.Distinct | p.TopK):
             return _no_block("a LIMIT or rank over rows that are not grouped", by)
         return _no_block("a step between the joins and the grouping", node)
     if node.grouping_sets is not None:
@@ -1101,5 +1090,5 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
     return Block(node, node.child, by, node)
 
 
-def _no_block(text: str, node: Plan) -> NoTree:
+def _no_block(text: str, node: p.Plan) -> NoTree:
     return NoTree(Reason.NOT_AT_THE_TOP, text, node.span)

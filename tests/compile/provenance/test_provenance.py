@@ -37,18 +37,7 @@ from impctl.engine.fixpoint.absorption import (
 from impctl.engine.linear import SketchDelta
 from impctl.engine.operator import LIMITS, Limits
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
-from impctl.plan.nodes import (
-    Aggregate,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Query,
-    SetKind,
-    SetOperation,
-    TopK,
-    Window,
-)
+from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
@@ -152,7 +141,7 @@ def of_numbers(tables: SmallTables, numbers: Collection[int]) -> SmallTables:
 
 
 def derivations(
-    root: Plan,
+    root: p.Plan,
     tables: SmallTables,
     budget: int = 10**6,
     catalog: Mapping[str, Schema] = CATALOG,
@@ -171,13 +160,13 @@ def derivations(
         yield row, derivation_of(made.makings, number, MADE, budget)
 
 
-def derives(root: Plan, tables: SmallTables, numbers: Collection[int], row: Value) -> bool:
+def derives(root: p.Plan, tables: SmallTables, numbers: Collection[int], row: Value) -> bool:
     """Whether these rows alone give the row, by the reference."""
     return row in evaluate(root, of_numbers(tables, numbers))
 
 
 def all_derivations(
-    root: Plan, tables: SmallTables, budget: int = 10**6
+    root: p.Plan, tables: SmallTables, budget: int = 10**6
 ) -> dict[Value, Derivation]:
     """That of each row, each of which gives the row by itself."""
     result = dict(derivations(root, tables, budget))
@@ -186,7 +175,7 @@ def all_derivations(
     return result
 
 
-def plan_of(sql: str) -> Plan:
+def plan_of(sql: str) -> p.Plan:
     return apply_rules(parse_query(sql, CATALOG).root)
 
 
@@ -385,15 +374,15 @@ def kept(trial: Trial, starts: dict[str, int], numbers: Collection[int]) -> Tabl
     }
 
 
-def is_refused(node: Plan) -> bool:
+def is_refused(node: p.Plan) -> bool:
     match node:
-        case Join(kind=kind):
-            return kind not in (JoinKind.INNER, JoinKind.SEMI)
-        case SetOperation(kind=kind):
-            return kind is not SetKind.UNION
-        case Aggregate(grouping_sets=sets):
+        case p.Join(kind=kind):
+            return kind not in (p.JoinKind.INNER, p.JoinKind.SEMI)
+        case p.SetOperation(kind=kind):
+            return kind is not p.SetKind.UNION
+        case p.Aggregate(grouping_sets=sets):
             return sets is not None
-    return isinstance(node, TopK | Window)
+    return isinstance(node, p.TopK | p.Window)
 
 
 def check(trial: Trial, seen: Counter[str], label: str) -> None:
@@ -547,9 +536,9 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
     trial = (make_keyed_trial if is_keyed else make_fixpoint_trial)(seed)
     rng = random.Random(seed)
     root = apply_rules(trial.root)
-    if not any(isinstance(node, Fixpoint) for node in root.walk()):
+    if not any(isinstance(node, p.Fixpoint) for node in root.walk()):
         return
-    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    verdict = check_safety(p.Query("", root), trial.sketched, trial.facts)
     if not verdict.safe:
         seen["not sketched"] += 1
         return
@@ -621,7 +610,7 @@ TablesOfKept = Mapping[str, list[Row]]
 
 def stepped(
     name: str, absorbs: Absorbs, rng: random.Random
-) -> tuple[Case, Plan, AbsorbedRows, TablesOfKept]:
+) -> tuple[Case, p.Plan, AbsorbedRows, TablesOfKept]:
     """A query after some batches, its fixpoint's plan, and what it was fed with."""
     case = case_of(name)
     query = MaintainedQuery(case.compiled(with_answer=False, absorbs=absorbs))
@@ -638,11 +627,11 @@ def stepped(
         }
         query.step(changes)
     (absorbed,) = query.compiled.absorbed
-    node = next(one for one in case.core.walk() if isinstance(one, Fixpoint))
+    node = next(one for one in case.core.walk() if isinstance(one, p.Fixpoint))
     return case, node, absorbed, tables
 
 
-def from_tables(node: Plan, tables: TablesOfKept) -> tuple[Made, int]:
+def from_tables(node: p.Plan, tables: TablesOfKept) -> tuple[Made, int]:
     """All makings from the tables, each copy a row of its own."""
     own, first = {}, 0
     for table, rows in tables.items():
@@ -657,7 +646,7 @@ def rows_of(made: Made) -> dict[tuple[object, ...], int]:
     return dict(zip(zip(*columns, strict=True), made.numbers.tolist(), strict=True))
 
 
-def over(node: Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
+def over(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
     return Counter(evaluate(node, tables))
 
 
