@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, TIMESTAMP, Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal, Mean
@@ -15,6 +16,40 @@ from impctl.plan.recursion import recursion_notes
 from impctl.rules.optimize import PlannedQueries, apply_rules
 from impctl.sql.statement import parse_query
 from tests.plan import catalogs
+
+TRAVERSED = (
+    catalogs.net_plan(catalogs.CLOSURE + "SELECT DISTINCT y FROM c WHERE x = 1"),
+    *map(
+        catalogs.plan_of,
+        (
+            "SELECT brand, e, sum(price) OVER (PARTITION BY brand ORDER BY sid) FROM sales "
+            "LATERAL VIEW explode(array(price, numSold)) v AS e ORDER BY e + 1 LIMIT 3",
+            "SELECT brand, max(price + 1) FILTER (WHERE ok) FROM sales GROUP BY brand, sid",
+            "SELECT CASE WHEN ok THEN 1 ELSE 2 END FROM sales LEFT JOIN stock USING (brand) "
+            "WHERE price IN (1, 2) AND sales.brand LIKE 'a%'",
+            "SELECT brand FROM sales EXCEPT SELECT brand FROM stock WHERE shelf IS NULL",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("node", [node for plan in TRAVERSED for node in plan.walk()])
+def test_nodes_traverse_themselves(node: nodes.Plan) -> None:
+    assert node.map_inputs(lambda child: child) is node
+    assert node.map(lambda expr: expr) is node
+    one = nodes.OneRow()
+    assert node.with_inputs([one] * len(node.inputs)).inputs == (one,) * len(node.inputs)
+    constant = Literal(7, LONG)
+    changed = node.map(lambda expr: constant)
+    assert changed.expressions == (constant,) * len(node.expressions)
+    assert (changed.inputs, changed.added) == (node.inputs, node.added)
+    renamed = node.map_added(lambda column: replace(column, id=f"{column.id}/new"))
+    assert [column.id for column in renamed.added] == [f"{c.id}/new" for c in node.added]
+    assert (renamed.inputs, renamed.expressions) == (node.inputs, node.expressions)
+    for expr in node.expressions:
+        assert expr.transform(lambda part: None) is expr
+        parts = len(expr.expressions)
+        assert expr.map(lambda part: constant).expressions == (constant,) * parts
 
 
 def test_lines_tell_operator_detail_and_place() -> None:
