@@ -10,7 +10,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
@@ -120,16 +120,18 @@ _Tree = TypeVar("_Tree", bound=Tree)
 def outermost(tree: Tree, kind: type[_Kind]) -> list[_Kind]:
     """The structs of this kind in the fields of a tree, in order, without those inside others."""
     result: list[_Kind] = []
-    pending = list(reversed(_meaning(tree)))
-    while pending:
-        value = pending.pop()
+    _collect(astuple(tree), kind, result)
+    return result
+
+
+def _collect(values: tuple[object, ...], kind: type[_Kind], result: list[_Kind]) -> None:
+    for value in values:
         if isinstance(value, kind):
             result.append(value)
         elif isinstance(value, tuple):
-            pending.extend(reversed(value))
+            _collect(value, kind, result)
         elif isinstance(value, Part):
-            pending.extend(reversed(_meaning(value)))
-    return result
+            _collect(astuple(value), kind, result)
 
 
 def with_changed(tree: _Tree, kind: type[_Kind], change: Callable[[_Kind], _Kind]) -> _Tree:
@@ -143,11 +145,11 @@ def with_changed(tree: _Tree, kind: type[_Kind], change: Callable[[_Kind], _Kind
             return value if all(map(is_, items, value)) else items
         return with_changed(value, kind, change) if isinstance(value, Part) else value
 
-    values = _meaning(tree)
+    values = astuple(tree)
     news = list(map(changed, values))
     if all(map(is_, news, values)):
         return tree
-    return replace(tree, **dict(zip(type(tree).__match_args__, news, strict=True)))
+    return replace(tree, **dict(zip(tree.__struct_fields__, news, strict=True)))
 
 
 class ExprNode(Node, frozen=True):

@@ -13,7 +13,7 @@ from operator import is_
 from typing import Self, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr import nodes as e
@@ -129,15 +129,12 @@ class PlanNode(e.Node, frozen=True):
     @property
     def inputs(self) -> tuple[Plan, ...]:
         """Left to right."""
-        return tuple(getattr(self, name) for name in self._inputs)
-
-    @property
-    def _inputs(self) -> list[str]:
-        names = type(self).__match_args__
-        return [name for name in names if isinstance(getattr(self, name), PlanNode)]
+        inputs = [value for value in astuple(self) if isinstance(value, PlanNode)]
+        return cast("tuple[Plan, ...]", tuple(inputs))
 
     def with_inputs(self, inputs: Iterable[Plan]) -> Self:
-        news = dict(zip(self._inputs, inputs, strict=True))
+        names = (n for n in self.__struct_fields__ if isinstance(getattr(self, n), PlanNode))
+        news = dict(zip(names, inputs, strict=True))
         return replace(self, **news) if news else self
 
     def map_inputs(self, change: Callable[[Plan], Plan]) -> Self:
