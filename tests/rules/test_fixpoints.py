@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from impctl.plan import nodes, recursion
+from impctl.plan import nodes
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.properties import indispensable
 from impctl.plan.recursion import (
@@ -414,7 +414,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     plan = net_plan(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
-    wrong = _with_best(plan, nodes.BestOnly((0,), (recursion.BestValue(1),)))
+    wrong = _with_best(plan, nodes.BestOnly((0,), (nodes.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
     assert own.best is None
