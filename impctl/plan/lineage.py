@@ -45,7 +45,7 @@ class LeafPath(Struct, frozen=True):
 
     def over(self, expr: Expr) -> Expr:
         """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
-        return expr.substitute(dict(self.columns))
+        return expr.substitute(self.columns)
 
 
 IsLeaf = Callable[[p.Plan], bool]
@@ -328,8 +328,6 @@ _WHOLE = "its sketch holds the whole lineage: "
 
 def for_answer(plan: p.Plan) -> p.Plan:
     """The plan with fixpoints sketched for the answer alone, where possible."""
-    if not any(isinstance(node, p.Fixpoint) for node in plan.walk()):
-        return plan
     result = plan.map_inputs(for_answer)
     if isinstance(result, p.Fixpoint) and not _why_whole(result):
         return replace(result, answers=True)
@@ -343,10 +341,9 @@ def is_sketched_for_answer(node: p.Fixpoint) -> bool:
 
 def for_all(plan: p.Plan) -> p.Plan:
     """The plan with all its fixpoints as barriers."""
-    if not any(isinstance(node, p.Fixpoint) and node.answers for node in plan.walk()):
-        return plan
     result = plan.map_inputs(for_all)
-    return replace(result, answers=False) if isinstance(result, p.Fixpoint) else result
+    is_marked = isinstance(result, p.Fixpoint) and result.answers
+    return replace(result, answers=False) if is_marked else result
 
 
 def answer_notes(root: p.Plan, positions: Collection[int]) -> Mapping[int, str]:

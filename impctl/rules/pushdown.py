@@ -23,12 +23,8 @@ def common_parts(root: p.Plan) -> p.Plan:
     cross join. What can fail stays, because a part before it may guard it."""
     plan = root.map_inputs(common_parts)
     match plan:
-        case p.Select():
-            result = _factored(plan.predicate)
-            return plan if result is plan.predicate else replace(plan, predicate=result)
-        case p.Join(condition=condition) if condition is not None and not plan.null_aware:
-            result = _factored(condition)
-            return plan if result is condition else replace(plan, condition=result)
+        case p.Select() | p.Join(null_aware=False):
+            return plan.map(_factored)
     return plan
 
 

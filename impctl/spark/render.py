@@ -374,8 +374,7 @@ class Renderer(Struct, frozen=True):
             call = output.call
             if call.function in ("grouping", "grouping_id"):
                 # They take grouping columns, which have names of their own here.
-                arguments = tuple(refs.get(argument, argument) for argument in call.arguments)
-                call = replace(call, arguments=arguments)
+                call = call.map(lambda argument: refs.get(argument, argument))
             calls.append(self.aliased(self.call(call), output.attribute))
         listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
         grouped = exp.select(*listed).from_(rows)

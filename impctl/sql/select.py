@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
 from impctl.errors import count_text
-from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Part, Span
 from impctl.expr.types import common_type, rounded_type
 from impctl.plan import nodes as p
 from impctl.plan.explain import column_name
@@ -37,9 +37,9 @@ from impctl.sql.relations import (
 )
 from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, relation_scope
 from impctl.sql.subqueries import (
+    ConditionPart,
     JoinedSubquery,
     Membership,
-    Part,
     apply_condition,
     has_tail,
     join_subqueries,
@@ -55,7 +55,7 @@ from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_
 # a Sort, with LIMIT or OFFSET a TopK.
 
 
-class Order(Struct, frozen=True):
+class Order(Part, frozen=True):
     """End of a block: sort keys, and how many rows to skip and to keep."""
 
     keys: tuple[p.SortKey, ...] = ()
@@ -63,24 +63,20 @@ class Order(Struct, frozen=True):
     offset: int = 0
     span: Span | None = None
 
-    def finished(self, finish: Callable[[Expr], Expr]) -> Order:
-        return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
-
     def over(
         self, columns: Sequence[p.ComputedColumn], reading: ParseContext
     ) -> tuple[tuple[p.ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
-        keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
+        order = self.map(lambda expr: _through(expr, columns))
         missing: dict[str, ColumnRef] = {}
-        for key in keys:
-            for part in key.expr.walk():
+        for expr in order.expressions:
+            for part in expr.walk():
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
         named = [(column_name(identity), ref) for identity, ref in missing.items()]
         hidden = reading.computed("h", named) if named else ()
-        keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
-        return hidden, replace(self, keys=tuple(keys))
+        return hidden, order.map(lambda expr: _through(expr, hidden))
 
 
 def read_order(node: Node, reader: ExprReader, ordinal: Callable[[Node], Expr | None]) -> Order:
@@ -319,7 +315,7 @@ class _Block(Struct, frozen=True):
     beside: tuple[JoinedSubquery, ...]
     """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
-    having: tuple[Part, ...]
+    having: tuple[ConditionPart, ...]
     having_span: Span | None
     order: Order
     windows: WindowCollector
@@ -351,7 +347,7 @@ def _read_block(
         lambda: [expr for expr in exprs if not has_placeholder(expr)],
     )
     having = select.args.get("having")
-    having_parts: tuple[Part, ...] = ()
+    having_parts: tuple[ConditionPart, ...] = ()
     if having is not None:
         keys = grouping.keys if grouping is not None else ()
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
@@ -462,7 +458,7 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> p.P
     if block.qualify is not None:
         plan = p.Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
-    order = block.order.finished(finish)
+    order = block.order.map(finish)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on") is not None:
         raise reading.text.unsupported("DISTINCT ON", select)

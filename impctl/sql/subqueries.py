@@ -513,14 +513,16 @@ class Membership(Struct, frozen=True):
     span: e.Span | None
 
 
-Part = Filter | Membership | ScalarCondition
+ConditionPart = Filter | Membership | ScalarCondition
 
 
-def read_condition(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
+def read_condition(
+    node: Node, reader: ExprReader, environment: Environment
+) -> tuple[ConditionPart, ...]:
     """The conjuncts of a condition, in order."""
-    parts: list[Part] = []
+    parts: list[ConditionPart] = []
     for conjunct in _conjuncts(node):
-        joined: Part | None = _membership(conjunct, reader, environment)
+        joined: ConditionPart | None = _membership(conjunct, reader, environment)
         if joined is None:
             marks = _marks(conjunct, reader, environment)
             joined = read_single(conjunct, reader, environment, marks)
@@ -536,7 +538,9 @@ def as_truth(condition: e.Expr) -> e.Expr:
     return e.Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
+def read_having(
+    node: Node, reader: ExprReader, environment: Environment
+) -> tuple[ConditionPart, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
     if len(parts) > 1 or isinstance(parts[0], Membership):
@@ -546,7 +550,7 @@ def read_having(node: Node, reader: ExprReader, environment: Environment) -> tup
 
 def apply_condition(
     plan: p.Plan,
-    parts: Iterable[Part],
+    parts: Iterable[ConditionPart],
     span: e.Span | None,
     finish: Callable[[e.Expr], e.Expr] = lambda expr: expr,
 ) -> p.Plan:
@@ -734,11 +738,11 @@ def _correlated(scope: Scope, reader: ExprReader) -> Scope:
 
 
 def _separated(
-    parts: tuple[Part, ...], outer: Scope, query: Node, reader: ExprReader
-) -> tuple[tuple[e.Expr, ...], tuple[Part, ...]]:
+    parts: tuple[ConditionPart, ...], outer: Scope, query: Node, reader: ExprReader
+) -> tuple[tuple[e.Expr, ...], tuple[ConditionPart, ...]]:
     outside = outer.ids()
     correlated: list[e.Expr] = []
-    local: list[Part] = []
+    local: list[ConditionPart] = []
     for item in parts:
         if isinstance(item, Filter) and item.predicate.columns & outside:
             correlated.append(item.predicate)

@@ -238,13 +238,7 @@ def windowed(
     refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
     names = [refs.get(window_placeholder(n), call.function) for n, call in enumerate(calls)]
     built = [
-        replace(
-            call,
-            attribute=replace(call.attribute, id=identity, name=name),
-            arguments=tuple(map(finish, call.arguments)),
-            partition_by=tuple(map(finish, call.partition_by)),
-            order=tuple(replace(key, expr=finish(key.expr)) for key in call.order),
-        )
+        replace(call.map(finish), attribute=replace(call.attribute, id=identity, name=name))
         for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True)
     ]
     result: dict[str, Expr] = {

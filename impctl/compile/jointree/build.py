@@ -72,7 +72,7 @@ def build_circle(
         # Relations of one store keep the same columns, in the same order.
         forms_of_store = (other.forms for other in relations if other.source == relation.source)
         forms = list(dict.fromkeys(chain.from_iterable(forms_of_store)))
-        exprs = [form.substitute(dict(relation.names)) for form in forms]
+        exprs = [form.substitute(relation.names) for form in forms]
         columns = tuple(
             (f"{name}/{index}.{number}", known_type_of(expr, rows.span))
             for number, expr in enumerate(exprs)
@@ -118,19 +118,14 @@ def _relation(
             kind = known_type(attribute.type, scan.span)
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
-        conditions = frozenset(_form(part, forms) for part in predicates)
+        conditions = frozenset(part.substitute(forms) for part in predicates)
         source = (scan.table, frozenset(names), conditions, builder.sketched.get(scan.access))
     exprs: list[Expr] = [expr for _, expr in circle.keys[index]]
     kinds = {a.id: known_type(a.type, plan.span) for a in plan.attributes}
     exprs += [ColumnRef(name, kinds[name]) for name in sorted(asked & kinds.keys())]
-    expr_forms = tuple(_form(expr, forms) for expr in exprs)
-    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[index])
+    expr_forms = tuple(expr.substitute(forms) for expr in exprs)
+    keys = tuple((class_, expr.substitute(forms)) for class_, expr in circle.keys[index])
     return _Relation(flow, source, expr_forms, names, keys)
-
-
-def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
-    """The expression by the names of the table's columns, wherever it occurs in the SQL."""
-    return expr.substitute(dict(forms))
 
 
 # Blocks of a plan built as join trees, in place of their joins and groupings. A block's flow
