@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -375,13 +375,27 @@ def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
             return [handmade.remove(bad, size=1, partitionValues={}, dataChange=True)]
 
 
+def spread(names: Sequence[str], whole: Sequence[str]) -> list[Any]:
+    """Each name with every fourth of the whole, in turn; the slow tests have the rest."""
+    result = []
+    for i, name in enumerate(names):
+        part = whole[i % 4 :: 4]
+        rest = [each for each in whole if each not in part]
+        result.append(pytest.param(name, part, id=name))
+        result.append(pytest.param(name, rest, id=f"{name}-rest", marks=pytest.mark.slow))
+    return result
+
+
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("place", "names"), spread(PLACES, REMOTE))
 def test_no_request_is_sent(
-    place: str, server: tuple[int, list[bytes]], hostile: Callable[[str, str], Cli]
+    place: str,
+    names: Sequence[str],
+    server: tuple[int, list[bytes]],
+    hostile: Callable[[str, str], Cli],
 ) -> None:
     port, reached = server
-    for name in REMOTE:
+    for name in names:
         cli = hostile(name.replace("{port}", str(port)), place)
         refuses(cli, place)
         assert reached == [], (name, place)
@@ -695,12 +709,14 @@ def content(folder: Path) -> dict[str, str]:
     return result
 
 
-@pytest.mark.parametrize("option", OUTPUT_OPTIONS)
-def test_nothing_is_destroyed(option: str, tmp_path: Path, capsys: Capsys) -> None:
+@pytest.mark.parametrize(("option", "targets"), spread([*OUTPUT_OPTIONS], TARGETS))
+def test_nothing_is_destroyed(
+    option: str, targets: Sequence[str], tmp_path: Path, capsys: Capsys
+) -> None:
     end, words = OUTPUT_OPTIONS[option]
     cli = made(tmp_path, capsys)
     before = content(tmp_path)
-    for target in TARGETS:
+    for target in targets:
         if target in MEANT.get(option, ()):
             continue
         out = tmp_path / target.replace("{end}", end)

@@ -31,6 +31,7 @@ from xml.etree import ElementTree
 
 import coverage
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from tests.mutants.mutants import Mutant, read_mutants
 
@@ -151,7 +152,7 @@ def run_all(
     refuse_failing_tests(tests, suite, jobs)
 
     def keep(mutant: Mutant, verdict: Verdict) -> None:
-        results[mutant.name] = {"expect": expectation(mutant), **vars(verdict)}
+        results[mutant.name] = {"expect": expectation(mutant), **asdict(verdict)}
         out.write_text(json.dumps(results, indent=1))
         print(f"{verdict.verdict:9} {mutant.name}  {verdict.by}", flush=True)
 
