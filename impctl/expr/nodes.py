@@ -74,8 +74,8 @@ LiteralValue = bool | int | float | str | Decimal | bytes | None
 """DATE literals hold days, timestamps microseconds since 1970-01-01 (UTC for TIMESTAMP)."""
 
 
-class Tree(Struct, frozen=True):
-    """A struct with expressions in its fields: alone, in tuples, or in parts."""
+class Traversable(Struct, frozen=True):
+    """A struct with expressions in its fields: alone, in tuples, or in clauses."""
 
     @property
     def expressions(self) -> tuple[Expr, ...]:
@@ -83,15 +83,15 @@ class Tree(Struct, frozen=True):
         return tuple(cast("list[Expr]", outermost(self, ExprNode)))
 
     def map(self, change: Callable[[Expr], Expr]) -> Self:
-        """The tree with each of `expressions` changed; the same object if none changes."""
+        """A copy with each of `expressions` changed; the same object if none changes."""
         return with_changed(self, ExprNode, cast("Callable[[ExprNode], ExprNode]", change))
 
 
-class Part(Tree, frozen=True):
-    """A tree that is no node: its expressions are those of the node that it is part of."""
+class Clause(Traversable, frozen=True):
+    """A part of a node, such as a sort key: its expressions are those of the node."""
 
 
-class Node(Tree, frozen=True, eq=False, kw_only=True):
+class Node(Traversable, frozen=True, eq=False, kw_only=True):
     """A node of an expression or plan; `span` is its place in the SQL text, which does not count
     when nodes are compared."""
 
@@ -108,19 +108,19 @@ class Node(Tree, frozen=True, eq=False, kw_only=True):
         return hash(_meaning(self))
 
 
-def _meaning(tree: Tree) -> tuple[Any, ...]:
+def _meaning(struct: Traversable) -> tuple[Any, ...]:
     """The fields without the span."""
-    return tuple([getattr(tree, name) for name in type(tree).__match_args__])
+    return tuple([getattr(struct, name) for name in type(struct).__match_args__])
 
 
 _Kind = TypeVar("_Kind")
-_Tree = TypeVar("_Tree", bound=Tree)
+_Struct = TypeVar("_Struct", bound=Traversable)
 
 
-def outermost(tree: Tree, kind: type[_Kind]) -> list[_Kind]:
-    """The structs of this kind in the fields of a tree, in order, without those inside others."""
+def outermost(struct: Traversable, kind: type[_Kind]) -> list[_Kind]:
+    """The structs of this kind in the fields of another, in order, without those inside others."""
     result: list[_Kind] = []
-    _collect(astuple(tree), kind, result)
+    _collect(astuple(struct), kind, result)
     return result
 
 
@@ -130,12 +130,12 @@ def _collect(values: tuple[object, ...], kind: type[_Kind], result: list[_Kind])
             result.append(value)
         elif isinstance(value, tuple):
             _collect(value, kind, result)
-        elif isinstance(value, Part):
+        elif isinstance(value, Clause):
             _collect(astuple(value), kind, result)
 
 
-def with_changed(tree: _Tree, kind: type[_Kind], change: Callable[[_Kind], _Kind]) -> _Tree:
-    """The tree with each of the `outermost` changed, in order; itself if all stay the same."""
+def with_changed(struct: _Struct, kind: type[_Kind], change: Callable[[_Kind], _Kind]) -> _Struct:
+    """A copy with each of the `outermost` changed; the same object if none changes."""
 
     def changed(value: Any) -> Any:
         if isinstance(value, kind):
@@ -143,13 +143,13 @@ def with_changed(tree: _Tree, kind: type[_Kind], change: Callable[[_Kind], _Kind
         if isinstance(value, tuple):
             items = tuple(map(changed, value))
             return value if all(map(is_, items, value)) else items
-        return with_changed(value, kind, change) if isinstance(value, Part) else value
+        return with_changed(value, kind, change) if isinstance(value, Clause) else value
 
-    values = astuple(tree)
+    values = astuple(struct)
     news = list(map(changed, values))
     if all(map(is_, news, values)):
-        return tree
-    return replace(tree, **dict(zip(tree.__struct_fields__, news, strict=True)))
+        return struct
+    return replace(struct, **dict(zip(struct.__struct_fields__, news, strict=True)))
 
 
 class ExprNode(Node, frozen=True):

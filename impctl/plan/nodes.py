@@ -79,7 +79,7 @@ class Attribute(Struct, frozen=True):
         return e.ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
-class ComputedColumn(e.Part, frozen=True):
+class ComputedColumn(e.Clause, frozen=True):
     """`expr AS attribute`."""
 
     attribute: Attribute
@@ -91,7 +91,7 @@ class ComputedColumn(e.Part, frozen=True):
         return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
-class AggregateCall(e.Node, e.Part, frozen=True):
+class AggregateCall(e.Node, e.Clause, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
     `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
@@ -101,7 +101,7 @@ class AggregateCall(e.Node, e.Part, frozen=True):
     condition: e.Expr | None = None
 
 
-class AggregateOutput(e.Part, frozen=True):
+class AggregateOutput(e.Clause, frozen=True):
     """`call AS attribute`."""
 
     attribute: Attribute
@@ -272,7 +272,7 @@ class SetOperation(PlanNode, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class SortKey(e.Part, frozen=True):
+class SortKey(e.Clause, frozen=True):
     """One ORDER BY term with explicit direction and position of NULLs."""
 
     expr: e.Expr
@@ -303,7 +303,7 @@ class TopK(Unary, frozen=True):
         return () if self.rank is None else self.rank.partition_by
 
 
-class WindowCall(e.Node, e.Part, frozen=True):
+class WindowCall(e.Node, e.Clause, frozen=True):
     """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
 
     attribute: Attribute

@@ -12,11 +12,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
-from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, Part
+from impctl.expr.nodes import And, ArithmeticOp, Clause, CompareOp, Expr
 from impctl.plan import nodes as p
 
 
-class FirstRows(Part, frozen=True):
+class FirstRows(Clause, frozen=True):
     """The first `count` rows (None: all) by an order, without the first `offset`."""
 
     order: tuple[p.SortKey, ...]
@@ -24,7 +24,7 @@ class FirstRows(Part, frozen=True):
     offset: int = 0
 
 
-class FinalSteps(Part, frozen=True):
+class FinalSteps(Clause, frozen=True):
     """Final steps over rows with `columns`, which its expressions read: filter by `predicates`, cut
     by `first`, `order`, `limit`, output. Stored beside the rows, it suffices to return the result
     without the plan."""
