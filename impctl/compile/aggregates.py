@@ -25,18 +25,7 @@ from impctl.engine.accumulators import (
 )
 from impctl.engine.exact_sums import Narrowed, Spanned
 from impctl.engine.extremes import Extreme, FirstValue, has_rank
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Case,
-    Cast,
-    ColumnRef,
-    Expr,
-    Literal,
-    Span,
-    columns_of,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall, AggregateOutput, Attribute
 from impctl.types import AttributeId
@@ -51,7 +40,7 @@ _FUNCTIONS = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
 
 
 class Calls(Struct, frozen=True):
-    arguments: tuple[tuple[AttributeId, Expr], ...]
+    arguments: tuple[tuple[AttributeId, e.Expr], ...]
     columns: tuple[AggregateColumn, ...]
     inexact: frozenset[AttributeId]
     whole: frozenset[AttributeId]  # Those whose bound is zero unless magnitudes add up to 2^53
@@ -104,10 +93,10 @@ class _Slots:
 
     def __init__(self, prefix: AttributeId) -> None:
         self._prefix = prefix
-        self._found: dict[tuple[Expr, bool], int] = {}
+        self._found: dict[tuple[e.Expr, bool], int] = {}
         self.types: dict[AttributeId, SqlType] = {}
 
-    def take(self, argument: Expr, span: Span | None, *, once: bool = False) -> Count:
+    def take(self, argument: e.Expr, span: e.Span | None, *, once: bool = False) -> Count:
         """The count of an argument, with its name and slot; `once` for DISTINCT."""
         slot = self._found.setdefault((argument, once), len(self._found))
         name = f"{self._prefix}{slot}"
@@ -115,7 +104,7 @@ class _Slots:
         return Count(name, slot)
 
     @property
-    def arguments(self) -> tuple[tuple[AttributeId, Expr], ...]:
+    def arguments(self) -> tuple[tuple[AttributeId, e.Expr], ...]:
         return tuple((f"{self._prefix}{slot}", expr) for (expr, _), slot in self._found.items())
 
     @property
@@ -127,7 +116,7 @@ class _Slots:
 def _part(
     call: AggregateCall,
     slots: _Slots,
-    span: Span | None,
+    span: e.Span | None,
     buffer: int | None,
     approximate: frozenset[AttributeId],
 ) -> tuple[Part | None, Count | None]:
@@ -146,7 +135,7 @@ def _part(
     if call.function == "count":
         return guard, None
     if call.function == "sum":
-        bounded = bool(columns_of(argument) & approximate)
+        bounded = bool(argument.columns & approximate)
         return _sum(argument, guard, call, span, bounded=bounded), guard
     reverse = call.function == "max"
     if has_rank(slots.types[guard.argument]):
@@ -159,7 +148,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
     change an extreme. FILTER (WHERE c) counts only arguments where c is true."""
     function, arguments, condition = call.function, call.arguments, call.condition
     if function == "count_if" and len(arguments) == 1 and not call.distinct:
-        condition = arguments[0] if condition is None else And((condition, arguments[0]))
+        condition = arguments[0] if condition is None else e.And((condition, arguments[0]))
         function, arguments = "count", ()
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
@@ -172,8 +161,8 @@ def plain_call(call: AggregateCall) -> AggregateCall:
         raise BlockedError(f"{reason} of distinct values", call.span)
     if condition is not None:
         arguments = tuple(
-            Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
-            for argument in arguments or (Literal(1, INTEGER),)
+            e.Case(((condition, argument),), e.Literal(None, known_type_of(argument, call.span)))
+            for argument in arguments or (e.Literal(1, INTEGER),)
         )
     is_distinct = call.distinct and function in ("count", "sum")
     return AggregateCall(function, arguments, distinct=is_distinct, span=call.span)
@@ -199,7 +188,7 @@ def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
 
 
 def _sum(
-    argument: Expr, guard: Count, call: AggregateCall, span: Span | None, *, bounded: bool
+    argument: e.Expr, guard: Count, call: AggregateCall, span: e.Span | None, *, bounded: bool
 ) -> Accumulator:
     kind = known_type_of(argument, span)
     result = sum_type(kind)
@@ -213,7 +202,7 @@ def _sum(
     return sum_of(guard.argument, guard.slot, kind, result, integral=integral, bounded=bounded)
 
 
-def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
+def _spread(call: AggregateCall, slots: _Slots, span: e.Span | None) -> Spread:
     """Sums of the argument and of its squares: exact where 38 digits hold them, else doubles."""
     argument = call.arguments[0]
     kind = known_type_of(argument, span)
@@ -222,11 +211,11 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
         raise BlockedError(reason, span)
     factor = argument
     if kind.kind in _DIGITS:
-        factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))
+        factor = e.Cast(argument, decimal(_DIGITS[kind.kind], 0))
     elif kind != DOUBLE and not (kind.kind is Kind.DECIMAL and kind.precision <= _EXACT_DIGITS):
-        argument = factor = Cast(argument, DOUBLE)
+        argument = factor = e.Cast(argument, DOUBLE)
     count = slots.take(argument, span)
-    squares = slots.take(Arithmetic(ArithmeticOp.MULTIPLY, factor, factor), span)
+    squares = slots.take(e.Arithmetic(e.ArithmeticOp.MULTIPLY, factor, factor), span)
     sums = []
     for part in (count, squares):
         kind_of_sum = slots.types[part.argument]
@@ -241,9 +230,9 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     return Spread(call.function, count, total, squared, kind.scale, residues)
 
 
-def _is_integral(argument: Expr) -> bool:
+def _is_integral(argument: e.Expr) -> bool:
     """Whether the argument is integers as doubles, which is how AVG over integers is split."""
-    if not isinstance(argument, Cast) or argument.type != DOUBLE:
+    if not isinstance(argument, e.Cast) or argument.type != DOUBLE:
         return False
     inner = type_of(argument.operand)
     return inner is not None and (inner.is_integral or inner.kind is Kind.BOOLEAN)
@@ -272,7 +261,7 @@ class Split(Struct, frozen=True):
 
 def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Split:
     name = ""
-    arguments: list[tuple[AttributeId, Expr]] = []
+    arguments: list[tuple[AttributeId, e.Expr]] = []
     inside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}
     outside: dict[AttributeId, tuple[AttributeId, AttributeId]] = {}
     outputs: list[AggregateOutput] = []
@@ -280,7 +269,7 @@ def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Spl
         call = plain_call(output.call)
         attribute = output.attribute
         is_extreme = call.function in ("min", "max") and attribute.type == DOUBLE
-        if not is_extreme or not columns_of(call.arguments[0]) & below.approximate:
+        if not is_extreme or not call.arguments[0].columns & below.approximate:
             outputs.append(output)
             continue
         name = name or builder.name("extreme")
@@ -289,7 +278,7 @@ def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Spl
         inside[argument] = (f"{argument}/low", f"{argument}/high")
         outside[attribute.id] = (f"{attribute.id}/low", f"{attribute.id}/high")
         for name_of_end, end in zip(outside[attribute.id], inside[argument], strict=True):
-            part = replace(call, arguments=(ColumnRef(end, DOUBLE),))
+            part = replace(call, arguments=(e.ColumnRef(end, DOUBLE),))
             outputs.append(AggregateOutput(Attribute(name_of_end, attribute.name, DOUBLE), part))
     if not arguments:
         return Split(node, below)

@@ -22,16 +22,7 @@ from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.engine.result_rows import AnswerRows, KeptRows
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
-from impctl.expr.nodes import (
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Span,
-    conjuncts,
-    substitute,
-)
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Span, conjuncts
 from impctl.tables import snapshot
 
 if TYPE_CHECKING:
@@ -70,7 +61,7 @@ def answer_of_rows(
     rows = answer_rows(ending, rows)
     if where is not None and len(rows):
         shown = {output.attribute.id: output.expr for output in ending.outputs}
-        condition = substitute(where, shown)
+        condition = where.substitute(shown)
         rows = rows.keep(Condition(condition).truth(rows.columns, len(rows)).sure_true())
     types = dict(typed((output.attribute for output in ending.outputs), None))
     columns = []
@@ -111,7 +102,7 @@ def looked_up_key(ending: FinalSteps, kept: AnswerRows, where: Expr) -> int | No
         return None
     shown = {output.attribute.id: output.expr for output in ending.outputs}
     (key,) = kept.keys
-    for part in conjuncts(substitute(where, shown)):
+    for part in conjuncts(where.substitute(shown)):
         if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
             continue
         for column, value in ((part.left, part.right), (part.right, part.left)):

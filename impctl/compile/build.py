@@ -37,31 +37,10 @@ from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme, FirstValue
 from impctl.engine.join import JoinOperator, Side
-from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, columns_of
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal
+from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all, is_sketched_for_answer
-from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import (
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
 from impctl.plan.properties import scan_conditions
 from impctl.version import stamped
 
@@ -73,11 +52,13 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 
-def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_sure: bool) -> Flow:
+def build_set_operation(
+    builder: CircuitBuilder, node: p.SetOperation, *, must_be_sure: bool
+) -> Flow:
     """Set operations as signed union, DISTINCT and join. UNION ALL is the sum, UNION its distinct
     rows; INTERSECT keeps distinct left rows that are on the right, EXCEPT those that are not,
     without the right side's ranges. INTERSECT ALL and EXCEPT ALL count copies. NULL equals NULL."""
-    sure = must_be_sure or not (node.kind is SetKind.UNION and node.all)
+    sure = must_be_sure or not (node.kind is p.SetKind.UNION and node.all)
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
@@ -86,13 +67,13 @@ def build_set_operation(builder: CircuitBuilder, node: SetOperation, *, must_be_
 
 def _put(
     builder: CircuitBuilder,
-    node: SetOperation,
+    node: p.SetOperation,
     left: Flow,
     right: Flow,
     columns: tuple[Column, ...],
 ) -> Flow:
     accesses = (*left.accesses, *right.accesses)
-    if node.kind is SetKind.UNION:
+    if node.kind is p.SetKind.UNION:
         both_sides = builder.union([left, right], columns, accesses)
         if node.all:
             return both_sides
@@ -103,14 +84,14 @@ def _put(
     left = builder.distinct(left, columns, node)
     right = builder.distinct(right, columns, node)
     both = _common(builder, left, right, columns)
-    if node.kind is SetKind.INTERSECT:
+    if node.kind is p.SetKind.INTERSECT:
         return both
     return builder.union([left, both], columns, left.accesses, signs=(1, -1))
 
 
 def _repeated(
     builder: CircuitBuilder,
-    node: SetOperation,
+    node: p.SetOperation,
     left: Flow,
     right: Flow,
     columns: tuple[Column, ...],
@@ -119,7 +100,7 @@ def _repeated(
     name = builder.name("copies")
     counts = (f"{name}/left", f"{name}/right")
     counted = (*columns, *((count, LONG) for count in counts))
-    is_difference = node.kind is SetKind.EXCEPT
+    is_difference = node.kind is p.SetKind.EXCEPT
     accesses = left.accesses if is_difference else (*left.accesses, *right.accesses)
     flows = []
     for side_index, flow in enumerate((left, right)):
@@ -148,17 +129,17 @@ def _common(builder: CircuitBuilder, left: Flow, right: Flow, columns: tuple[Col
 
 def _renamed(
     builder: CircuitBuilder,
-    node: SetOperation,
-    side: Plan,
+    node: p.SetOperation,
+    side: p.Plan,
     columns: tuple[Column, ...],
     *,
     must_be_sure: bool,
 ) -> Flow:
     below = builder.build(side, must_be_sure=must_be_sure)
-    if node.kind is not SetKind.UNION or not node.all:
+    if node.kind is not p.SetKind.UNION or not node.all:
         below = builder.sure(below)
     outputs = []
-    for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
+    for (name, kind), attribute in zip(columns, side.attributes, strict=True):
         result = known_type(attribute.type, node.span)
         ref = ColumnRef(attribute.id, result, attribute.nullable)
         outputs.append((name, ref if result == kind else Cast(ref, kind)))
@@ -174,11 +155,11 @@ ENGINE_FORMAT = 6  # Increased whenever the engine would read older state differ
 _SPREAD_FORMAT = 7  # The same for plans with variances: their squares are summed with residues
 
 
-def circuit_id(core: Plan) -> str:
+def circuit_id(core: p.Plan) -> str:
     calls = (
         output.call.function
-        for node in nodes_of(core)
-        if isinstance(node, AggregateNode)
+        for node in core.walk()
+        if isinstance(node, p.Aggregate)
         for output in node.aggregates
     )
     is_spread = any(function in SPREADS for function in calls)
@@ -189,7 +170,7 @@ def with_answer(circuit: str) -> str:
     return f"{circuit}:answer"
 
 
-def template_id(root: Plan) -> str:
+def template_id(root: p.Plan) -> str:
     """Name a plan's template, as this release of impctl reads and rewrites queries. It does not
     depend on the lineage a sketch is to hold."""
     return stamped(template(for_all(root)))
@@ -205,7 +186,7 @@ class PlanBuilder(CircuitBuilder):
         self,
         sketched: Mapping[AccessId, RangePartition],
         keyed: Mapping[int, AttributeId] = MappingProxyType({}),
-        last_top: TopK | None = None,
+        last_top: p.TopK | None = None,
         chooser: Chooser | None = None,
         *,
         barriers: Collection[int] | None = None,
@@ -227,7 +208,7 @@ class PlanBuilder(CircuitBuilder):
         self._keyed = keyed
         self._keyed_rows = keyed_rows
         self._last_top = id(last_top)
-        self._node_of: dict[int, Plan] = {}
+        self._node_of: dict[int, p.Plan] = {}
         self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
         self._answer = answer
         self.has_answer = answer is not None
@@ -237,7 +218,7 @@ class PlanBuilder(CircuitBuilder):
         self._absorbs = absorbs
         self.absorbed: list[AbsorbedRows] = []
 
-    def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
+    def root(self, plan: p.Plan, *, is_passed: bool = False) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses. `is_passed`:
         partial aggregates may fill it. Above a barrier rows carry none of its accesses' ranges, so
         each access counts once."""
@@ -252,7 +233,7 @@ class PlanBuilder(CircuitBuilder):
         else:
             flow = self.build(plan, must_be_sure=False)
         self._node_of |= trace_back(self, flow)
-        accesses = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
+        accesses = tuple(s.access for s in plan.scans if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == accesses else self.union([flow], flow.columns, accesses)
         is_read = not set(accesses).isdisjoint(flow.accesses) or self.kept is not None
@@ -264,7 +245,7 @@ class PlanBuilder(CircuitBuilder):
             self.drop_unread()
         return Circuit(self.operators, self.inputs)
 
-    def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
+    def _kept(self, plan: p.Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and the ranges that trees give."""
         tree_rows = rows_from_tree(self, self._blocks)
         if tree_rows is not None:
@@ -279,7 +260,7 @@ class PlanBuilder(CircuitBuilder):
         flows = [flow, *ranges]
         return self.union(flows, (), tuple(a for flow in flows for a in flow.accesses))
 
-    def owners(self) -> dict[str, Plan]:
+    def owners(self) -> dict[str, p.Plan]:
         """The plan node that each piece of state serves, by the state's name."""
         return {
             keeper.name: self._node_of[id(operator)]
@@ -288,7 +269,7 @@ class PlanBuilder(CircuitBuilder):
             for keeper in operator.arrangements()
         }
 
-    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+    def build(self, plan: p.Plan, *, must_be_sure: bool) -> Flow:
         start = len(self.operators)
         must_be_sure = must_be_sure or id(plan) == self._decided
         flow = self._planted_for(plan, must_be_sure=must_be_sure)
@@ -299,58 +280,58 @@ class PlanBuilder(CircuitBuilder):
             self._node_of.setdefault(id(operator), plan)
         return flow
 
-    def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+    def _built(self, plan: p.Plan, *, must_be_sure: bool) -> Flow:
         match plan:
-            case Scan() | OneRow():
+            case p.Scan() | p.OneRow():
                 return self._relation(plan)
-            case Select():
+            case p.Select():
                 return self._selected(plan, must_be_sure)
-            case Project():
+            case p.Project():
                 return self._project(plan, must_be_sure)
-            case Sort():
+            case p.Sort():
                 return self.build(plan.child, must_be_sure=must_be_sure)
-            case AggregateNode():
+            case p.Aggregate():
                 below = self.build(plan.child, must_be_sure=True)
                 return self.grouped(plan, below, must_be_sure=must_be_sure)
-            case Distinct():
+            case p.Distinct():
                 below = self.build(plan.child, must_be_sure=True)
-                return self.distinct(below, typed(attributes_of(plan), plan.span), plan)
-            case Join():
+                return self.distinct(below, typed(plan.attributes, plan.span), plan)
+            case p.Join():
                 return build_join(self, plan, must_be_sure=must_be_sure)
-            case SetOperation():
+            case p.SetOperation():
                 return build_set_operation(self, plan, must_be_sure=must_be_sure)
-            case TopK():
+            case p.TopK():
                 is_last = id(plan) == self._last_top
                 return build_top(self, plan, is_last=is_last, must_be_sure=must_be_sure)
-            case Witness():
+            case p.Witness():
                 return build_witness(self, plan)
-            case Recursive() | Fixpoint():
+            case p.Recursive() | p.Fixpoint():
                 return self._recursion(plan)
-            case Explode():
+            case p.Explode():
                 reason = f"the engine does not support `{plan.function}`, which expands arrays"
                 raise BlockedError(reason, plan.span)
-            case Window():
+            case p.Window():
                 return build_window(self, plan)
 
-    def _selected(self, node: Select, must_be_sure: bool) -> Flow:
+    def _selected(self, node: p.Select, must_be_sure: bool) -> Flow:
         selected = build_selected(self, node, must_be_sure=must_be_sure)
         if selected is not None:
             return selected
         below = self.build(node.child, must_be_sure=must_be_sure)
         return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
 
-    def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
+    def _planted_for(self, plan: p.Plan, *, must_be_sure: bool) -> Flow | None:
         """The flow that trees planted for the node; over a grouping it may leave no choice."""
         planted = self.planted.get(id(plan))
-        if planted is not None and must_be_sure and isinstance(plan, AggregateNode):
+        if planted is not None and must_be_sure and isinstance(plan, p.Aggregate):
             refuse_choice(plan, read_calls(plan).choice)
         return planted
 
-    def _recursion(self, node: Recursive | Fixpoint) -> Flow:
-        if isinstance(node, Recursive):
+    def _recursion(self, node: p.Recursive | p.Fixpoint) -> Flow:
+        if isinstance(node, p.Recursive):
             return build_leaf(self, node)
         is_numbered = is_sketched_for_answer(node) and any(
-            s.access in self.sketched for s in scans_of(node)
+            s.access in self.sketched for s in node.scans
         )
         if is_numbered and self._blocks:
             reason = "the engine does not support `lineage: answer` above a join tree"
@@ -364,8 +345,8 @@ class PlanBuilder(CircuitBuilder):
         self.absorbed.append(absorbed)
         return rows
 
-    def _relation(self, node: Scan | OneRow) -> Flow:
-        if isinstance(node, OneRow):
+    def _relation(self, node: p.Scan | p.OneRow) -> Flow:
+        if isinstance(node, p.OneRow):
             return Flow(self.put(linear.OneRowOperator()), (), ())
         columns = []
         for attribute in node.attributes:
@@ -380,18 +361,18 @@ class PlanBuilder(CircuitBuilder):
         accesses = () if partition is None else (node.access,)
         return Flow(-len(self.sources), typed(node.attributes, node.span), accesses, plan=node)
 
-    def _project(self, node: Project, must_be_sure: bool) -> Flow:
+    def _project(self, node: p.Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
         outputs = [(output.attribute.id, output.expr) for output in node.outputs]
-        columns = typed(attributes_of(node), node.span)
+        columns = typed(node.attributes, node.span)
         if not below.carried:
             return self.project(below, outputs, columns, node)
         outputs.extend((name, ColumnRef(name, kind)) for name, kind in below.carried)
         result = self.project(below, outputs, (*columns, *below.carried), node)
         return replace(result, carried=below.carried)
 
-    def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
-        columns = typed(attributes_of(node), node.span)
+    def grouped(self, node: p.Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
+        columns = typed(node.attributes, node.span)
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
         node, below = split.node, split.below
@@ -403,9 +384,9 @@ class PlanBuilder(CircuitBuilder):
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
-            if not columns_of(expr) <= below.ids:
+            if not expr.columns <= below.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
-        output_columns = typed(attributes_of(node), node.span)
+        output_columns = typed(node.attributes, node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))
             wire = self._grouped(node, below, calls, every, key)
@@ -429,7 +410,7 @@ class PlanBuilder(CircuitBuilder):
 
     def _grouped(
         self,
-        node: AggregateNode,
+        node: p.Aggregate,
         below: Flow,
         calls: Calls,
         chosen: Sequence[int],

@@ -55,33 +55,9 @@ from impctl.engine.accumulators import (
 from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Union, UnionBranch
-from impctl.expr.nodes import (
-    Call,
-    Case,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Or,
-    columns_of,
-    walk,
-)
+from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import (
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    TopK,
-    nodes_of,
-)
+from impctl.plan import nodes as p
 from impctl.rules.pushdown import is_narrowed
 
 if TYPE_CHECKING:
@@ -104,7 +80,7 @@ class TracedFixpoint(Struct, frozen=True):
     """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
     below it; `numbers` is the access that the numbers of its rows stand for."""
 
-    node: Plan
+    node: p.Plan
     name: str
     numbers: AccessId
     operator: FixpointOperator
@@ -153,16 +129,16 @@ class CircuitBuilder(ABC):
         """The flows of trees that stand for plan nodes, by the identity (`id`) of these."""
         self.given: Mapping[FixpointId, Flow] = {}
         """What the leaves of a step stand for, if a step is built."""
-        self.plan: Plan | None = None  # The whole plan, if that is built
+        self.plan: p.Plan | None = None  # The whole plan, if that is built
         self.prefix = ""  # The prefix of all names
         self._named: dict[str, int] = {}
 
     @abstractmethod
-    def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
+    def build(self, plan: p.Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
 
     @abstractmethod
-    def grouped(self, node: AggregateNode, below: Flow, *, must_be_sure: bool) -> Flow:
+    def grouped(self, node: p.Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
 
     def put(self, operator: Operator, *inputs: Flow) -> int:
@@ -202,7 +178,7 @@ class CircuitBuilder(ABC):
         result.read_from_groups()
         self.refills.append(result)
 
-    def is_barrier(self, node: TopK) -> bool:
+    def is_barrier(self, node: p.TopK) -> bool:
         """Whether all first rows belong to the sketch, used above or not."""
         return self._barrier_ids is None or id(node) in self._barrier_ids
 
@@ -231,14 +207,15 @@ class CircuitBuilder(ABC):
         names = {name.partition(".")[0] for name in names}
         self.buffered_pieces = {n: piece for n, piece in self.buffered_pieces.items() if n in names}
 
-    def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
+    def select(self, flow: Flow, predicate: Expr, node: p.Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""
-        if not columns_of(predicate) <= flow.ids:
+        if not predicate.columns <= flow.ids:
             raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
         wire = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
-            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
+            None if rows is None else p.Select(rows, predicate)
+            for rows in (flow.plan, flow.computed)
         )
         return replace(flow, wire=wire, plan=plan, computed=computed)
 
@@ -247,19 +224,19 @@ class CircuitBuilder(ABC):
         flow: Flow,
         outputs: Sequence[tuple[AttributeId, Expr]],
         columns: tuple[Column, ...],
-        node: Plan,
+        node: p.Plan,
     ) -> Flow:
         """Computed columns; BlockedError if one is of a column that is not available here."""
         inexact, integral = set(), set()
         for name, expr in outputs:
-            if not columns_of(expr) <= flow.ids:
+            if not expr.columns <= flow.ids:
                 raise BlockedError(LEFT_BEHIND, node.span)
             check(expr, node.span)
-            unsure = columns_of(expr) & flow.approximate
+            unsure = expr.columns & flow.approximate
             if unsure:
                 inexact.add(name)
             # Doubles rounded at a tie have a bound, too.
-            may_round = any(isinstance(part, Call) for part in walk(expr))
+            may_round = any(isinstance(part, Call) for part in expr.walk())
             if unsure and unsure <= flow.whole and not may_round:
                 integral.add(name)
         wire = self.put(linear.ProjectOperator(outputs), flow)
@@ -302,7 +279,7 @@ class CircuitBuilder(ABC):
         wire = self.put(Rejoined(bounds), flow)
         return Flow(wire, columns, flow.accesses, frozenset(bounds), whole=whole & bounds.keys())
 
-    def distinct(self, flow: Flow, columns: tuple[Column, ...], node: Plan) -> Flow:
+    def distinct(self, flow: Flow, columns: tuple[Column, ...], node: p.Plan) -> Flow:
         """Each row once, with the ranges of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
@@ -317,12 +294,12 @@ class CircuitBuilder(ABC):
         )
         wire, rows = self.put_groups(replace(flow, columns=columns), create(), create)
         # What the rows below have beside these columns is computed of them.
-        computed = None if rows is None else Distinct(rows)
+        computed = None if rows is None else p.Distinct(rows)
         return Flow(wire, columns, flow.accesses, computed=computed)
 
     def put_groups(
         self, flow: Flow, grouping: AggregateOperator, create: Callable[[], AggregateOperator]
-    ) -> tuple[int, Plan | None]:
+    ) -> tuple[int, p.Plan | None]:
         """Append a grouping over this flow, kept or read; its position, and the plan of the rows
         below if its groups can be read. `create` builds it with all values of its extremes."""
         pinned = _pinned(flow, grouping)
@@ -369,7 +346,7 @@ class CircuitBuilder(ABC):
         return Flow(wire, columns, accesses, inexact, whole=integral)
 
 
-def _check_columns(flow: Flow, columns: Sequence[Column], node: Plan | None = None) -> None:
+def _check_columns(flow: Flow, columns: Sequence[Column], node: p.Plan | None = None) -> None:
     """BlockedError if a column is not available."""
     if not {name for name, _ in columns} <= flow.ids:
         raise BlockedError(LEFT_BEHIND, None if node is None else node.span)
@@ -387,11 +364,11 @@ def _pinned(flow: Flow, grouping: AggregateOperator) -> str:
 
 
 def _projected(
-    plan: Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
-) -> Project:
+    plan: p.Plan, outputs: Sequence[tuple[AttributeId, Expr]], columns: Sequence[Column]
+) -> p.Project:
     kinds = dict(columns)
-    named = [ComputedColumn(Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
-    return Project(plan, tuple(named))
+    named = [p.ComputedColumn(p.Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
+    return p.Project(plan, tuple(named))
 
 
 # A pass of partial aggregates, which Spark computes and a circuit absorbs: the query below its
@@ -399,7 +376,7 @@ def _projected(
 # sums doubles as if all were finite; if some are not (`needs_specials`), it is repeated with NaN
 # and infinities counted separately.
 
-_Call = tuple[PartialColumn, SqlType, AggregateCall]
+_Call = tuple[PartialColumn, SqlType, p.AggregateCall]
 
 
 class Partials(Struct, frozen=True):
@@ -408,7 +385,7 @@ class Partials(Struct, frozen=True):
     position of the key column that gives the range if no column does. The scan of the plan reads
     `RANGE_COLUMN` too if `has_range`."""
 
-    plan: Plan
+    plan: p.Plan
     key_types: tuple[SqlType, ...]
     key: int | None
     columns: tuple[tuple[PartialColumn, SqlType], ...]
@@ -450,8 +427,8 @@ class Partials(Struct, frozen=True):
     def rows_per_range(self, table: pa.Table, partition: RangePartition) -> Ints | None:
         """Rows of the table per range, shape (size,), from the pass's result. None if a node below
         its grouping selects rows."""
-        assert isinstance(self.plan, AggregateNode)
-        if not all(isinstance(node, Scan | Project) for node in nodes_of(self.plan.child)):
+        assert isinstance(self.plan, p.Aggregate)
+        if not all(isinstance(node, p.Scan | p.Project) for node in self.plan.child.walk()):
             return None
         counts = np.zeros(partition.size, dtype=np.int64)
         np.add.at(counts, self.range_ids_of(table, partition), _numbers(self._of(table, 0), LONG))
@@ -465,12 +442,12 @@ class FirstGrouping(Struct, frozen=True):
     """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
 
     operator: AggregateOperator
-    node: AggregateNode
+    node: p.Aggregate
     arguments: Mapping[AttributeId, Expr]
 
 
 def grouped_pass(
-    first: FirstGrouping, scan: Scan, key: int | None, *, counts_specials: bool
+    first: FirstGrouping, scan: p.Scan, key: int | None, *, counts_specials: bool
 ) -> Partials:
     """The pass for a grouping: a row per group, or per group and range without a `key`."""
     node = first.node
@@ -478,31 +455,31 @@ def grouped_pass(
     if key is None:
         child = with_range_ids(child, (scan.access,))
         keys.append(_range_output(scan))
-    calls = [(PARTIAL_ROWS, LONG, AggregateCall("count"))]
+    calls = [(PARTIAL_ROWS, LONG, p.AggregateCall("count"))]
     for accumulator in first.operator.accumulators:
         calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
-    outputs = [AggregateOutput(_attribute(column, kind), call) for column, kind, call in calls]
-    plan = AggregateNode(child, tuple(keys), tuple(outputs), span=node.span)
+    outputs = [p.AggregateOutput(_attribute(column, kind), call) for column, kind, call in calls]
+    plan = p.Aggregate(child, tuple(keys), tuple(outputs), span=node.span)
     columns = tuple((column, kind) for column, kind, _ in calls)
     key_types = tuple(kind for _, kind in first.operator.keys)
     return Partials(plan, key_types, key, columns, counts_specials)
 
 
-def row_counts(top: Plan, scan: Scan) -> Partials:
+def row_counts(top: p.Plan, scan: p.Scan) -> Partials:
     """The pass without a grouping: qualifying rows per range."""
     child = with_range_ids(top, (scan.access,))
-    rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
-    plan = AggregateNode(child, (_range_output(scan),), (rows,))
+    rows = p.AggregateOutput(_attribute(PARTIAL_ROWS, LONG), p.AggregateCall("count"))
+    plan = p.Aggregate(child, (_range_output(scan),), (rows,))
     return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
 
 
-def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:
-    return Attribute(f"impctl/{column.name}", column.name, kind, True)
+def _attribute(column: PartialColumn, kind: SqlType) -> p.Attribute:
+    return p.Attribute(f"impctl/{column.name}", column.name, kind, True)
 
 
-def _range_output(scan: Scan) -> ComputedColumn:
+def _range_output(scan: p.Scan) -> p.ComputedColumn:
     attribute = range_attribute(scan.access)
-    return ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
+    return p.ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
 
 
 def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[_Call]:
@@ -510,10 +487,10 @@ def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[
     match accumulator:
         case Count():
             column = PartialColumn(Meaning.COUNT, slot)
-            return [(column, LONG, AggregateCall("count", (expr,)))]
+            return [(column, LONG, p.AggregateCall("count", (expr,)))]
         case ExactSum():
             column = PartialColumn(Meaning.SUM, slot)
-            return [(column, accumulator.result, AggregateCall("sum", (expr,)))]
+            return [(column, accumulator.result, p.AggregateCall("sum", (expr,)))]
         case FloatSum():
             return _float_calls(expr, slot, counts_specials)
 
@@ -532,12 +509,12 @@ def _float_calls(expr: Expr, slot: int, counts_specials: bool) -> list[_Call]:
         one, zero = Literal(1, LONG), Literal(0, LONG)
         for meaning, test in tests.items():
             marked = Case(((test, one),), zero)
-            calls.append((PartialColumn(meaning, slot), LONG, AggregateCall("sum", (marked,))))
+            calls.append((PartialColumn(meaning, slot), LONG, p.AggregateCall("sum", (marked,))))
         nothing = Literal(0.0, type_of(expr) or DOUBLE)
         expr = Case(((Or(tuple(tests.values())), nothing),), expr)
     magnitude = Call("abs", (expr,), type_of(expr))
-    calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, AggregateCall("sum", (expr,))))
-    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, AggregateCall("sum", (magnitude,))))
+    calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, p.AggregateCall("sum", (expr,))))
+    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, p.AggregateCall("sum", (magnitude,))))
     return calls
 
 

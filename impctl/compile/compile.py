@@ -27,7 +27,7 @@ from impctl.compile.jointree.decompose import last_top
 from impctl.compile.jointree.graph import NoTree, TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.engine.circuit import Circuit
-from impctl.plan.nodes import Aggregate, Plan, Scan, TopK, attributes_of, nodes_of, scans_of
+from impctl.plan.nodes import Aggregate, Plan, Scan, TopK
 from impctl.plan.recursion import keyed_rows
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
@@ -145,7 +145,7 @@ def plan_maintenance(
         )
     except BlockedError as blocked:
         # Touch mode also needs that no other table changes, so there must be none.
-        if not whole.root_keyed or len(scans_of(core)) != 1:
+        if not whole.root_keyed or len(core.scans) != 1:
             return MaintenancePlan(MaintenanceMode.RECAPTURE, blocked.message, blocked.span)
         touch = "each group lies in one range, so the ranges of changed rows are added"
         return MaintenancePlan(MaintenanceMode.TOUCH, f"{blocked.message}; {touch}", blocked.span)
@@ -292,12 +292,12 @@ def compile_plan(
     """Compile a plan; BlockedError if it cannot be maintained exactly. The plan's rows are kept for
     an `answer`. With `trees`, the changed rows per table, join trees serve the blocks that have
     one; the same numbers give the same circuit. `blocks` are `planned_blocks` for these numbers, if
-    known. `key_columns` gives for the i-th node of `nodes_of(root)` the column, of a grouping or a
+    known. `key_columns` gives for the i-th node of `root.walk()` the column, of a grouping or a
     fixpoint, that equals each access's partition attribute; `barriers` are the positions of
     barriers (default: every top-k that is not the last step); both are the verdict's. `chooser`
     decides which sides of joins are kept (default: all), `buffers` how many rows or values MIN, MAX
     and top-k keep if they can be refilled; `absorbs` keeps fixpoints by absorption."""
-    nodes = tuple(nodes_of(root))
+    nodes = tuple(root.walk())
     result = None if barriers is None else [nodes[position] for position in barriers]
     compile_root = partial(
         _compiled,
@@ -309,7 +309,7 @@ def compile_plan(
         absorbs=absorbs,
     )
     # The barrier above all sketched accesses.
-    covering = (n for n in result or () if sketched.keys() <= {s.access for s in scans_of(n)})
+    covering = (n for n in result or () if sketched.keys() <= {s.access for s in n.scans})
     barrier = next(covering, None)
 
     def plain() -> Dataflow:
@@ -401,7 +401,7 @@ def _passed(
     key = None
     if first is not None and id(first.node) in keyed:
         column = _key_of(root, first.node, scan.access, key_columns)
-        key = [attribute.id for attribute in attributes_of(first.node)].index(column or "")
+        key = [attribute.id for attribute in first.node.attributes].index(column or "")
     return Chain(scan, chain[-1], circuit, first, key)
 
 
@@ -454,7 +454,7 @@ def _last_and_barriers(
 def _key_of(
     root: Plan, node: Plan, access: AccessId, key_columns: KeyColumns
 ) -> AttributeId | None:
-    position = next(index for index, other in enumerate(nodes_of(root)) if other is node)
+    position = next(index for index, other in enumerate(root.walk()) if other is node)
     return key_columns.get(position, {}).get(access)
 
 
@@ -475,7 +475,7 @@ def _keyed(
         if not isinstance(node, Aggregate):
             continue
         key = _key_of(root, node, scan.access, key_columns)
-        types = {attribute.id: attribute.type for attribute in attributes_of(node)}
+        types = {attribute.id: attribute.type for attribute in node.attributes}
         if key is not None and types.get(key) == partition.type:
             result[id(node)] = key
     return result

@@ -28,22 +28,7 @@ from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.linear import KeyTags
 from impctl.engine.operator import level_limits
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
-from impctl.plan.nodes import (
-    Attribute,
-    BestOnly,
-    ComputedColumn,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    attributes_of,
-)
+from impctl.plan import nodes as p
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
 if TYPE_CHECKING:
@@ -62,19 +47,19 @@ if TYPE_CHECKING:
 _RANK = "rank"
 _NUMBER = "number"
 _PRESERVED = {
-    JoinKind.INNER: (True, True),
-    JoinKind.LEFT: (True, False),
-    JoinKind.RIGHT: (False, True),
-    JoinKind.FULL: (False, False),
-    JoinKind.SEMI: (True, False),
-    JoinKind.ANTI: (True, False),
+    p.JoinKind.INNER: (True, True),
+    p.JoinKind.LEFT: (True, False),
+    p.JoinKind.RIGHT: (False, True),
+    p.JoinKind.FULL: (False, False),
+    p.JoinKind.SEMI: (True, False),
+    p.JoinKind.ANTI: (True, False),
 }
 """Join sides that may read the fixpoint: more rows in it never give fewer rows above."""
 
 
 def build_fixpoint(
     builder: CircuitBuilder,
-    node: Fixpoint,
+    node: p.Fixpoint,
     inner: CircuitBuilder,
     key: Keyed | None = None,
     *,
@@ -143,7 +128,7 @@ def rows_of(
     return rows
 
 
-def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
+def _grouped(best: p.BestOnly, columns: Sequence[Column]) -> Grouped:
     names = [name for name, _ in columns]
     return Grouped(
         tuple(names[position] for position in best.keys),
@@ -162,7 +147,7 @@ class Keyed(Struct, frozen=True):
     @classmethod
     def of(
         cls,
-        node: Fixpoint,
+        node: p.Fixpoint,
         keyed: Mapping[AttributeId, tuple[AccessId, ...]],
         sketched: Mapping[AccessId, RangePartition],
     ) -> Keyed | None:
@@ -185,7 +170,7 @@ def untagged(builder: CircuitBuilder, flow: Flow) -> Flow:
     return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
-def build_leaf(builder: CircuitBuilder, node: Recursive) -> Flow:
+def build_leaf(builder: CircuitBuilder, node: p.Recursive) -> Flow:
     """The rows that a leaf of a step stands for, under its own columns."""
     given = builder.given.get(node.fixpoint)
     if given is None:
@@ -201,12 +186,16 @@ def build_leaf(builder: CircuitBuilder, node: Recursive) -> Flow:
 
 
 def as_rows(
-    builder: CircuitBuilder, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
+    builder: CircuitBuilder,
+    flow: Flow,
+    plan: p.Plan,
+    node: p.Fixpoint,
+    *more: tuple[AttributeId, Expr],
 ) -> Flow:
     """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
     flow = builder.sure(flow)
     outputs: list[tuple[AttributeId, Expr]] = []
-    pairs = zip(typed(node.attributes, node.span), attributes_of(plan), strict=False)
+    pairs = zip(typed(node.attributes, node.span), plan.attributes, strict=False)
     for (name, kind), attribute in pairs:
         known_type(attribute.type, node.span)
         ref = attribute.ref()
@@ -217,9 +206,9 @@ def as_rows(
 
 def _step(
     inner: CircuitBuilder,
-    node: Fixpoint,
+    node: p.Fixpoint,
     ranked: _Ranked,
-    leaves: Sequence[Recursive],
+    leaves: Sequence[p.Recursive],
     apart: Sequence[Flow],
     named: Sequence[AttributeId],
 ) -> Flow:
@@ -245,15 +234,15 @@ def _step(
 class _Carried(Struct, frozen=True):
     """The ranks (the greatest is a row's own) and numbers of the rows that a row is made of."""
 
-    ranks: tuple[Attribute, ...] = ()
-    numbers: tuple[Attribute, ...] = ()
+    ranks: tuple[p.Attribute, ...] = ()
+    numbers: tuple[p.Attribute, ...] = ()
 
     @property
-    def passed(self) -> tuple[ComputedColumn, ...]:
-        return ComputedColumn.unchanged((*self.ranks, *self.numbers))
+    def passed(self) -> tuple[p.ComputedColumn, ...]:
+        return p.ComputedColumn.unchanged((*self.ranks, *self.numbers))
 
 
-_Ranked = tuple[Plan, _Carried]
+_Ranked = tuple[p.Plan, _Carried]
 
 
 class _Ranking(Struct, frozen=True):
@@ -261,41 +250,41 @@ class _Ranking(Struct, frozen=True):
 
     fixpoint: FixpointId
     is_numbered: bool
-    leaves: list[Recursive]
-    beside: list[Plan]
+    leaves: list[p.Recursive]
+    beside: list[p.Plan]
 
-    def ranked(self, plan: Plan) -> _Ranked:
+    def ranked(self, plan: p.Plan) -> _Ranked:
         """The plan with ranks among its columns, and which these are."""
         if not reads_fixpoint(plan, self.fixpoint):
             return self._put_beside(plan), _Carried()
         match plan:
-            case Recursive():
+            case p.Recursive():
                 first = plan.attributes[0].id
-                rank = Attribute(f"{first}/{_RANK}", _RANK, LONG, nullable=False)
-                number = Attribute(f"{first}/{_NUMBER}", _NUMBER, LONG, nullable=False)
+                rank = p.Attribute(f"{first}/{_RANK}", _RANK, LONG, nullable=False)
+                number = p.Attribute(f"{first}/{_NUMBER}", _NUMBER, LONG, nullable=False)
                 carried = _Carried((rank,), (number,) if self.is_numbered else ())
                 more = (*carried.ranks, *carried.numbers)
                 return replace(plan, attributes=(*plan.attributes, *more)), carried
-            case Select() | Sort():
+            case p.Select() | p.Sort():
                 below, carried = self.ranked(plan.child)
                 return replace(plan, child=below), carried
-            case Project():
+            case p.Project():
                 below, carried = self.ranked(plan.child)
                 return replace(plan, child=below, outputs=(*plan.outputs, *carried.passed)), carried
-            case Join():
+            case p.Join():
                 return self._joined(plan)
-            case SetOperation(kind=SetKind.UNION, all=True):
+            case p.SetOperation(kind=p.SetKind.UNION, all=True):
                 return self._either(plan)
         kind = type(plan).__name__
         raise BlockedError(f"{kind} over rows of the self-referencing WITH entry", plan.span)
 
-    def _put_beside(self, plan: Plan) -> Plan:
-        leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", attributes_of(plan), span=plan.span)
+    def _put_beside(self, plan: p.Plan) -> p.Plan:
+        leaf = p.Recursive(f"{self.fixpoint}/{len(self.beside)}", plan.attributes, span=plan.span)
         self.leaves.append(leaf)
         self.beside.append(plan)
         return leaf
 
-    def _joined(self, plan: Join) -> _Ranked:
+    def _joined(self, plan: p.Join) -> _Ranked:
         sides = (plan.left, plan.right)
         for side, may_read in zip(sides, _PRESERVED[plan.kind], strict=True):
             if not may_read and reads_fixpoint(side, self.fixpoint):
@@ -308,31 +297,31 @@ class _Ranking(Struct, frozen=True):
         )
         return replace(plan, left=left, right=right), both_columns
 
-    def _either(self, plan: SetOperation) -> _Ranked:
+    def _either(self, plan: p.SetOperation) -> _Ranked:
         """Both sides with one rank as their last column before equally many numbers."""
         ranked = [self.ranked(side) for side in (plan.left, plan.right)]
         count = max(len(own.numbers) for _, own in ranked)
         first = plan.attributes[0].id
 
-        def columns(of: str) -> list[Attribute]:
+        def columns(of: str) -> list[p.Attribute]:
             numbers = (f"{_NUMBER}{index}" for index in range(count))
-            return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
+            return [p.Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
 
-        sides: list[Plan] = []
+        sides: list[p.Plan] = []
         for index, side in enumerate((plan.left, plan.right)):
             below, carried = ranked[index]
             numbers: list[Expr] = [number.ref() for number in carried.numbers]
             numbers += [Literal(NOTHING, LONG)] * (count - len(numbers))
             exprs = (_greatest(carried.ranks), *numbers)
-            more = map(ComputedColumn, columns(f"{index}"), exprs)
-            sides.append(Project(below, (*ComputedColumn.unchanged(attributes_of(side)), *more)))
+            more = map(p.ComputedColumn, columns(f"{index}"), exprs)
+            sides.append(p.Project(below, (*p.ComputedColumn.unchanged(side.attributes), *more)))
         new_columns = columns("")
         left, right = sides
         union = replace(plan, left=left, right=right, attributes=(*plan.attributes, *new_columns))
         return union, _Carried((new_columns[0],), tuple(new_columns[1:]))
 
 
-def _greatest(ranks: Sequence[Attribute]) -> Expr:
+def _greatest(ranks: Sequence[p.Attribute]) -> Expr:
     if not ranks:
         return Literal(NO_BODY, LONG)
     refs = tuple(rank.ref() for rank in ranks)
@@ -349,10 +338,10 @@ def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
     return tuple((name, LONG) for name in names)
 
 
-def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, Plan]:
+def trace_back(builder: CircuitBuilder, root: Flow) -> dict[int, p.Plan]:
     """The branches with the ranges of all fixpoints' rows that result rows stem from, and by
     operator identity (`id`) the fixpoint that each added operator serves."""
-    served: dict[int, Plan] = {}
+    served: dict[int, p.Plan] = {}
     while builder.opened:
         traced = builder.opened.pop()
         arriving = [flow for flow in (root, *builder.barriers) if traced.numbers in flow.accesses]

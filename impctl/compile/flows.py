@@ -21,20 +21,8 @@ from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 from impctl.plan.explain import expr_text, shortened
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Join,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    attributes_of,
-    scans_of,
-)
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:
@@ -84,24 +72,24 @@ class Flow(Struct, frozen=True):
     columns: tuple[Column, ...]
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
-    plan: Plan | None = None
+    plan: p.Plan | None = None
     whole: frozenset[AttributeId] = frozenset()
     carried: tuple[Column, ...] = ()
-    computed: Plan | None = None
+    computed: p.Plan | None = None
 
     @property
     def ids(self) -> frozenset[AttributeId]:
         return frozenset(name for name, _ in self.columns)
 
     @property
-    def rows(self) -> Plan | None:
+    def rows(self) -> p.Plan | None:
         return self.computed if self.plan is None else self.plan
 
     def refs(self) -> list[tuple[AttributeId, Expr]]:
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
 
 
-def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
+def over_rows(node: p.Join | p.SetOperation, left: Flow, right: Flow) -> p.Plan | None:
     """The node over the plans of its two inputs; None if one of them has no plan."""
     if left.rows is None or right.rows is None:
         return None
@@ -120,7 +108,7 @@ def known_type_of(expr: Expr, span: Span | None) -> SqlType:
     return known_type(type_of(expr), expr.span or span, _shown(expr))
 
 
-def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
+def typed(attributes: Iterable[p.Attribute], span: Span | None) -> tuple[Column, ...]:
     return tuple(
         (attribute.id, known_type(attribute.type, span, f"`{attribute.name}`"))
         for attribute in attributes
@@ -164,14 +152,14 @@ class Readable(Struct, frozen=True):
     where a row may have many ranges per access or none, Spark is not used and `plan` is `rows`."""
 
     name: str
-    rows: Plan
-    plan: Plan
+    rows: p.Plan
+    plan: p.Plan
     columns: tuple[Column, ...]
     keys: tuple[AttributeId, ...]
     accesses: tuple[AccessId, ...]
 
     def reads(self, access: AccessId) -> bool:
-        return any(scan.access == access for scan in scans_of(self.rows))
+        return any(scan.access == access for scan in self.rows.scans)
 
 
 class DistantJoin(Struct, frozen=True):
@@ -183,28 +171,28 @@ class DistantJoin(Struct, frozen=True):
     sides: tuple[Readable, ...]
 
 
-def range_attribute(access: AccessId) -> Attribute:
-    return Attribute(f"impctl/fragment/{access}", RANGE_COLUMN, INTEGER, nullable=False)
+def range_attribute(access: AccessId) -> p.Attribute:
+    return p.Attribute(f"impctl/fragment/{access}", RANGE_COLUMN, INTEGER, nullable=False)
 
 
-def with_range_ids(plan: Plan, accesses: Collection[AccessId]) -> Plan:
+def with_range_ids(plan: p.Plan, accesses: Collection[AccessId]) -> p.Plan:
     """The plan with the range ids of these accesses added at their scans."""
     match plan:
-        case Scan():
+        case p.Scan():
             if plan.access not in accesses:
                 return plan
             return replace(plan, attributes=(*plan.attributes, range_attribute(plan.access)))
-        case Project():
+        case p.Project():
             child = with_range_ids(plan.child, accesses)
             passed = tuple(
-                ComputedColumn(attribute, attribute.ref())
+                p.ComputedColumn(attribute, attribute.ref())
                 for attribute in map(range_attribute, accesses)
-                if attribute in attributes_of(child)
+                if attribute in child.attributes
             )
             return replace(plan, child=child, outputs=(*plan.outputs, *passed))
-        case Select() | Sort():
+        case p.Select() | p.Sort():
             return replace(plan, child=with_range_ids(plan.child, accesses))
-        case Join():
+        case p.Join():
             left = with_range_ids(plan.left, accesses)
             return replace(plan, left=left, right=with_range_ids(plan.right, accesses))
         case _:
@@ -223,22 +211,22 @@ def read_by_engine(
 
 def readable(
     name: str,
-    plan: Plan,
+    plan: p.Plan,
     columns: tuple[Column, ...],
     keys: tuple[AttributeId, ...],
     accesses: tuple[AccessId, ...],
 ) -> Readable:
     """The rows of `plan` with exactly these columns."""
-    attributes = [Attribute(key, key, kind) for key, kind in columns]
+    attributes = [p.Attribute(key, key, kind) for key, kind in columns]
     attributes += map(range_attribute, accesses)
-    outputs = ComputedColumn.unchanged(attributes)
-    chosen = Project(with_range_ids(plan, accesses), outputs)
+    outputs = p.ComputedColumn.unchanged(attributes)
+    chosen = p.Project(with_range_ids(plan, accesses), outputs)
     return Readable(name, plan, chosen, columns, keys, accesses)
 
 
-def tables_of(plan: Plan | None) -> tuple[TableName, ...]:
+def tables_of(plan: p.Plan | None) -> tuple[TableName, ...]:
     """The tables that a plan scans, each once; none without a plan."""
-    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in scans_of(plan)))
+    return () if plan is None else tuple(dict.fromkeys(scan.table for scan in plan.scans))
 
 
 # Where a join finds the partners of a changed row. A choice changes costs and state, never a

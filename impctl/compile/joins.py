@@ -29,45 +29,9 @@ from impctl.compile.flows import (
 from impctl.compile.jointree.decompose import all_of
 from impctl.engine import accumulators
 from impctl.engine.join import JoinOperator, SelectByScalars, Side
-from impctl.expr.nodes import (
-    And,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-    columns_of,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    Window,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan import nodes as p
 from impctl.rules.pushdown import is_narrowed
 from impctl.types import AttributeId
 
@@ -80,35 +44,35 @@ if TYPE_CHECKING:
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
-def counted(root: Plan) -> Plan:
+def counted(root: p.Plan) -> p.Plan:
     """The plan without groupings at its top whose input has sums of doubles."""
     result = node = root
-    while isinstance(node, Project | Sort | Aggregate | Distinct):
-        (below,) = inputs_of(node)
-        if isinstance(node, Aggregate | Distinct) and _has_bounds(below):
+    while isinstance(node, p.Project | p.Sort | p.Aggregate | p.Distinct):
+        (below,) = node.inputs
+        if isinstance(node, p.Aggregate | p.Distinct) and _has_bounds(below):
             result = below
         node = below
-    is_union = isinstance(node, SetOperation) and node.kind is SetKind.UNION and not node.all
+    is_union = isinstance(node, p.SetOperation) and node.kind is p.SetKind.UNION and not node.all
     if is_union and _has_bounds(node):
-        assert isinstance(node, SetOperation)
+        assert isinstance(node, p.SetOperation)
         return replace(node, all=True)
     return result
 
 
-def _has_bounds(plan: Plan) -> bool:
+def _has_bounds(plan: p.Plan) -> bool:
     """Whether some value may depend on the order in which doubles are added."""
     return any(
         function in _WITH_BOUNDS and attribute.type is not None and attribute.type.is_fractional
-        for node in nodes_of(plan)
+        for node in plan.walk()
         for function, attribute in _computed(node)
     )
 
 
-def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
+def _computed(node: p.Plan) -> Iterable[tuple[str, p.Attribute]]:
     match node:
-        case Aggregate():
+        case p.Aggregate():
             return ((output.call.function, output.attribute) for output in node.aggregates)
-        case Window():
+        case p.Window():
             return ((call.function, call.attribute) for call in node.calls)
     return ()
 
@@ -122,9 +86,11 @@ def _computed(node: Plan) -> Iterable[tuple[str, Attribute]]:
 class JoinInput(Struct, frozen=True):
     """One input of a chain of inner joins, its columns, and conditions on its rows."""
 
-    plan: Plan
+    plan: p.Plan
     ids: frozenset[AttributeId]
-    implied: tuple[Expr, ...]  # Conditions on this relation alone that conditions on several imply
+    implied: tuple[
+        e.Expr, ...
+    ]  # Conditions on this relation alone that conditions on several imply
 
 
 class Joined(Struct, frozen=True):
@@ -132,14 +98,14 @@ class Joined(Struct, frozen=True):
     conditions make equal, in classes."""
 
     relations: tuple[JoinInput, ...]
-    conditions: tuple[Expr, ...]
-    equal: tuple[tuple[ColumnRef, ...], ...] = ()
+    conditions: tuple[e.Expr, ...]
+    equal: tuple[tuple[e.ColumnRef, ...], ...] = ()
 
 
-def chain_of(node: Join) -> Joined:
+def chain_of(node: p.Join) -> Joined:
     """The inner joins below and including `node` as one chain."""
-    plans: list[Plan] = []
-    conditions: list[Expr] = []
+    plans: list[p.Plan] = []
+    conditions: list[e.Expr] = []
     _collect(node, plans, conditions)
     relations = [_relation(plan, conditions) for plan in plans]
     ordered = tuple(_ordered(relations, conditions))
@@ -147,16 +113,16 @@ def chain_of(node: Join) -> Joined:
 
 
 def implied_equalities(
-    equal: Sequence[Sequence[ColumnRef]],
+    equal: Sequence[Sequence[e.ColumnRef]],
     joined: frozenset[AttributeId],
     other: frozenset[AttributeId],
-    stated: Sequence[Expr],
-) -> list[Expr]:
+    stated: Sequence[e.Expr],
+) -> list[e.Expr]:
     """Equalities between columns of the two that others imply, one per class. A class that a
     `stated` condition already connects adds none: it would look up the same value twice. Without
     them, relations that only join through a third one would be multiplied."""
-    pairs = [columns_of(part) for part in stated if _is_plain(part)]
-    result: list[Expr] = []
+    pairs = [part.columns for part in stated if _is_plain(part)]
+    result: list[e.Expr] = []
     for members in equal:
         ids = {member.id for member in members}
         if any(pair <= ids and pair & joined and pair & other for pair in pairs):
@@ -164,61 +130,61 @@ def implied_equalities(
         left = next((member for member in members if member.id in joined), None)
         right = next((member for member in members if member.id in other), None)
         if left is not None and right is not None:
-            result.append(Compare(CompareOp.EQUAL, left, right))
+            result.append(e.Compare(e.CompareOp.EQUAL, left, right))
     return result
 
 
-def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], ...]:
-    plain = [part for part in conditions if isinstance(part, Compare) and _is_plain(part)]
+def _plain_classes(conditions: Sequence[e.Expr]) -> tuple[tuple[e.ColumnRef, ...], ...]:
+    plain = [part for part in conditions if isinstance(part, e.Compare) and _is_plain(part)]
     sides = [side for part in plain for side in (part.left, part.right)]
-    columns = {side.id: side for side in sides if isinstance(side, ColumnRef)}
+    columns = {side.id: side for side in sides if isinstance(side, e.ColumnRef)}
     return tuple(
         tuple(column for name, column in columns.items() if name in result)
         for result in _equal_columns(plain)
     )
 
 
-def _is_plain(part: Expr) -> bool:
+def _is_plain(part: e.Expr) -> bool:
     """Whether it makes two columns of one type equal, which is transitive."""
-    if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+    if not isinstance(part, e.Compare) or part.op is not e.CompareOp.EQUAL:
         return False
     left, right = part.left, part.right
-    is_pair = isinstance(left, ColumnRef) and isinstance(right, ColumnRef)
+    is_pair = isinstance(left, e.ColumnRef) and isinstance(right, e.ColumnRef)
     kinds = type_of(left), type_of(right)
     return is_pair and kinds[0] is not None and kinds[0] == kinds[1]
 
 
-def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
-    if not isinstance(node, Join) or node.kind is not JoinKind.INNER:
+def _collect(node: p.Plan, plans: list[p.Plan], conditions: list[e.Expr]) -> None:
+    if not isinstance(node, p.Join) or node.kind is not p.JoinKind.INNER:
         plans.append(node)
         return
     _collect(node.left, plans, conditions)
     _collect(node.right, plans, conditions)
     if node.condition is not None:
-        conditions.extend(conjuncts(node.condition))
+        conditions.extend(e.conjuncts(node.condition))
 
 
-def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
-    ids = ids_of(plan)
+def _relation(plan: p.Plan, conditions: Sequence[e.Expr]) -> JoinInput:
+    ids = plan.ids
     result = [_implied(condition, ids) for condition in conditions]
     return JoinInput(plan, ids, tuple(condition for condition in result if condition is not None))
 
 
-def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
+def _implied(condition: e.Expr, ids: frozenset[AttributeId]) -> e.Expr | None:
     """What a disjunction implies for one relation, if every branch implies something for it."""
-    if not isinstance(condition, Or) or columns_of(condition) <= ids:
+    if not isinstance(condition, e.Or) or condition.columns <= ids:
         return None
     branches = []
     for branch in condition.operands:
-        parts = [part for part in conjuncts(branch) if columns_of(part) and columns_of(part) <= ids]
+        parts = [part for part in e.conjuncts(branch) if part.columns and part.columns <= ids]
         implied = all_of(parts)
         if implied is None:
             return None
         branches.append(implied)
-    return Or(tuple(branches))
+    return e.Or(tuple(branches))
 
 
-def _ordered(relations: Sequence[JoinInput], conditions: Sequence[Expr]) -> list[JoinInput]:
+def _ordered(relations: Sequence[JoinInput], conditions: Sequence[e.Expr]) -> list[JoinInput]:
     left = sorted(relations, key=_rank)
     ordered = [left.pop(0)]
     classes = _equal_columns(conditions)
@@ -242,14 +208,14 @@ def _connection(
     return best
 
 
-def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
+def _equal_columns(conditions: Sequence[e.Expr]) -> list[frozenset[AttributeId]]:
     classes: list[frozenset[AttributeId]] = []
     for part in conditions:
-        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+        if not isinstance(part, e.Compare) or part.op is not e.CompareOp.EQUAL:
             continue
-        if not (columns_of(part.left) and columns_of(part.right)):
+        if not (part.left.columns and part.right.columns):
             continue
-        merged = columns_of(part.left) | columns_of(part.right)
+        merged = part.left.columns | part.right.columns
         for other in [ids for ids in classes if ids & merged]:
             classes.remove(other)
             merged |= other
@@ -261,44 +227,44 @@ def _rank(relation: JoinInput) -> int:
     """0 with an equality to a constant, 1 with another condition or a semi join, 2 without any."""
     result = list(relation.implied)
     plan = relation.plan
-    if isinstance(plan, Join) and plan.kind is JoinKind.SEMI:
+    if isinstance(plan, p.Join) and plan.kind is p.JoinKind.SEMI:
         return 1
-    while isinstance(plan, Select):
-        result.extend(conjuncts(plan.predicate))
+    while isinstance(plan, p.Select):
+        result.extend(e.conjuncts(plan.predicate))
         plan = plan.child
     if any(_is_point(part) for part in result):
         return 0
     return 1 if result else 2
 
 
-def _is_point(part: Expr) -> bool:
-    if isinstance(part, Or):
-        return all(any(_is_point(p) for p in conjuncts(branch)) for branch in part.operands)
-    if isinstance(part, InList):
-        return all(isinstance(option, Literal) for option in part.options)
-    if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+def _is_point(part: e.Expr) -> bool:
+    if isinstance(part, e.Or):
+        return all(any(map(_is_point, e.conjuncts(branch))) for branch in part.operands)
+    if isinstance(part, e.InList):
+        return all(isinstance(option, e.Literal) for option in part.options)
+    if not isinstance(part, e.Compare) or part.op is not e.CompareOp.EQUAL:
         return False
-    return isinstance(part.left, Literal) or isinstance(part.right, Literal)
+    return isinstance(part.left, e.Literal) or isinstance(part.right, e.Literal)
 
 
-def pushed_below(node: Join) -> Join | None:
+def pushed_below(node: p.Join) -> p.Join | None:
     """Move a semi or anti join down to the one relation of inner joins it reads; None if none.
     Which rows of that relation have a partner does not depend on what they are joined with."""
-    if node.kind not in (JoinKind.SEMI, JoinKind.ANTI) or node.condition is None:
+    if node.kind not in (p.JoinKind.SEMI, p.JoinKind.ANTI) or node.condition is None:
         return None
-    if not (isinstance(node.left, Join) and node.left.kind is JoinKind.INNER):
+    if not (isinstance(node.left, p.Join) and node.left.kind is p.JoinKind.INNER):
         return None
-    used = columns_of(node.condition) & ids_of(node.left)
+    used = node.condition.columns & node.left.ids
     return _pushed_into(node.left, node, used) if used else None
 
 
-def _pushed_into(into: Join, node: Join, used: frozenset[AttributeId]) -> Join | None:
+def _pushed_into(into: p.Join, node: p.Join, used: frozenset[AttributeId]) -> p.Join | None:
     for side in ("left", "right"):
         plan = into.left if side == "left" else into.right
-        if not used <= ids_of(plan):
+        if not used <= plan.ids:
             continue
-        if isinstance(plan, Join) and plan.kind is JoinKind.INNER:
-            below: Plan | None = _pushed_into(plan, node, used)
+        if isinstance(plan, p.Join) and plan.kind is p.JoinKind.INNER:
+            below: p.Plan | None = _pushed_into(plan, node, used)
         else:
             below = replace(node, left=plan)
         if below is None:
@@ -318,7 +284,7 @@ class ScalarSelection(Struct, frozen=True):
 
     relation: JoinInput
     scalars: tuple[JoinInput, ...]
-    conditions: tuple[Expr, ...]
+    conditions: tuple[e.Expr, ...]
 
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
@@ -334,65 +300,67 @@ def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
             conditions = tuple(
                 part for part in conditions if _is_on_both(part, relation.ids, scalar_columns)
             )
-        read = frozenset[AttributeId]().union(*map(columns_of, conditions))
+        read = frozenset[AttributeId]().union(*(expr.columns for expr in conditions))
         used = tuple(scalar for scalar in scalars if scalar.ids & read)
         if used:
             yield ScalarSelection(relation, used, conditions)
 
 
-def selected_chain(select: Select) -> Joined | None:
+def selected_chain(select: p.Select) -> Joined | None:
     """A relation joined with scalars alone, under all conditions; None for another plan. Conditions
     that can fail stay above a join, since it drops rows. One row drops none, so such conditions see
     the same rows if they are evaluated last."""
-    if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
+    if not isinstance(select.child, p.Join) or select.child.kind is not p.JoinKind.INNER:
         return None
     chain = chain_of(select.child)
     scalars = [relation for relation in chain.relations if is_scalar(relation.plan)]
     if len(scalars) != len(chain.relations) - 1:
         return None
-    return replace(chain, conditions=(*chain.conditions, *conjuncts(select.predicate)))
+    return replace(chain, conditions=(*chain.conditions, *e.conjuncts(select.predicate)))
 
 
-def is_scalar(plan: Plan) -> bool:
+def is_scalar(plan: p.Plan) -> bool:
     """Whether these columns are of at most one row, whatever is too close to call: ambiguous order
     may give several first rows."""
-    while isinstance(plan, Select | Project):
+    while isinstance(plan, p.Select | p.Project):
         plan = plan.child
-    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
+    return isinstance(plan, p.Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
-def is_read_elsewhere(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
+def is_read_elsewhere(
+    root: p.Plan | None, scalar: JoinInput, conditions: Collection[e.Expr]
+) -> bool:
     """Whether a scalar's column is read elsewhere than in these conditions, or is an output
     column."""
     return root is None or not scalar.ids.isdisjoint(
-        {*ids_of(root), *_read(root, scalar.plan, conditions)}
+        {*root.ids, *_read(root, scalar.plan, conditions)}
     )
 
 
-def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[AttributeId]:
+def _read(plan: p.Plan, without: p.Plan, conditions: Collection[e.Expr]) -> Iterator[AttributeId]:
     """The columns that are read in a plan, but not in this part of it."""
     if plan is without:
         return
-    is_asking = isinstance(plan, Join | Select)
-    for expr in expressions_of(plan):
-        for part in conjuncts(expr):
+    is_asking = isinstance(plan, p.Join | p.Select)
+    for expr in plan.expressions:
+        for part in e.conjuncts(expr):
             if not (is_asking and part in conditions):
-                yield from columns_of(part)
-    for below in inputs_of(plan):
-        if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
-            yield from ids_of(below)
+                yield from part.columns
+    for below in plan.inputs:
+        if isinstance(plan, p.Distinct | p.SetOperation | p.Fixpoint | p.Recursive):
+            yield from below.ids
         yield from _read(below, without, conditions)
 
 
-def _is_on_both(condition: Expr, left: Set[AttributeId], right: Set[AttributeId]) -> bool:
-    read = columns_of(condition)
+def _is_on_both(condition: e.Expr, left: Set[AttributeId], right: Set[AttributeId]) -> bool:
+    read = condition.columns
     return read <= left | right and bool(read & left) and bool(read & right)
 
 
-def _is_of_one_table(plan: Plan) -> bool:
-    while isinstance(plan, Select | Project):
+def _is_of_one_table(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Select | p.Project):
         plan = plan.child
-    return isinstance(plan, Scan)
+    return isinstance(plan, p.Scan)
 
 
 # Joins as inner join, DISTINCT and signed union. With k the join keys and d the distinct rows:
@@ -403,16 +371,16 @@ def _is_of_one_table(plan: Plan) -> bool:
 
 
 class _Key(Struct, frozen=True):
-    left: Expr
-    right: Expr
+    left: e.Expr
+    right: e.Expr
     null_safe: bool
 
 
 class _Condition(Struct, frozen=True):
     keys: tuple[_Key, ...]
-    left: tuple[Expr, ...]  # Conjuncts on the left side alone
-    right: tuple[Expr, ...]
-    mixed: tuple[Expr, ...]
+    left: tuple[e.Expr, ...]  # Conjuncts on the left side alone
+    right: tuple[e.Expr, ...]
+    mixed: tuple[e.Expr, ...]
 
     def turned(self) -> _Condition:
         keys = tuple(_Key(key.right, key.left, key.null_safe) for key in self.keys)
@@ -424,8 +392,8 @@ _Selected = tuple[ScalarSelection, SideChoice]
 """A relation that is selected by scalars, and what is recorded of its rows."""
 
 
-def build_join(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
-    if node.kind is JoinKind.INNER:
+def build_join(builder: CircuitBuilder, node: p.Join, *, must_be_sure: bool) -> Flow:
+    if node.kind is p.JoinKind.INNER:
         return _build_chain(builder, node, must_be_sure=must_be_sure)
     moved = pushed_below(node)
     if moved is not None:
@@ -434,56 +402,56 @@ def build_join(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Fl
     if paired is not None:
         return paired
     # More rows on one side are harmless where each stays or goes for itself.
-    is_semi = node.kind is JoinKind.SEMI
-    left_is_free = node.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT)
-    right_is_free = node.kind in (JoinKind.SEMI, JoinKind.RIGHT)
+    is_semi = node.kind is p.JoinKind.SEMI
+    left_is_free = node.kind in (p.JoinKind.SEMI, p.JoinKind.ANTI, p.JoinKind.LEFT)
+    right_is_free = node.kind in (p.JoinKind.SEMI, p.JoinKind.RIGHT)
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _JoinParts(builder, node, must_be_sure or not is_semi)
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
 
 
-def build_selected(builder: CircuitBuilder, node: Select, *, must_be_sure: bool) -> Flow | None:
+def build_selected(builder: CircuitBuilder, node: p.Select, *, must_be_sure: bool) -> Flow | None:
     """Build a selection over a relation and scalars as one; None if it is none, or not chosen."""
     chain = selected_chain(node)
-    if chain is None or not isinstance(node.child, Join):
+    if chain is None or not isinstance(node.child, p.Join):
         return None
     parts = _JoinParts(builder, node.child, must_be_sure)
     chosen = parts.chosen(chain)
     return _chained(parts, chain, chosen) if chosen else None
 
 
-def _as_pairs(builder: CircuitBuilder, node: Join, must_be_sure: bool) -> Flow | None:
+def _as_pairs(builder: CircuitBuilder, node: p.Join, must_be_sure: bool) -> Flow | None:
     """A semi join with scalars, whose one row is no partner twice; None if they select none."""
-    if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
+    if node.kind is not p.JoinKind.SEMI or not is_scalar(node.right):
         return None
-    inner = replace(node, kind=JoinKind.INNER)
+    inner = replace(node, kind=p.JoinKind.INNER)
     parts, chain = _JoinParts(builder, inner, must_be_sure), chain_of(inner)
     chosen = parts.chosen(chain)
     if not chosen:
         return None
     pairs = _chained(parts, chain, chosen)
-    kept = ids_of(node.left)
+    kept = node.left.ids
     return replace(pairs, columns=tuple(c for c in pairs.columns if c[0] in kept))
 
 
 def _other_join(parts: _JoinParts, left: Flow, right: Flow) -> Flow:
     builder, node = parts.builder, parts.node
-    if node.kind is JoinKind.ANTI and node.null_aware:
-        used = frozenset() if node.condition is None else columns_of(node.condition)
+    if node.kind is p.JoinKind.ANTI and node.null_aware:
+        used = frozenset() if node.condition is None else node.condition.columns
         return parts.not_in(builder.sure(left, used), builder.sure(right, used))
     condition = _split_condition(node.condition, left, right)
     left, right = parts.sure_keys(left, right, condition)
     match node.kind:
-        case JoinKind.SEMI:
+        case p.JoinKind.SEMI:
             return parts.semi(left, right, condition)
-        case JoinKind.ANTI:
+        case p.JoinKind.ANTI:
             return parts.anti(left, right, condition)
         case _:
             return parts.outer(left, right, condition)
 
 
-def _build_chain(builder: CircuitBuilder, node: Join, *, must_be_sure: bool) -> Flow:
+def _build_chain(builder: CircuitBuilder, node: p.Join, *, must_be_sure: bool) -> Flow:
     parts = _JoinParts(builder, node, must_be_sure)
     chain = chain_of(node)
     return _chained(parts, chain, parts.chosen(chain))
@@ -499,7 +467,7 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
     unread = {
         identity: scalar
         for identity, scalar in scalars.items()
-        if not any(scalar.ids & columns_of(part) for part in waiting)
+        if not any(scalar.ids & part.columns for part in waiting)
         and not is_read_elsewhere(builder.plan, scalar, scalar_conditions)
     }
     flows: dict[int, Flow] = {}
@@ -521,10 +489,10 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
         if result is None:
             result = flow
             continue
-        ready = [part for part in waiting if columns_of(part) <= result.ids | flow.ids]
+        ready = [part for part in waiting if part.columns <= result.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
         ready += implied_equalities(chain.equal, result.ids, flow.ids, ready)
-        condition = None if not ready else And(tuple(ready))
+        condition = None if not ready else e.And(tuple(ready))
         apart = _split_condition(condition, result, flow)
         result, flow = parts.sure_keys(result, flow, apart)
         result = parts.inner(result, flow, apart)
@@ -538,13 +506,13 @@ def _chained(parts: _JoinParts, chain: Joined, chosen: Sequence[_Selected]) -> F
 
 class _JoinParts(Struct, frozen=True):
     builder: CircuitBuilder
-    node: Join
+    node: p.Join
     must_be_sure: bool
 
     def sure_keys(self, left: Flow, right: Flow, condition: _Condition) -> tuple[Flow, Flow]:
         """Both sides, with their join keys exact."""
-        left_columns = [columns_of(key.left) for key in condition.keys]
-        right_columns = [columns_of(key.right) for key in condition.keys]
+        left_columns = [key.left.columns for key in condition.keys]
+        right_columns = [key.right.columns for key in condition.keys]
         left = self.builder.sure(left, frozenset().union(*left_columns))
         return left, self.builder.sure(right, frozenset().union(*right_columns))
 
@@ -552,8 +520,8 @@ class _JoinParts(Struct, frozen=True):
         """The relations of a chain that are chosen to be selected by scalars, and why."""
         result = []
         for selection in scalar_selections(chain):
-            columns = typed(attributes_of(selection.relation.plan), self.node.span)
-            (scan,) = scans_of(selection.relation.plan)
+            columns = typed(selection.relation.plan.attributes, self.node.span)
+            (scan,) = selection.relation.plan.scans
             facts = SideFacts(
                 f"{self.builder.name('scalars')}.rows",
                 (scan.table,),
@@ -572,9 +540,9 @@ class _JoinParts(Struct, frozen=True):
         scalar = scalars[0]
         for other in scalars[1:]:
             scalar = self.inner(scalar, other, _NO_CONDITION)
-        predicate = And(selection.conditions)
+        predicate = e.And(selection.conditions)
         check_condition(predicate, self.node.span)
-        read = columns_of(predicate)
+        read = predicate.columns
         if rows.plan is None or read & rows.approximate:
             raise BlockedError("what a scalar selects cannot be read again", self.node.span)
         scalar, bounds = self.builder.parted(scalar)
@@ -632,7 +600,7 @@ class _JoinParts(Struct, frozen=True):
         named = self.builder.project(pairs, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         keys = tuple(
-            _Key(ColumnRef(name, kind), ColumnRef(other, kind), null_safe=True)
+            _Key(e.ColumnRef(name, kind), e.ColumnRef(other, kind), null_safe=True)
             for (name, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
         return self.builder.rejoined(self._matched(left, once, keys, left.columns), bounds, whole)
@@ -645,35 +613,35 @@ class _JoinParts(Struct, frozen=True):
     def outer(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The inner join and, padded with NULL, the rows without a partner."""
         flows = [self.inner(left, right, condition)]
-        if self.node.kind in (JoinKind.LEFT, JoinKind.FULL):
+        if self.node.kind in (p.JoinKind.LEFT, p.JoinKind.FULL):
             alone = self.anti(left, right, condition)
             flows.append(self._padded(alone, left.columns, right.columns))
-        if self.node.kind in (JoinKind.RIGHT, JoinKind.FULL):
+        if self.node.kind in (p.JoinKind.RIGHT, p.JoinKind.FULL):
             alone = self.anti(right, left, condition.turned())
             flows.append(self._padded(alone, right.columns, left.columns))
         columns = (*left.columns, *right.columns)
         return self.builder.union(flows, columns, (*left.accesses, *right.accesses))
 
     def _padded(self, flow: Flow, columns: tuple[Column, ...], padded: tuple[Column, ...]) -> Flow:
-        padding = [(name, Literal(None, kind)) for name, kind in padded]
+        padding = [(name, e.Literal(None, kind)) for name, kind in padded]
         return self.builder.project(flow, [*flow.refs(), *padding], (*columns, *padded), self.node)
 
     def not_in(self, left: Flow, right: Flow) -> Flow:
         """The null-aware anti join on one pair of values."""
-        parts = () if self.node.condition is None else conjuncts(self.node.condition)
+        parts = () if self.node.condition is None else e.conjuncts(self.node.condition)
         pair = parts[0] if len(parts) == 1 else None
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
             reason = "the engine supports NOT IN only with a single equality"
             raise BlockedError(reason, self.node.span)
-        not_null = self.filtered(left, (Not(IsNull(key.left)),))
+        not_null = self.filtered(left, (e.Not(e.IsNull(key.left)),))
         result = self.anti(not_null, right, _Condition((key,), (), (), ()))
-        flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NO_CONDITION)]
-        unknown = self.filtered(left, (IsNull(key.left),))
+        flows = [self.anti(result, self.filtered(right, (e.IsNull(key.right),)), _NO_CONDITION)]
+        unknown = self.filtered(left, (e.IsNull(key.left),))
         flows.append(self.anti(unknown, right, _NO_CONDITION))
         return self.builder.union(flows, left.columns, left.accesses)
 
-    def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:
+    def filtered(self, flow: Flow, predicates: Sequence[e.Expr]) -> Flow:
         predicate = all_of(predicates)
         if predicate is None:
             return flow
@@ -728,11 +696,11 @@ class _JoinParts(Struct, frozen=True):
             room=choice.room,
         )
 
-    def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
+    def _side(self, flow: Flow, keys: Sequence[e.Expr], name: str) -> tuple[Flow, Side]:
         ids: list[AttributeId] = []
-        computed: list[tuple[AttributeId, Expr]] = []
+        computed: list[tuple[AttributeId, e.Expr]] = []
         for number, key in enumerate(keys):
-            if isinstance(key, ColumnRef):
+            if isinstance(key, e.ColumnRef):
                 ids.append(key.id)
                 continue
             check(key, self.node.span)
@@ -755,7 +723,7 @@ class _JoinParts(Struct, frozen=True):
         named = self.builder.project(flow, outputs, columns, self.node)
         once = self.builder.distinct(named, columns, self.node)
         joined = tuple(
-            _Key(key.left, ColumnRef(*column), key.null_safe)
+            _Key(key.left, e.ColumnRef(*column), key.null_safe)
             for column, key in zip(columns, keys, strict=True)
         )
         return once, joined
@@ -763,26 +731,26 @@ class _JoinParts(Struct, frozen=True):
 
 def _joined_plan(
     left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
-) -> Join | None:
+) -> p.Join | None:
     """The join as a plan over the tables; None if a side has none."""
     if left.rows is None or right.rows is None:
         return None
     left_types, right_types = dict(left.columns), dict(right.columns)
-    parts: list[Expr] = [
-        Compare(
-            CompareOp.NULL_SAFE_EQUAL if key.null_safe else CompareOp.EQUAL,
-            ColumnRef(left_key, left_types[left_key]),
-            ColumnRef(right_key, right_types[right_key]),
+    parts: list[e.Expr] = [
+        e.Compare(
+            e.CompareOp.NULL_SAFE_EQUAL if key.null_safe else e.CompareOp.EQUAL,
+            e.ColumnRef(left_key, left_types[left_key]),
+            e.ColumnRef(right_key, right_types[right_key]),
         )
         for left_key, right_key, key in zip(left_side.keys, right_side.keys, keys, strict=True)
     ]
-    return Join(JoinKind.INNER, left.rows, right.rows, all_of(parts))
+    return p.Join(p.JoinKind.INNER, left.rows, right.rows, all_of(parts))
 
 
-def _split_condition(condition: Expr | None, left: Flow, right: Flow) -> _Condition:
+def _split_condition(condition: e.Expr | None, left: Flow, right: Flow) -> _Condition:
     keys, lefts, rights, mixed = [], [], [], []
-    for part in () if condition is None else conjuncts(condition):
-        used = columns_of(part)
+    for part in () if condition is None else e.conjuncts(condition):
+        used = part.columns
         key = _key_of(part, left, right)
         if key is not None:
             keys.append(key)
@@ -795,13 +763,16 @@ def _split_condition(condition: Expr | None, left: Flow, right: Flow) -> _Condit
     return _Condition(tuple(keys), tuple(lefts), tuple(rights), tuple(mixed))
 
 
-def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
-    if not isinstance(part, Compare) or part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+def _key_of(part: e.Expr, left: Flow, right: Flow) -> _Key | None:
+    if not isinstance(part, e.Compare) or part.op not in (
+        e.CompareOp.EQUAL,
+        e.CompareOp.NULL_SAFE_EQUAL,
+    ):
         return None
     left_expr, right_expr = part.left, part.right
-    if columns_of(left_expr) <= right.ids and columns_of(right_expr) <= left.ids:
+    if left_expr.columns <= right.ids and right_expr.columns <= left.ids:
         left_expr, right_expr = right_expr, left_expr
-    left_ids, right_ids = columns_of(left_expr), columns_of(right_expr)
+    left_ids, right_ids = left_expr.columns, right_expr.columns
     if not (left_ids and right_ids and left_ids <= left.ids and right_ids <= right.ids):
         return None
     if left_ids & left.approximate - left.whole or right_ids & right.approximate - right.whole:
@@ -813,6 +784,6 @@ def _key_of(part: Expr, left: Flow, right: Flow) -> _Key | None:
     common = common_type(kind, their_kind)
     if common is None:
         return None
-    left_expr = left_expr if kind == common else Cast(left_expr, common)
-    right_expr = right_expr if their_kind == common else Cast(right_expr, common)
-    return _Key(left_expr, right_expr, part.op is CompareOp.NULL_SAFE_EQUAL)
+    left_expr = left_expr if kind == common else e.Cast(left_expr, common)
+    right_expr = right_expr if their_kind == common else e.Cast(right_expr, common)
+    return _Key(left_expr, right_expr, part.op is e.CompareOp.NULL_SAFE_EQUAL)

@@ -24,22 +24,10 @@ from impctl.engine.linear import ProjectOperator as Project
 from impctl.engine.topk import Cut, LikelyTop, Limit, Top
 from impctl.engine.window import CHOOSING, RANKS, WindowOperator
 from impctl.engine.window import WindowValue as Placed
-from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span, columns_of
+from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import as_decimal, narrowed, type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-)
-from impctl.plan.nodes import Project as ProjectOperator
 from impctl.plan.properties import is_whole
 from impctl.rules.normalize import split_averages
 from impctl.rules.witnesses import first_by
@@ -55,14 +43,14 @@ if TYPE_CHECKING:
 # first by some order.
 
 
-def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
+def build_top(builder: CircuitBuilder, node: p.TopK, *, is_last: bool, must_be_sure: bool) -> Flow:
     """Build a top-k; `is_last` if no operator above selects rows. `must_be_sure`: an operator above
     depends on which rows there are."""
     if not node.order or node.count is None:
         raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
     exprs = (*(key.expr for key in node.order), *node.partition_by)
-    used = frozenset().union(*map(columns_of, exprs)) & below.approximate
+    used = frozenset().union(*(expr.columns for expr in exprs)) & below.approximate
     is_free = not below.accesses or not builder.is_barrier(node)
     # The rows that OFFSET skips are kept; only counting of ranges may receive them.
     is_counted = is_last or (is_free and not node.offset)
@@ -85,7 +73,7 @@ def build_top(builder: CircuitBuilder, node: TopK, *, is_last: bool, must_be_sur
 
 
 def _exactly_first(
-    builder: CircuitBuilder, node: TopK, below: Flow, *, is_last: bool, has_tree: bool
+    builder: CircuitBuilder, node: p.TopK, below: Flow, *, is_last: bool, has_tree: bool
 ) -> Flow:
     """The operators of a top-k by exact values; with `has_tree`, all tied groups take part."""
     top = _TopParts(builder, node, builder.name("top"), below.columns)
@@ -108,7 +96,7 @@ def _exactly_first(
     return top.first(kept, f"{top.name}/cut", top.exact)
 
 
-def build_witness(builder: CircuitBuilder, node: Witness) -> Flow:
+def build_witness(builder: CircuitBuilder, node: p.Witness) -> Flow:
     """Build the operators that keep the rows that decide: the first of each order, side by side."""
     below = builder.build(node.child, must_be_sure=True)
     refuse_approximate(below, "deciding by", node.span)
@@ -124,7 +112,7 @@ class _TopParts:
     """One top-k: its columns, and its limit with the ties at the border and without."""
 
     def __init__(
-        self, builder: CircuitBuilder, node: TopK, name: str, columns: Sequence[Column]
+        self, builder: CircuitBuilder, node: p.TopK, name: str, columns: Sequence[Column]
     ) -> None:
         assert node.count is not None
         self.builder = builder
@@ -192,7 +180,7 @@ class _TopParts:
 
 def build_likely(
     builder: CircuitBuilder,
-    node: TopK,
+    node: p.TopK,
     below: Flow,
     *,
     must_be_sure: bool,
@@ -241,7 +229,7 @@ def build_likely(
 
 
 def _with_keys(
-    builder: CircuitBuilder, node: TopK, below: Flow, name: str, *, keeps_bounds: bool
+    builder: CircuitBuilder, node: p.TopK, below: Flow, name: str, *, keeps_bounds: bool
 ) -> tuple[Flow, OrderKey, AttributeId | None, list[AttributeId]]:
     """The rows with their sort and partition columns; the column of the bound, if there is one."""
     key = node.order[0]
@@ -250,11 +238,11 @@ def _with_keys(
     ]
     for expr in (key.expr, *node.partition_by):
         check(expr, node.span)
-    if any(columns_of(expr) & below.approximate for _, expr in parts):
+    if any(expr.columns & below.approximate for _, expr in parts):
         reason = "the engine does not support partitioning by a sum of doubles"
         raise BlockedError(reason, node.span)
     order, bound = f"{name}/order", f"{name}/bound"
-    has_bound = bool(columns_of(key.expr) & below.approximate)
+    has_bound = bool(key.expr.columns & below.approximate)
     passed_columns = [
         column for column in below.columns if keeps_bounds or column[0] not in below.approximate
     ]
@@ -282,7 +270,7 @@ def _with_keys(
 _SHIFTED = frozenset({"lag", "lead"})
 
 
-def check_placed(call: WindowCall, span: Span | None) -> None:
+def check_placed(call: p.WindowCall, span: Span | None) -> None:
     """BlockedError for a call that the engine does not compute by place."""
     reason, span = f"the engine does not support {call.function.upper()}", call.span or span
     if call.function not in RANKS | _SHIFTED:
@@ -294,7 +282,7 @@ def check_placed(call: WindowCall, span: Span | None) -> None:
         _shifted_values(call, span)
 
 
-def _shifted_values(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
+def _shifted_values(call: p.WindowCall, span: Span | None) -> tuple[Expr, ...]:
     """The value that others take of a row, and its default if there is one, of one type. A number
     that loses nothing by it has the value's type, whatever type Spark makes of both."""
     value, *default = call.arguments[::2]
@@ -324,7 +312,7 @@ def _fits(source: SqlType, target: SqlType) -> bool:
     )
 
 
-def _ahead(call: WindowCall, span: Span | None) -> int:
+def _ahead(call: p.WindowCall, span: Span | None) -> int:
     """How many rows ahead of its own the value is."""
     ahead = 1
     if len(call.arguments) > 1:
@@ -337,10 +325,10 @@ def _ahead(call: WindowCall, span: Span | None) -> int:
 
 def build_placed(
     builder: CircuitBuilder,
-    node: Window,
+    node: p.Window,
     rows: Flow,
     partition: Sequence[AttributeId],
-    calls: Sequence[WindowCall],
+    calls: Sequence[p.WindowCall],
 ) -> Flow:
     """The rows with a column per call; they have no accesses."""
     choosing = next((call for call in calls if call.function in CHOOSING), None)
@@ -368,7 +356,7 @@ def build_placed(
     return builder.rejoined(Flow(wire, (*rows.columns, *results), ()), bounds, integral)
 
 
-def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:
+def _placed(call: p.WindowCall, columns: dict[Expr, AttributeId], span: Span | None) -> Placed:
     order = tuple(OrderKey(columns[k.expr], k.descending, k.nulls_first) for k in call.order)
     if call.function in RANKS:
         return Placed(call.attribute.id, call.function, order)
@@ -386,7 +374,7 @@ def _placed(call: WindowCall, columns: dict[Expr, AttributeId], span: Span | Non
 # rows and the rows of partitions whose value changes; every row is kept.
 
 
-def build_window(builder: CircuitBuilder, node: Window) -> Flow:
+def build_window(builder: CircuitBuilder, node: p.Window) -> Flow:
     for call in node.calls:
         if call.function not in AGGREGATES:
             check_placed(call, node.span)
@@ -410,30 +398,32 @@ def build_window(builder: CircuitBuilder, node: Window) -> Flow:
 
 def _grouping(
     builder: CircuitBuilder,
-    node: Window,
+    node: p.Window,
     partition_by: tuple[Expr, ...],
-    calls: Sequence[WindowCall],
-) -> Aggregate:
+    calls: Sequence[p.WindowCall],
+) -> p.Aggregate:
     name = builder.name("window")
     keys = tuple(
-        ComputedColumn(Attribute(f"{name}/key{position}", f"key{position}", type_of(expr)), expr)
+        p.ComputedColumn(
+            p.Attribute(f"{name}/key{position}", f"key{position}", type_of(expr)), expr
+        )
         for position, expr in enumerate(partition_by)
     )
     results = tuple(
-        AggregateOutput(
-            call.attribute, AggregateCall(call.function, call.arguments, span=call.span)
+        p.AggregateOutput(
+            call.attribute, p.AggregateCall(call.function, call.arguments, span=call.span)
         )
         for call in calls
     )
-    return Aggregate(node.child, keys, results, span=node.span)
+    return p.Aggregate(node.child, keys, results, span=node.span)
 
 
 def _beside(
     builder: CircuitBuilder,
-    node: Window,
+    node: p.Window,
     rows: Flow,
-    grouping: Aggregate,
-    placed: Sequence[WindowCall],
+    grouping: p.Aggregate,
+    placed: Sequence[p.WindowCall],
 ) -> Flow:
     """Each row with its group's columns and ranges; both are kept, as no other state has them. Keys
     are exact: an inexact one makes the grouping fail. Without ranges and functions a group would
@@ -465,12 +455,12 @@ def _beside(
     return builder.rejoined(flow, {**row_bounds, **group_bounds}, integral)
 
 
-def _groups(builder: CircuitBuilder, grouping: Aggregate, rows: Flow) -> Flow:
+def _groups(builder: CircuitBuilder, grouping: p.Aggregate, rows: Flow) -> Flow:
     """The groups, averages made of sums and counts."""
     split = split_averages(grouping)
-    if not isinstance(split, ProjectOperator):
+    if not isinstance(split, p.Project):
         return builder.grouped(grouping, rows, must_be_sure=True)
-    assert isinstance(split.child, Aggregate), "averages are split above the grouping"
+    assert isinstance(split.child, p.Aggregate), "averages are split above the grouping"
     below = builder.grouped(split.child, rows, must_be_sure=True)
     outputs = [(output.attribute.id, output.expr) for output in split.outputs]
-    return builder.project(below, outputs, typed(attributes_of(split), split.span), split)
+    return builder.project(below, outputs, typed(split.attributes, split.span), split)

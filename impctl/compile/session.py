@@ -21,7 +21,7 @@ from impctl.engine.lookups import DistantRows, RowReader
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
 from impctl.expr.evaluate import Condition, find_condition_blocker
-from impctl.expr.nodes import Expr, columns_of, conjuncts
+from impctl.expr.nodes import Expr, conjuncts
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.properties import indispensable
 from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
@@ -762,7 +762,7 @@ def judged_alone(moved: MovedConditions) -> MovedConditions | None:
 
 def touched_source(scan: Scan, moved: MovedConditions, partition: RangePartition) -> Source | None:
     """A source that reads from a table what these conditions and the ranges need."""
-    used = frozenset().union(*map(columns_of, (*moved.before, *moved.after)))
+    used = frozenset().union(*(expr.columns for expr in (*moved.before, *moved.after)))
     columns = [(a.id, a.name, a.type) for a in scan.attributes if a.id in used]
     known = [(i, name, kind) for i, name, kind in columns if kind and kind.kind is not Kind.OTHER]
     if len(known) < len(columns):

@@ -22,33 +22,12 @@ from msgspec import Struct
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
 from impctl.errors import EvaluationError, UnsupportedExpressionError
+from impctl.expr import nodes as e
 from impctl.expr.cast import cast
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import Truth, compare, conjoin, disjoin, like, like_objection, of_vector
 from impctl.expr.compare import negate as negate_truth
 from impctl.expr.functions import call_objection, compute
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-    columns_of,
-    walk,
-)
 from impctl.expr.numeric import arithmetic, mean, negate
 from impctl.expr.types import (
     arithmetic_type,
@@ -67,20 +46,20 @@ _TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
 class Blocker(Struct, frozen=True):
     """The part of an expression that the evaluator does not compute, and why."""
 
-    part: Expr
+    part: e.Expr
     reason: str
 
 
-def find_blocker(expr: Expr) -> Blocker | None:
+def find_blocker(expr: e.Expr) -> Blocker | None:
     """The first part that the engine cannot compute exactly, or None."""
-    for part in walk(expr):
+    for part in expr.walk():
         reason = _reason(part)
         if reason is not None:
             return Blocker(part, reason)
     return None
 
 
-def find_condition_blocker(expr: Expr) -> Blocker | None:
+def find_condition_blocker(expr: e.Expr) -> Blocker | None:
     """Like `find_blocker`, for a condition, which must be a truth value."""
     blocker = find_blocker(expr)
     if blocker is None and type_of(expr) not in _TRUTH_VALUES:
@@ -88,38 +67,38 @@ def find_condition_blocker(expr: Expr) -> Blocker | None:
     return blocker
 
 
-def _reason(expr: Expr) -> str | None:
+def _reason(expr: e.Expr) -> str | None:
     result = type_of(expr)
     if result is None or result.kind is Kind.OTHER:
-        subject = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
+        subject = f"function `{expr.name}`" if isinstance(expr, e.Call) else "an expression"
         return f"{subject} has a type that the engine does not support"
     match expr:
-        case Literal() | ColumnRef() | Mean() | IsNull():
+        case e.Literal() | e.ColumnRef() | e.Mean() | e.IsNull():
             return None
-        case Arithmetic() | Negate():
+        case e.Arithmetic() | e.Negate():
             return _arithmetic_reason(result)
-        case Compare():
+        case e.Compare():
             return _comparison_reason(expr)
-        case And() | Or():
+        case e.And() | e.Or():
             return _all_boolean(expr.operands)
-        case Not():
+        case e.Not():
             return _all_boolean((expr.operand,))
-        case InList():
+        case e.InList():
             return _in_list_reason(expr)
-        case Like():
+        case e.Like():
             operand = type_of(expr.operand)
             if operand != STRING:
                 return f"the engine does not support LIKE over `{operand}`"
             return like_objection(expr.pattern, expr.escape)
-        case Case() | Coalesce():
+        case e.Case() | e.Coalesce():
             return _branches_reason(expr, result)
-        case Cast():
+        case e.Cast():
             return _cast_reason(expr)
-        case Call():
+        case e.Call():
             return call_objection(expr)
 
 
-def _cast_reason(expr: Cast) -> str | None:
+def _cast_reason(expr: e.Cast) -> str | None:
     source = type_of(expr.operand)
     reason = f"the engine does not support CAST from `{source}` to `{expr.type}`"
     if source is None or not supports_cast(source, expr.type):
@@ -138,13 +117,13 @@ def _arithmetic_reason(sql_type: SqlType) -> str | None:
     return f"the engine does not support arithmetic on `{sql_type}`"
 
 
-def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
+def _all_boolean(operands: tuple[e.Expr, ...]) -> str | None:
     if all(type_of(part) in _TRUTH_VALUES for part in operands):
         return None
     return "AND, OR and NOT need conditions"
 
 
-def _comparison_reason(expr: Compare) -> str | None:
+def _comparison_reason(expr: e.Compare) -> str | None:
     left, right = type_of(expr.left), type_of(expr.right)
     if left is not None and right is not None:
         left, right = narrowed(expr.left, left, right), narrowed(expr.right, right, left)
@@ -161,7 +140,7 @@ def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
     return f"the engine does not support comparing `{left}` with `{right}`"
 
 
-def _in_list_reason(expr: InList) -> str | None:
+def _in_list_reason(expr: e.InList) -> str | None:
     types = [type_of(part) for part in (expr.operand, *expr.options)]
     for result in types[1:]:
         blocked = _comparable(types[0], result)
@@ -175,10 +154,10 @@ def _in_list_reason(expr: InList) -> str | None:
     return f"the engine does not support an IN list that mixes {mixed}"
 
 
-def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
+def _branches_reason(expr: e.Case | e.Coalesce, sql_type: SqlType) -> str | None:
     if sql_type.kind is Kind.FLOAT:
         return "the engine does not support single-precision results"
-    if isinstance(expr, Case):
+    if isinstance(expr, e.Case):
         results = (*(result for _, result in expr.branches), expr.default)
         blocked = _all_boolean(tuple(condition for condition, _ in expr.branches))
         if blocked is not None:
@@ -204,7 +183,7 @@ class Evaluator:
 
     __slots__ = ("_expr",)
 
-    def __init__(self, expr: Expr) -> None:
+    def __init__(self, expr: e.Expr) -> None:
         self._expr = _supported(expr, find_blocker(expr))
 
     def values(self, columns: Columns, length: int) -> Vector:
@@ -218,7 +197,7 @@ class Condition:
 
     __slots__ = ("_expr",)
 
-    def __init__(self, expr: Expr) -> None:
+    def __init__(self, expr: e.Expr) -> None:
         self._expr = _supported(expr, find_condition_blocker(expr))
 
     def truth(self, columns: Columns, length: int) -> Truth:
@@ -226,69 +205,69 @@ class Condition:
         return _truth(self._expr, columns, length)
 
 
-def _supported(expr: Expr, blocker: Blocker | None) -> Expr:
+def _supported(expr: e.Expr, blocker: Blocker | None) -> e.Expr:
     if blocker is not None:
         raise UnsupportedExpressionError(blocker.reason)
     return expr
 
 
-def _value(expr: Expr, columns: Columns, length: int) -> Vector:
+def _value(expr: e.Expr, columns: Columns, length: int) -> Vector:
     match expr:
-        case Literal():
+        case e.Literal():
             return _literal(expr, length)
-        case ColumnRef():
+        case e.ColumnRef():
             return columns[expr.id]
-        case Arithmetic():
+        case e.Arithmetic():
             return _arithmetic(expr, columns, length)
-        case Negate():
+        case e.Negate():
             return negate(_value(expr.operand, columns, length))
-        case Case():
+        case e.Case():
             return _case(expr, columns, length)
-        case Coalesce():
+        case e.Coalesce():
             return _coalesce(expr, columns, length)
-        case Cast():
+        case e.Cast():
             operand = _value(expr.operand, columns, length)
             return cast(operand, expr.type, offset_of(expr.zone))
-        case Mean():
+        case e.Mean():
             return mean(
                 _value(expr.total, columns, length), _value(expr.count, columns, length), expr.type
             )
-        case Call():
+        case e.Call():
             arguments = [_value(part, columns, length) for part in expr.arguments]
             return compute(expr, arguments, _known_type(expr))
         case _:
             return _truth(expr, columns, length).to_vector()
 
 
-def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
+def _truth(expr: e.Expr, columns: Columns, length: int) -> Truth:
     match expr:
-        case Compare():
+        case e.Compare():
             left, right = (_value(part, columns, length) for part in (expr.left, expr.right))
             return compare(expr.op, left, right)
-        case And() | Or():
-            return _connective(expr.operands, columns, length, is_and=isinstance(expr, And))
-        case Not():
+        case e.And() | e.Or():
+            return _connective(expr.operands, columns, length, is_and=isinstance(expr, e.And))
+        case e.Not():
             return negate_truth(_truth(expr.operand, columns, length))
-        case IsNull():
+        case e.IsNull():
             valid = _value(expr.operand, columns, length).validity()
             return Truth(~valid, valid, np.zeros(length, dtype=np.bool_))
-        case InList():
+        case e.InList():
             return _in_list(expr, columns, length)
-        case Like():
+        case e.Like():
             return like(_value(expr.operand, columns, length), expr.pattern, expr.escape)
         case _:
             return of_vector(cast(_value(expr, columns, length), BOOLEAN))
 
 
-def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
+def _in_list(expr: e.InList, columns: Columns, length: int) -> Truth:
     """Spark casts the operand and all options to one type before comparing."""
     parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
     wanted = reduce(wider_type, [part.type for part in parts])
     operand, *options = (cast(part, wanted) for part in parts)
-    return disjoin([compare(CompareOp.EQUAL, operand, option) for option in options])
+    return disjoin([compare(e.CompareOp.EQUAL, operand, option) for option in options])
 
 
-def _literal(expr: Literal, length: int) -> Vector:
+def _literal(expr: e.Literal, length: int) -> Vector:
     sql_type, value = expr.type, expr.value
     if value is None:
         return all_null(sql_type, length)
@@ -316,7 +295,7 @@ def unscaled(value: object, sql_type: SqlType) -> int:
         return int(Decimal(str(value)).scaleb(sql_type.scale).to_integral_value())
 
 
-def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
+def _arithmetic(expr: e.Arithmetic, columns: Columns, length: int) -> Vector:
     left, right = _value(expr.left, columns, length), _value(expr.right, columns, length)
     left_type = narrowed(expr.left, left.type, right.type)
     right_type = narrowed(expr.right, right.type, left.type)
@@ -329,14 +308,16 @@ def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
 
 
 def _connective(
-    operands: tuple[Expr, ...], columns: Columns, length: int, *, is_and: bool
+    operands: tuple[e.Expr, ...], columns: Columns, length: int, *, is_and: bool
 ) -> Truth:
     """AND and OR left to right; a row decided by an earlier operand never reaches a later one."""
     join = conjoin if is_and else disjoin
     result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
         open_rows = (result.may_true if is_and else result.may_false) | result.may_null
-        may_raise = any(isinstance(p, Arithmetic | Cast | Negate | Call) for p in walk(operand))
+        may_raise = any(
+            isinstance(part, e.Arithmetic | e.Cast | e.Negate | e.Call) for part in operand.walk()
+        )
         if not may_raise or bool(open_rows.all()):
             result = join([result, _truth(operand, columns, length)])
             continue
@@ -345,7 +326,7 @@ def _connective(
 
 
 def _joined_where(
-    result: Truth, operand: Expr, columns: Columns, open_rows: Bools, *, is_and: bool
+    result: Truth, operand: e.Expr, columns: Columns, open_rows: Bools, *, is_and: bool
 ) -> Truth:
     positions = np.flatnonzero(open_rows)
     part = _truth(operand, _subset(columns, operand, positions), len(positions))
@@ -358,11 +339,11 @@ def _joined_where(
     return Truth(*flags)
 
 
-def _subset(columns: Columns, expr: Expr, positions: Any) -> dict[AttributeId, Vector]:
-    return {name: columns[name].take(positions) for name in columns_of(expr)}
+def _subset(columns: Columns, expr: e.Expr, positions: Any) -> dict[AttributeId, Vector]:
+    return {name: columns[name].take(positions) for name in expr.columns}
 
 
-def _case(expr: Case, columns: Columns, length: int) -> Vector:
+def _case(expr: e.Case, columns: Columns, length: int) -> Vector:
     wanted = _known_type(expr)
     open_rows = np.ones(length, dtype=np.bool_)
     pieces: list[tuple[Any, Vector]] = []
@@ -376,7 +357,7 @@ def _case(expr: Case, columns: Columns, length: int) -> Vector:
     return _assembled(pieces, wanted)
 
 
-def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
+def _coalesce(expr: e.Coalesce, columns: Columns, length: int) -> Vector:
     wanted = _known_type(expr)
     open_rows = np.arange(length)
     pieces: list[tuple[Any, Vector]] = []
@@ -389,7 +370,7 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
     return _assembled(pieces, wanted)
 
 
-def _known_type(expr: Expr) -> SqlType:
+def _known_type(expr: e.Expr) -> SqlType:
     result = type_of(expr)
     if result is None:
         raise EvaluationError(
@@ -398,7 +379,7 @@ def _known_type(expr: Expr) -> SqlType:
     return result
 
 
-def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
+def _piece(value: e.Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
     result = _value(value, _subset(columns, value, positions), len(positions))
     return positions, cast(result, wanted)
 

@@ -10,26 +10,7 @@ from functools import reduce
 from impctl.data.schema import BOOLEAN, DOUBLE, LONG, NULL, Kind, SqlType, decimal
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector
 from impctl.errors import NotExactError
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 
 MAX_PRECISION = 38
 SHORT_AVERAGE = 15
@@ -53,30 +34,30 @@ def loses_values(source: SqlType, target: SqlType) -> bool:
     return source.is_fractional and target.kind is Kind.DECIMAL
 
 
-def type_of(expr: Expr) -> SqlType | None:
+def type_of(expr: e.Expr) -> SqlType | None:
     match expr:
-        case Literal() | ColumnRef() | Cast() | Mean() | Call():
+        case e.Literal() | e.ColumnRef() | e.Cast() | e.Mean() | e.Call():
             return expr.type
-        case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
+        case e.Compare() | e.And() | e.Or() | e.Not() | e.IsNull() | e.InList() | e.Like():
             return BOOLEAN
-        case Negate():
+        case e.Negate():
             operand = type_of(expr.operand)
             # Spark casts text to DOUBLE first.
             return operand if operand is not None and operand.is_numeric else None
-        case Arithmetic():
+        case e.Arithmetic():
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
                 return None
             return arithmetic_type(
                 expr.op, narrowed(expr.left, left, right), narrowed(expr.right, right, left)
             )
-        case Case():
+        case e.Case():
             return _common((*(result for _, result in expr.branches), expr.default))
-        case Coalesce():
+        case e.Coalesce():
             return _common(expr.operands)
 
 
-def _common(parts: tuple[Expr, ...]) -> SqlType | None:
+def _common(parts: tuple[e.Expr, ...]) -> SqlType | None:
     types = [type_of(part) for part in parts]
     known = [result for result in types if result is not None]
     return reduce(wider_type, known) if known and len(known) == len(types) else None
@@ -126,30 +107,30 @@ def as_decimal(source: SqlType) -> SqlType:
     return decimal(_INTEGRAL_DIGITS[source.kind], 0)
 
 
-def narrowed(expr: Expr, sql_type: SqlType, other: SqlType) -> SqlType:
+def narrowed(expr: e.Expr, sql_type: SqlType, other: SqlType) -> SqlType:
     """The type of an operand beside another: an integer literal beside a decimal is a decimal of
     just its digits, as in Spark. NULL and TINYINT (`3Y` is a DECIMAL(3, 0)) are not."""
     is_counted = sql_type.kind in _COUNTED_LITERALS and other.kind is Kind.DECIMAL
-    if is_counted and isinstance(expr, Literal) and expr.value is not None:
+    if is_counted and isinstance(expr, e.Literal) and expr.value is not None:
         return decimal(max(len(str(abs(int(str(expr.value))))), 1), 0)
     return sql_type
 
 
-def uncounted(expr: Expr, *operands: Expr) -> Expr:
+def uncounted(expr: e.Expr, *operands: e.Expr) -> e.Expr:
     """The expression without the effect of `narrowed`: Spark evaluates the first value of BETWEEN
     and NULLIF before it types the comparison, so a literal there is no longer one."""
     sql_type = type_of(expr)
-    if sql_type is None or not sql_type.is_integral or not isinstance(expr, Literal):
+    if sql_type is None or not sql_type.is_integral or not isinstance(expr, e.Literal):
         return expr
     types = [type_of(part) for part in operands]
     if all(other is not None and narrowed(expr, sql_type, other) == sql_type for other in types):
         return expr
-    return Cast(expr, sql_type, span=expr.span)
+    return e.Cast(expr, sql_type, span=expr.span)
 
 
-def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+def arithmetic_type(op: e.ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
     """None for operands that are not numbers."""
-    if op is ArithmeticOp.DIVIDE and left.kind is Kind.NULL:
+    if op is e.ArithmeticOp.DIVIDE and left.kind is Kind.NULL:
         return DOUBLE if right.is_numeric or right.kind is Kind.NULL else None
     if left.kind is Kind.NULL and right.kind is Kind.NULL:
         return NULL
@@ -162,39 +143,39 @@ def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType 
     if left.is_fractional or right.is_fractional:
         return _fractional_type(op, left, right)
     if left.is_integral and right.is_integral:
-        if op is ArithmeticOp.DIVIDE:
+        if op is e.ArithmeticOp.DIVIDE:
             return DOUBLE
-        if op is ArithmeticOp.INTEGER_DIVIDE:
+        if op is e.ArithmeticOp.INTEGER_DIVIDE:
             return LONG
         return common_type(left, right)
     return _decimal_type(op, as_decimal(left), as_decimal(right))
 
 
-def _fractional_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
-    if op is ArithmeticOp.INTEGER_DIVIDE:
+def _fractional_type(op: e.ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+    if op is e.ArithmeticOp.INTEGER_DIVIDE:
         return None
     wide = common_type(left, right)
     if wide is not None and wide.kind is Kind.FLOAT:
         # Spark keeps FLOAT arithmetic in single precision; impctl computes in doubles only.
-        return DOUBLE if op is ArithmeticOp.DIVIDE else SqlType(Kind.FLOAT)
+        return DOUBLE if op is e.ArithmeticOp.DIVIDE else SqlType(Kind.FLOAT)
     return wide
 
 
-def _decimal_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
+def _decimal_type(op: e.ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
     p1, s1, p2, s2 = left.precision, left.scale, right.precision, right.scale
     match op:
-        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.ADD | e.ArithmeticOp.SUBTRACT:
             scale = max(s1, s2)
             return _adjusted(max(p1 - s1, p2 - s2) + scale + 1, scale)
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             return _adjusted(p1 + p2 + 1, s1 + s2)
-        case ArithmeticOp.DIVIDE:
+        case e.ArithmeticOp.DIVIDE:
             scale = max(_MINIMUM_ADJUSTED_SCALE, s1 + p2 + 1)
             return _adjusted(p1 - s1 + s2 + scale, scale)
-        case ArithmeticOp.REMAINDER:
+        case e.ArithmeticOp.REMAINDER:
             scale = max(s1, s2)
             return _adjusted(min(p1 - s1, p2 - s2) + scale, scale)
-        case ArithmeticOp.INTEGER_DIVIDE:
+        case e.ArithmeticOp.INTEGER_DIVIDE:
             return LONG
 
 
@@ -230,33 +211,29 @@ def average_type(argument: SqlType) -> SqlType | None:
     return None
 
 
-def is_nullable(expr: Expr) -> bool:
+def is_nullable(expr: e.Expr) -> bool:
     """Whether the value may be NULL, as far as the shape shows; True if unsure."""
     match expr:
-        case Literal():
+        case e.Literal():
             return expr.value is None
-        case ColumnRef():
+        case e.ColumnRef():
             return expr.nullable
-        case IsNull():
+        case e.IsNull():
             return False
-        case Arithmetic() | Compare():
-            return is_nullable(expr.left) or is_nullable(expr.right)
-        case Cast() if expr.type.kind is Kind.DECIMAL:
+        case e.Cast() if expr.type.kind is Kind.DECIMAL:
             # NaN and infinities become NULL.
             source = type_of(expr.operand)
             return source is None or source.is_fractional or is_nullable(expr.operand)
-        case Negate() | Not() | Cast() | Like():
+        case e.Negate() | e.Not() | e.Cast() | e.Like():
             return is_nullable(expr.operand)
-        case And() | Or():
-            return any(is_nullable(part) for part in expr.operands)
-        case InList():
-            return is_nullable(expr.operand) or any(is_nullable(part) for part in expr.options)
-        case Case():
+        case e.Arithmetic() | e.Compare() | e.And() | e.Or() | e.InList():
+            return any(map(is_nullable, expr.expressions))
+        case e.Case():
             results = (*(result for _, result in expr.branches), expr.default)
             return any(map(is_nullable, results))
-        case Coalesce():
+        case e.Coalesce():
             return all(is_nullable(part) for part in expr.operands)
-        case Mean() | Call():
+        case e.Mean() | e.Call():
             return True
 
 

@@ -13,54 +13,8 @@ from msgspec import Struct
 
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ
 from impctl.errors import count_text
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-    Span,
-    columns_of,
-)
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-)
+from impctl.expr import nodes as e
+from impctl.plan import nodes as p
 from impctl.types import AttributeId
 
 Names = Mapping[AttributeId, str]
@@ -73,10 +27,10 @@ def shortened(text: str, longest: int) -> str:
 
 _OR, _AND, _NOT, _COMPARE, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _IDENTITY = re.compile(r"(?:split\.)?(?:.*?#\d+|[a-z]\d+)\.(.*)", re.DOTALL)
-_SUMS = (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)
+_SUMS = (e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT)
 
 
-def expr_text(expr: Expr, names: Names | None = None) -> str:
+def expr_text(expr: e.Expr, names: Names | None = None) -> str:
     """The expression in SQL-like text; `names` overrides column names."""
     return _ExprWriter(names).text(expr)
 
@@ -87,7 +41,7 @@ def column_name(identity: AttributeId) -> str:
     return identity if match is None else match.group(1)
 
 
-def call_text(call: AggregateCall, names: Names | None = None) -> str:
+def call_text(call: p.AggregateCall, names: Names | None = None) -> str:
     inside = ", ".join(expr_text(argument, names) for argument in call.arguments) or "*"
     text = f"{call.function}({'DISTINCT ' if call.distinct else ''}{inside})"
     if call.condition is None:
@@ -95,7 +49,7 @@ def call_text(call: AggregateCall, names: Names | None = None) -> str:
     return f"{text} FILTER (WHERE {expr_text(call.condition, names)})"
 
 
-def order_text(order: tuple[SortKey, ...], names: Names | None = None) -> str:
+def order_text(order: tuple[p.SortKey, ...], names: Names | None = None) -> str:
     """Sort keys in SQL-like text; the position of NULLs only if it is not the default."""
     texts = []
     for key in order:
@@ -110,80 +64,80 @@ class _ExprWriter:
     def __init__(self, names: Names | None) -> None:
         self._names = names or {}
 
-    def text(self, expr: Expr) -> str:
+    def text(self, expr: e.Expr) -> str:
         return self._text_and_precedence(expr)[0]
 
-    def _inside(self, expr: Expr, level: int) -> str:
+    def _inside(self, expr: e.Expr, level: int) -> str:
         """An operand, in parentheses if it binds less tightly than `level`."""
         text, precedence = self._text_and_precedence(expr)
         return text if precedence >= level else f"({text})"
 
-    def _listed(self, parts: tuple[Expr, ...]) -> str:
+    def _listed(self, parts: tuple[e.Expr, ...]) -> str:
         return ", ".join(map(self.text, parts))
 
-    def _text_and_precedence(self, expr: Expr) -> tuple[str, int]:
+    def _text_and_precedence(self, expr: e.Expr) -> tuple[str, int]:
         match expr:
-            case Literal():
+            case e.Literal():
                 return _literal(expr), _ATOM
-            case ColumnRef():
+            case e.ColumnRef():
                 return self._names.get(expr.id) or column_name(expr.id), _ATOM
-            case Arithmetic():
+            case e.Arithmetic():
                 level = _ADD if expr.op in _SUMS else _MULTIPLY
                 left, right = self._inside(expr.left, level), self._inside(expr.right, level + 1)
                 return f"{left} {expr.op.value} {right}", level
-            case Negate():
+            case e.Negate():
                 return f"-{self._inside(expr.operand, _ATOM)}", _UNARY
-            case Compare():
+            case e.Compare():
                 left, right = self._inside(expr.left, _ADD), self._inside(expr.right, _ADD)
                 return f"{left} {expr.op.value} {right}", _COMPARE
-            case And():
+            case e.And():
                 return " AND ".join(self._inside(part, _AND + 1) for part in expr.operands), _AND
-            case Or():
+            case e.Or():
                 return " OR ".join(self._inside(part, _OR + 1) for part in expr.operands), _OR
-            case Not() | IsNull() | InList() | Like():
+            case e.Not() | e.IsNull() | e.InList() | e.Like():
                 return self._predicate(expr)
             case _:
                 return self._call(expr), _ATOM
 
-    def _predicate(self, expr: Not | IsNull | InList | Like) -> tuple[str, int]:
+    def _predicate(self, expr: e.Not | e.IsNull | e.InList | e.Like) -> tuple[str, int]:
         match expr:
-            case Not(operand=IsNull(operand=operand)):
+            case e.Not(operand=e.IsNull(operand=operand)):
                 return f"{self._inside(operand, _ADD)} IS NOT NULL", _COMPARE
-            case Not(operand=InList(operand=operand, options=options)):
+            case e.Not(operand=e.InList(operand=operand, options=options)):
                 return f"{self._inside(operand, _ADD)} NOT IN ({self._listed(options)})", _COMPARE
-            case Not():
+            case e.Not():
                 return f"NOT {self._inside(expr.operand, _NOT)}", _NOT
-            case IsNull():
+            case e.IsNull():
                 return f"{self._inside(expr.operand, _ADD)} IS NULL", _COMPARE
-            case InList(operand=operand, options=options):
+            case e.InList(operand=operand, options=options):
                 return f"{self._inside(operand, _ADD)} IN ({self._listed(options)})", _COMPARE
-            case Like():
+            case e.Like():
                 pattern = expr.pattern.replace("'", "\\'")
                 return f"{self._inside(expr.operand, _ADD)} LIKE '{pattern}'", _COMPARE
             case _:
                 assert_never(expr)
 
-    def _call(self, expr: Case | Coalesce | Cast | Mean | Call) -> str:
+    def _call(self, expr: e.Case | e.Coalesce | e.Cast | e.Mean | e.Call) -> str:
         match expr:
-            case Case():
+            case e.Case():
                 branches = " ".join(
                     f"WHEN {self.text(condition)} THEN {self.text(result)}"
                     for condition, result in expr.branches
                 )
                 return f"CASE {branches} ELSE {self.text(expr.default)} END"
-            case Coalesce():
+            case e.Coalesce():
                 return f"coalesce({self._listed(expr.operands)})"
-            case Cast():
+            case e.Cast():
                 return f"CAST({self.text(expr.operand)} AS {expr.type})"
-            case Mean():
+            case e.Mean():
                 return f"mean({self.text(expr.total)}, {self.text(expr.count)})"
-            case Call():
+            case e.Call():
                 return f"{expr.name}({self._listed(expr.arguments)})"
             case _:
                 assert_never(expr)
 
 
-def _literal(literal: Literal) -> str:
+def _literal(literal: e.Literal) -> str:
     value = literal.value
     if value is None:
         return "NULL"
@@ -210,77 +164,75 @@ class PlanLine(Struct, frozen=True):
 
     operator: str
     detail: str
-    span: Span | None
+    span: e.Span | None
     children: tuple[PlanLine, ...]
 
 
-def describe(root: Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
-    """The plan as lines; `notes` adds remarks by position in `nodes_of(root)`."""
-    names = {
-        attribute.id: attribute.name for node in nodes_of(root) for attribute in attributes_of(node)
-    }
+def describe(root: p.Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
+    """The plan as lines; `notes` adds remarks by position in `root.walk()`."""
+    names = {attribute.id: attribute.name for node in root.walk() for attribute in node.attributes}
     return _described(root, notes or {}, count(), names)
 
 
 def _described(
-    plan: Plan, notes: Mapping[int, str], positions: Iterator[int], names: Names
+    plan: p.Plan, notes: Mapping[int, str], positions: Iterator[int], names: Names
 ) -> PlanLine:
     operator, detail = _words(plan, names)
     note = notes.get(next(positions))
     if note is not None:
         detail = f"{detail} [{note}]" if detail else f"[{note}]"
-    children = tuple(_described(child, notes, positions, names) for child in inputs_of(plan))
+    children = tuple(_described(child, notes, positions, names) for child in plan.inputs)
     return PlanLine(operator, detail, plan.span, children)
 
 
-def _words(plan: Plan, names: Names) -> tuple[str, str]:
+def _words(plan: p.Plan, names: Names) -> tuple[str, str]:
     match plan:
-        case Scan() | OneRow() | Recursive() | Fixpoint():
+        case p.Scan() | p.OneRow() | p.Recursive() | p.Fixpoint():
             return _relation(plan)
-        case Select():
+        case p.Select():
             return "select", expr_text(plan.predicate, _distinct_names(plan.predicate, names))
-        case Project():
+        case p.Project():
             return "project", ", ".join(_output(output, names) for output in plan.outputs)
-        case Join():
+        case p.Join():
             return "join", _join(plan, names)
-        case Aggregate():
+        case p.Aggregate():
             return "aggregate", _aggregate(plan, names)
-        case Distinct():
+        case p.Distinct():
             return "distinct", ""
-        case SetOperation():
+        case p.SetOperation():
             return plan.kind.value, "all" if plan.all else ""
-        case Sort():
+        case p.Sort():
             return "sort", f"by {order_text(plan.order, names)}"
-        case TopK():
+        case p.TopK():
             return "top-k", _top_k(plan, names)
-        case Witness():
+        case p.Witness():
             by = ", ".join(expr_text(part, names) for part in plan.partition_by)
             orders = " or ".join(order_text(order, names) for order in plan.orders)
             return "witness", f"first by {orders}" + (f" per {by}" if by else "")
-        case Explode():
+        case p.Explode():
             columns = ", ".join(attribute.name for attribute in plan.made)
             call = f"{plan.function}({expr_text(plan.array, names)}) AS {columns}"
             return "lateral view", f"outer {call}" if plan.outer else call
-        case Window():
+        case p.Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
         case _:
             assert_never(plan)
 
 
-def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
+def _relation(plan: p.Scan | p.OneRow | p.Recursive | p.Fixpoint) -> tuple[str, str]:
     columns = ", ".join(attribute.name for attribute in plan.attributes) or "no columns"
-    if isinstance(plan, Scan):
+    if isinstance(plan, p.Scan):
         return "scan", f"{plan.table} as {plan.access}: {columns}"
-    if isinstance(plan, OneRow):
+    if isinstance(plan, p.OneRow):
         return "one row", "of no table"
-    if isinstance(plan, Recursive):
+    if isinstance(plan, p.Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
     rows = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
     most = "" if plan.levels is None else f", at most {count_text(plan.levels, 'level')}"
     return "fixpoint", f"{plan.id}, {rows}{most}: {columns}"
 
 
-def _best(plan: Fixpoint) -> str:
+def _best(plan: p.Fixpoint) -> str:
     """For example `least c by x, y`."""
     assert plan.best is not None
     names = [attribute.name for attribute in plan.attributes]
@@ -292,14 +244,14 @@ def _best(plan: Fixpoint) -> str:
     return " or ".join(values) + (f" by {by}" if by else "")
 
 
-def _output(output: ComputedColumn, names: Names) -> str:
+def _output(output: p.ComputedColumn, names: Names) -> str:
     text = expr_text(output.expr, names)
     return text if text == output.attribute.name else f"{text} AS {output.attribute.name}"
 
 
-def _distinct_names(expr: Expr, names: Names) -> Names:
+def _distinct_names(expr: e.Expr, names: Names) -> Names:
     """Names of an expression's columns; ids for columns that share a name."""
-    read = columns_of(expr)
+    read = expr.columns
     shared = Counter(names[identity].lower() for identity in read)
     return {
         identity: identity if shared[names[identity].lower()] > 1 else names[identity]
@@ -307,14 +259,14 @@ def _distinct_names(expr: Expr, names: Names) -> Names:
     }
 
 
-def _join(plan: Join, names: Names) -> str:
+def _join(plan: p.Join, names: Names) -> str:
     kind = "null-aware anti" if plan.null_aware else plan.kind.value
     if plan.condition is None:
-        return "cross" if plan.kind is JoinKind.INNER else kind
+        return "cross" if plan.kind is p.JoinKind.INNER else kind
     return f"{kind} on {expr_text(plan.condition, _distinct_names(plan.condition, names))}"
 
 
-def _aggregate(plan: Aggregate, names: Names) -> str:
+def _aggregate(plan: p.Aggregate, names: Names) -> str:
     texts = [(call_text(output.call, names), output.attribute.name) for output in plan.aggregates]
     calls = [text if text == name else f"{text} AS {name}" for text, name in texts]
     keys = ", ".join(_output(output, names) for output in plan.keys)
@@ -329,7 +281,7 @@ def _aggregate(plan: Aggregate, names: Names) -> str:
     return f"{by}: {', '.join(calls)}" if calls else by
 
 
-def _top_k(plan: TopK, names: Names) -> str:
+def _top_k(plan: p.TopK, names: Names) -> str:
     if plan.rank is not None:
         return f"{_window(plan.rank, names)} at most {plan.count}"
     rows = "all" if plan.count is None else str(plan.count)
@@ -337,7 +289,7 @@ def _top_k(plan: TopK, names: Names) -> str:
     return f"{rows}{by}" + (f", skipping {plan.offset}" if plan.offset else "")
 
 
-def _window(call: WindowCall, names: Names) -> str:
+def _window(call: p.WindowCall, names: Names) -> str:
     inside = ", ".join(expr_text(argument, names) for argument in call.arguments)
     over = []
     if call.partition_by:

@@ -10,46 +10,10 @@ a parametrized query, in any order of their conditions. Equivalent plans may hav
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, assert_never
 
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    Call,
-    Cast,
-    ColumnRef,
-    Compare,
-    Expr,
-    InList,
-    Like,
-    Literal,
-    Mean,
-    Or,
-    children,
-)
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    inputs_of,
-)
+from impctl.expr import nodes as e
+from impctl.plan import nodes as p
 
 if TYPE_CHECKING:
     from impctl.types import AttributeId, FixpointId
@@ -59,23 +23,23 @@ _TEMPLATE = "template 1"
 _SLOT = "?"
 
 
-def fingerprint(root: Plan) -> str:
+def fingerprint(root: p.Plan) -> str:
     """SHA-256 of the plan's meaning, in hexadecimal."""
     return hashlib.sha256(f"{_FORMAT} {_CanonicalWriter().plan(root)}".encode()).hexdigest()
 
 
-def template(root: Plan) -> str:
+def template(root: p.Plan) -> str:
     """SHA-256 of the plan without the constants of its conditions, in hexadecimal."""
     text = f"{_TEMPLATE} {_CanonicalWriter(slots=True).plan(root)}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_same(left: Expr | None, right: Expr | None) -> bool:
+def is_same(left: e.Expr | None, right: e.Expr | None) -> bool:
     """Whether two expressions over the same columns are equal, constants to the last bit."""
     return expr_text(left) == expr_text(right)
 
 
-def expr_text(expr: Expr | None) -> str:
+def expr_text(expr: e.Expr | None) -> str:
     """One expression as canonical text, columns by id."""
     return "none" if expr is None else _CanonicalWriter().expr(expr)
 
@@ -89,68 +53,57 @@ class _CanonicalWriter:
         self._fixpoints: dict[FixpointId, int] = {}
         self._slots = slots
 
-    def plan(self, plan: Plan) -> str:
+    def plan(self, plan: p.Plan) -> str:
         # Inputs first, so that the columns that a node reads have numbers.
-        inputs = [self.plan(child) for child in inputs_of(plan)]
-        return _form(type(plan).__name__, *self._own(plan), *inputs)
+        inputs = [self.plan(child) for child in plan.inputs]
+        own = self._own(plan)
+        for column in plan.added:
+            self._numbers.setdefault(column.id, len(self._numbers))
+        return _form(type(plan).__name__, *own, *inputs)
 
-    def _new(self, identities: Iterable[AttributeId]) -> None:
-        for identity in identities:
-            self._numbers.setdefault(identity, len(self._numbers))
-
-    def _own(self, plan: Plan) -> list[str]:
+    def _own(self, plan: p.Plan) -> list[str]:
         match plan:
-            case Scan():
-                self._new(attribute.id for attribute in plan.attributes)
+            case p.Scan():
                 columns = [f"{item.name.lower()}:{item.type}" for item in plan.attributes]
                 return [plan.table.lower(), *columns]
-            case Select():
+            case p.Select():
                 return [self.expr(plan.predicate, slots=self._slots)]
-            case Project():
-                written = [self.expr(output.expr) for output in plan.outputs]
-                self._new(output.attribute.id for output in plan.outputs)
-                return written
-            case Join():
+            case p.Project():
+                return [self.expr(output.expr) for output in plan.outputs]
+            case p.Join():
                 condition = self._optional(plan.condition, slots=self._slots)
                 return [plan.kind.value, str(plan.null_aware), condition]
-            case Aggregate():
+            case p.Aggregate():
                 return self._aggregate(plan)
-            case Distinct() | OneRow():
+            case p.Distinct() | p.OneRow():
                 return []
-            case SetOperation():
-                self._new(attribute.id for attribute in plan.attributes)
+            case p.SetOperation():
                 types = (str(item.type) for item in plan.attributes)
                 return [plan.kind.value, str(plan.all), *types]
-            case Sort():
+            case p.Sort():
                 return self._order(plan.order)
-            case TopK():
+            case p.TopK():
                 count = _SLOT if self._slots and plan.count is not None else str(plan.count)
                 rank = [] if plan.rank is None else [self._window(plan.rank)]
-                order = self._order(plan.order)
-                self._new([] if plan.rank is None else [plan.rank.attribute.id])
-                return [count, str(plan.offset), *rank, *order]
-            case Witness():
+                return [count, str(plan.offset), *rank, *self._order(plan.order)]
+            case p.Witness():
                 by = _form("partition", *(self.expr(part) for part in plan.partition_by))
                 return [by, *(_form("order", *self._order(order)) for order in plan.orders)]
-            case Explode():
+            case p.Explode():
                 array = self.expr(plan.array)
-                self._new(attribute.id for attribute in plan.made)
                 return [plan.function, str(plan.outer), str(len(plan.made)), array]
-            case Recursive() | Fixpoint():
+            case p.Recursive() | p.Fixpoint():
                 return self._recursion(plan)
-            case Window():
-                calls = [self._window(call) for call in plan.calls]
-                self._new(call.attribute.id for call in plan.calls)
-                return calls
+            case p.Window():
+                return [self._window(call) for call in plan.calls]
             case _:
                 assert_never(plan)
 
-    def _recursion(self, plan: Recursive | Fixpoint) -> list[str]:
-        self._new(attribute.id for attribute in plan.attributes)
-        identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
+    def _recursion(self, plan: p.Recursive | p.Fixpoint) -> list[str]:
+        identity = plan.fixpoint if isinstance(plan, p.Recursive) else plan.id
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
         kind = []
-        if isinstance(plan, Fixpoint):
+        if isinstance(plan, p.Fixpoint):
             kind = [str(plan.is_set)]
             kind += [] if plan.levels is None else [f"{plan.levels} levels"]
             kind += [] if plan.best is None else [str(plan.best)]
@@ -158,18 +111,16 @@ class _CanonicalWriter:
             kind += ["of the answer"] if plan.answers else []
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
-    def _aggregate(self, plan: Aggregate) -> list[str]:
+    def _aggregate(self, plan: p.Aggregate) -> list[str]:
         keys = [self.expr(output.expr) for output in plan.keys]
         calls = [self._call(output.call) for output in plan.aggregates]
-        self._new(output.attribute.id for output in plan.keys)
-        self._new(output.attribute.id for output in plan.aggregates)
         return [_form("keys", *keys), _form("calls", *calls), str(plan.grouping_sets)]
 
-    def _call(self, call: AggregateCall) -> str:
+    def _call(self, call: p.AggregateCall) -> str:
         arguments = [self.expr(argument) for argument in call.arguments]
         return _form(call.function, str(call.distinct), self._optional(call.condition), *arguments)
 
-    def _window(self, call: WindowCall) -> str:
+    def _window(self, call: p.WindowCall) -> str:
         return _form(
             call.function,
             _form("arguments", *(self.expr(part) for part in call.arguments)),
@@ -178,38 +129,38 @@ class _CanonicalWriter:
             str(call.frame).lower(),
         )
 
-    def _order(self, order: tuple[SortKey, ...]) -> list[str]:
+    def _order(self, order: tuple[p.SortKey, ...]) -> list[str]:
         return [
             _form("key", self.expr(key.expr), str(key.descending), str(key.nulls_first))
             for key in order
         ]
 
-    def _optional(self, expr: Expr | None, *, slots: bool = False) -> str:
+    def _optional(self, expr: e.Expr | None, *, slots: bool = False) -> str:
         return "none" if expr is None else self.expr(expr, slots=slots)
 
-    def expr(self, expr: Expr, *, slots: bool = False) -> str:
+    def expr(self, expr: e.Expr, *, slots: bool = False) -> str:
         """One expression with columns by number; with `slots`, without constants."""
         details: tuple[str, ...] = ()
         match expr:
-            case Literal() if slots:
+            case e.Literal() if slots:
                 return _SLOT
-            case InList() if slots and all(isinstance(part, Literal) for part in expr.options):
+            case e.InList() if slots and all(isinstance(part, e.Literal) for part in expr.options):
                 # A list of any length is one slot.
                 return _form("InList", self.expr(expr.operand, slots=True), _SLOT)
-            case ColumnRef():
+            case e.ColumnRef():
                 return f"${self._numbers.get(expr.id, expr.id)}"
-            case Literal():
+            case e.Literal():
                 return _form("Literal", str(expr.type), repr(expr.value))
-            case Arithmetic() | Compare():
+            case e.Arithmetic() | e.Compare():
                 details = (expr.op.value,)
-            case Like():
+            case e.Like():
                 details = (repr(expr.pattern), repr(expr.escape))
-            case Cast() | Mean():
+            case e.Cast() | e.Mean():
                 details = (str(expr.type),)
-            case Call():
+            case e.Call():
                 details = (expr.name,)
-        parts = [self.expr(part, slots=slots) for part in children(expr)]
-        if slots and isinstance(expr, And | Or):
+        parts = [self.expr(part, slots=slots) for part in expr.expressions]
+        if slots and isinstance(expr, e.And | e.Or):
             # The order of parts does not matter for implication.
             parts.sort()
         return _form(type(expr).__name__, *details, *parts)

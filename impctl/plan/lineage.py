@@ -12,34 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.expr.nodes import ColumnRef, Expr, conjuncts, equated_columns, substitute
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    attributes_of,
-    ids_of,
-    map_inputs,
-    nodes_of,
-    scans_of,
-)
+from impctl.expr.nodes import ColumnRef, Expr, conjuncts, equated_columns
+from impctl.plan import nodes as p
 from impctl.types import AccessId, AttributeId
 
 if TYPE_CHECKING:
@@ -61,38 +35,38 @@ class LeafPath(Struct, frozen=True):
     leaf and other parts; rows must meet all `conditions`. `matches` are conditions of outer joins:
     without a match, columns are NULL."""
 
-    leaf: tuple[Attribute, ...] | None
+    leaf: tuple[p.Attribute, ...] | None
     columns: Mapping[AttributeId, Expr]
     conditions: tuple[Expr, ...] = ()
     matches: tuple[Expr, ...] = ()
 
-    def expr(self, attribute: Attribute) -> Expr:
+    def expr(self, attribute: p.Attribute) -> Expr:
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: Expr) -> Expr:
         """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
-        return substitute(expr, dict(self.columns))
+        return expr.substitute(self.columns)
 
 
-IsLeaf = Callable[[Plan], bool]
+IsLeaf = Callable[[p.Plan], bool]
 
 
-def paths_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
+def paths_of(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
     """All paths through the plan; NotFollowedError if one is unknown."""
     if is_leaf(plan):
-        return [LeafPath(attributes_of(plan), {})]
-    if not any(map(is_leaf, nodes_of(plan))):
+        return [LeafPath(plan.attributes, {})]
+    if not any(map(is_leaf, plan.walk())):
         return [LeafPath(None, {})]
     match plan:
-        case Sort() | Distinct():
+        case p.Sort() | p.Distinct():
             return paths_of(plan.child, is_leaf)
-        case Select():
+        case p.Select():
             return [_filtered(path, plan.predicate) for path in paths_of(plan.child, is_leaf)]
-        case Project():
+        case p.Project():
             return [_projected(path, plan) for path in paths_of(plan.child, is_leaf)]
-        case Join():
+        case p.Join():
             return _joined(plan, is_leaf)
-        case SetOperation(kind=SetKind.UNION):
+        case p.SetOperation(kind=p.SetKind.UNION):
             return _united(plan, is_leaf)
     raise NotFollowedError(f"its rows pass through a {type(plan).__name__.lower()}")
 
@@ -101,13 +75,13 @@ def _filtered(path: LeafPath, predicate: Expr) -> LeafPath:
     return replace(path, conditions=(*path.conditions, *map(path.over, conjuncts(predicate))))
 
 
-def _projected(path: LeafPath, plan: Project) -> LeafPath:
+def _projected(path: LeafPath, plan: p.Project) -> LeafPath:
     columns = {output.attribute.id: path.over(output.expr) for output in plan.outputs}
     return replace(path, columns={**path.columns, **columns})
 
 
-def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafPath]:
-    if plan.kind is JoinKind.ANTI or plan.null_aware:
+def _joined(plan: p.Join, is_leaf: IsLeaf) -> list[LeafPath]:
+    if plan.kind is p.JoinKind.ANTI or plan.null_aware:
         raise NotFollowedError(f"its rows pass through a {plan.kind} join")
     left, right = (paths_of(side, is_leaf) for side in (plan.left, plan.right))
     result = []
@@ -122,7 +96,7 @@ def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafPath]:
                 (*first.conditions, *second.conditions),
                 (*first.matches, *second.matches),
             )
-            if plan.condition is not None and plan.kind in (JoinKind.INNER, JoinKind.SEMI):
+            if plan.condition is not None and plan.kind in (p.JoinKind.INNER, p.JoinKind.SEMI):
                 both = _filtered(both, plan.condition)
             elif plan.condition is not None:
                 both = replace(both, matches=(*both.matches, both.over(plan.condition)))
@@ -130,10 +104,10 @@ def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafPath]:
     return _few(result)
 
 
-def _united(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafPath]:
+def _united(plan: p.SetOperation, is_leaf: IsLeaf) -> list[LeafPath]:
     result = []
     for side in (plan.left, plan.right):
-        pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
+        pairs = list(zip(plan.attributes, side.attributes, strict=True))
         for path in paths_of(side, is_leaf):
             columns = {output.id: path.expr(source) for output, source in pairs}
             result.append(replace(path, columns={**path.columns, **columns}))
@@ -146,104 +120,104 @@ def _few(paths: list[LeafPath]) -> list[LeafPath]:
     return paths
 
 
-_LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
-_RIGHT_KEPT = (JoinKind.INNER, JoinKind.RIGHT)
+_LEFT_KEPT = (p.JoinKind.INNER, p.JoinKind.LEFT)
+_RIGHT_KEPT = (p.JoinKind.INNER, p.JoinKind.RIGHT)
 
 
 class Traced(Struct, frozen=True):
     """A plan, and columns that all equal the partition attribute of the rows that a row derives
     from."""
 
-    plan: Plan
+    plan: p.Plan
     keys: frozenset[AttributeId]
 
     @property
-    def key(self) -> Attribute:
-        return next(a for a in attributes_of(self.plan) if a.id in self.keys)
+    def key(self) -> p.Attribute:
+        return next(a for a in self.plan.attributes if a.id in self.keys)
 
 
-def reads(plan: Plan, access: AccessId) -> bool:
-    return any(scan.access == access for scan in scans_of(plan))
+def reads(plan: p.Plan, access: AccessId) -> bool:
+    return any(scan.access == access for scan in plan.scans)
 
 
-def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
+def trace(plan: p.Plan, access: AccessId, column: Column) -> Traced | None:
     """Add the partition attribute of the access to the plan's columns. None if a row may derive
     from rows with several values of it, or from none."""
     match plan:
-        case Scan():
+        case p.Scan():
             return _trace_scan(plan, access, column)
-        case Join():
+        case p.Join():
             return _trace_join(plan, access, column)
-        case SetOperation() | Recursive() | Fixpoint() | OneRow():
+        case p.SetOperation() | p.Recursive() | p.Fixpoint() | p.OneRow():
             return None
     child = trace(plan.child, access, column)
     if child is None:
         return None
     match plan:
-        case Select():
+        case p.Select():
             keys = _equated(child.keys, plan.predicate)
             return Traced(replace(plan, child=child.plan), keys)
-        case Sort():
+        case p.Sort():
             return child
-        case TopK() | Witness() | Explode():
+        case p.TopK() | p.Witness() | p.Explode():
             return Traced(replace(plan, child=child.plan), child.keys)
-        case Project():
+        case p.Project():
             return _trace_project(plan, child)
-        case Aggregate():
+        case p.Aggregate():
             return _trace_aggregate(plan, child)
-        case Distinct():
-            columns = ids_of(plan.child)
+        case p.Distinct():
+            columns = plan.child.ids
             below, keys = _only(child.plan, columns), child.keys & columns
             return Traced(replace(plan, child=below), keys) if keys else None
-        case Window():
+        case p.Window():
             if not all(_is_among(call.partition_by, child.keys) for call in plan.calls):
                 return None
             return Traced(replace(plan, child=child.plan), child.keys)
 
 
-def _trace_scan(plan: Scan, access: AccessId, column: Column) -> Traced | None:
+def _trace_scan(plan: p.Scan, access: AccessId, column: Column) -> Traced | None:
     if plan.access != access:
         return None
     for attribute in plan.attributes:
         if attribute.name.lower() == column.name.lower():
             return Traced(plan, frozenset({attribute.id}))
-    added = Attribute(f"{access}!{column.name}", column.name, column.type)
+    added = p.Attribute(f"{access}!{column.name}", column.name, column.type)
     return Traced(replace(plan, attributes=(*plan.attributes, added)), frozenset({added.id}))
 
 
-def _trace_project(plan: Project, child: Traced) -> Traced:
+def _trace_project(plan: p.Project, child: Traced) -> Traced:
     keys = frozenset(o.attribute.id for o in plan.outputs if _is_among((o.expr,), child.keys))
     if keys:
         return Traced(replace(plan, child=child.plan), keys)
-    added = ComputedColumn(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
+    added = p.ComputedColumn(replace(child.key, id=f"{child.key.id}^"), child.key.ref())
     outputs = (*plan.outputs, added)
     return Traced(replace(plan, child=child.plan, outputs=outputs), frozenset({added.attribute.id}))
 
 
-def _trace_join(plan: Join, access: AccessId, column: Column) -> Traced | None:
+def _trace_join(plan: p.Join, access: AccessId, column: Column) -> Traced | None:
     is_left = reads(plan.left, access)
     side = trace(plan.left if is_left else plan.right, access, column)
     if side is None:
         return None
     if is_left:
         joined = replace(plan, left=side.plan)
-        if plan.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT):
+        if plan.kind in (p.JoinKind.SEMI, p.JoinKind.ANTI, p.JoinKind.LEFT):
             return Traced(joined, side.keys)
     else:
         joined = replace(plan, right=side.plan)
-        if plan.kind is JoinKind.RIGHT:
+        if plan.kind is p.JoinKind.RIGHT:
             return Traced(joined, side.keys)
-        if plan.kind is JoinKind.SEMI:
+        if plan.kind is p.JoinKind.SEMI:
             # Columns of matches are visible only through columns of the left side that equal them.
-            left = ids_of(plan.left)
+            left = plan.left.ids
             equal = _equated(side.keys, plan.condition) & left
             return Traced(joined, equal) if equal else None
-    if plan.kind is JoinKind.INNER:
+    if plan.kind is p.JoinKind.INNER:
         return Traced(joined, _equated(side.keys, plan.condition))
     return None
 
 
-def _trace_aggregate(plan: Aggregate, child: Traced) -> Traced | None:
+def _trace_aggregate(plan: p.Aggregate, child: Traced) -> Traced | None:
     """A group has one value if the attribute is a key in every grouping set."""
     keys = frozenset(
         key.attribute.id for key in plan.common_keys if _is_among((key.expr,), child.keys)
@@ -255,12 +229,12 @@ def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
     return any(isinstance(expr, ColumnRef) and expr.id in keys for expr in exprs)
 
 
-def _only(plan: Plan, wanted: frozenset[AttributeId]) -> Plan:
+def _only(plan: p.Plan, wanted: frozenset[AttributeId]) -> p.Plan:
     """The plan without columns that tracing added."""
-    attributes = attributes_of(plan)
+    attributes = plan.attributes
     if all(attribute.id in wanted for attribute in attributes):
         return plan
-    return Project(plan, tuple(ComputedColumn(a, a.ref()) for a in attributes if a.id in wanted))
+    return p.Project(plan, p.ComputedColumn.unchanged(a for a in attributes if a.id in wanted))
 
 
 def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
@@ -275,52 +249,54 @@ def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[
     return frozenset(result)
 
 
-def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
+def follow(plan: p.Plan, origin: p.Plan, ids: tuple[AttributeId, ...]) -> p.Plan | None:
     """A plan of these columns of the node `origin`, for the rows of `origin` in the result, which
     may repeat. None if a row of the result does not derive from one row of `origin`."""
     result = _follow(plan, origin, ids, is_counted=False)
     if result is None:
         return None
     followed, last_ids = result
-    by_id = {attribute.id: attribute for attribute in attributes_of(followed)}
-    return Project(followed, tuple(ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids))
+    by_id = {attribute.id: attribute for attribute in followed.attributes}
+    return p.Project(
+        followed, tuple(p.ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids)
+    )
 
 
-_Followed = tuple[Plan, tuple[AttributeId, ...]]
+_Followed = tuple[p.Plan, tuple[AttributeId, ...]]
 
 
 def _follow(
-    plan: Plan, origin: Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
+    plan: p.Plan, origin: p.Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
 ) -> _Followed | None:
     """`is_counted`: a top-k above counts rows, so that duplicates matter."""
     if plan is origin:
         return plan, ids
     match plan:
-        case Select() | Witness() | TopK():
-            is_counted = is_counted or isinstance(plan, TopK)
+        case p.Select() | p.Witness() | p.TopK():
+            is_counted = is_counted or isinstance(plan, p.TopK)
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else (replace(plan, child=child[0]), child[1])
-        case Sort():
+        case p.Sort():
             return _follow(plan.child, origin, ids, is_counted=is_counted)
-        case Distinct():
+        case p.Distinct():
             if is_counted:
                 return None
             return _follow(plan.child, origin, ids, is_counted=False)
-        case Project():
+        case p.Project():
             child = _follow(plan.child, origin, ids, is_counted=is_counted)
             return None if child is None else _follow_project(plan, child)
-        case Join():
+        case p.Join():
             return _follow_join(plan, origin, ids, is_counted=is_counted)
-        case Scan() | Aggregate() | Window() | SetOperation() | Explode():
+        case p.Scan() | p.Aggregate() | p.Window() | p.SetOperation() | p.Explode():
             return None
-        case Recursive() | Fixpoint() | OneRow():
+        case p.Recursive() | p.Fixpoint() | p.OneRow():
             return None
 
 
-def _follow_project(plan: Project, child: _Followed) -> _Followed:
-    by_id = {attribute.id: attribute for attribute in attributes_of(child[0])}
+def _follow_project(plan: p.Project, child: _Followed) -> _Followed:
+    by_id = {attribute.id: attribute for attribute in child[0].attributes}
     added = tuple(
-        ComputedColumn(replace(by_id[id], id=f"{id}^{position}"), by_id[id].ref())
+        p.ComputedColumn(replace(by_id[id], id=f"{id}^{position}"), by_id[id].ref())
         for position, id in enumerate(child[1])
     )
     outputs = (*plan.outputs, *added)
@@ -328,11 +304,11 @@ def _follow_project(plan: Project, child: _Followed) -> _Followed:
 
 
 def _follow_join(
-    plan: Join, origin: Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
+    plan: p.Join, origin: p.Plan, ids: tuple[AttributeId, ...], *, is_counted: bool
 ) -> _Followed | None:
-    if any(node is origin for node in nodes_of(plan.left)):
+    if any(node is origin for node in plan.left.walk()):
         left = _follow(plan.left, origin, ids, is_counted=is_counted)
-        if left is None or plan.kind not in (*_LEFT_KEPT, JoinKind.SEMI, JoinKind.ANTI):
+        if left is None or plan.kind not in (*_LEFT_KEPT, p.JoinKind.SEMI, p.JoinKind.ANTI):
             return None
         return replace(plan, left=left[0]), left[1]
     right = _follow(plan.right, origin, ids, is_counted=is_counted)
@@ -350,47 +326,44 @@ _ANSWER_ONLY = "its sketch holds only the rows that the result is derived from"
 _WHOLE = "its sketch holds the whole lineage: "
 
 
-def for_answer(plan: Plan) -> Plan:
+def for_answer(plan: p.Plan) -> p.Plan:
     """The plan with fixpoints sketched for the answer alone, where possible."""
-    if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
-        return plan
-    result = map_inputs(plan, for_answer)
-    if isinstance(result, Fixpoint) and not _why_whole(result):
+    result = plan.map_inputs(for_answer)
+    if isinstance(result, p.Fixpoint) and not _why_whole(result):
         return replace(result, answers=True)
     return result
 
 
-def is_sketched_for_answer(node: Fixpoint) -> bool:
+def is_sketched_for_answer(node: p.Fixpoint) -> bool:
     """Whether the fixpoint is no barrier; a rule may have set `best` after `answers`."""
     return node.answers and not _why_whole(node)
 
 
-def for_all(plan: Plan) -> Plan:
+def for_all(plan: p.Plan) -> p.Plan:
     """The plan with all its fixpoints as barriers."""
-    if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
-        return plan
-    result = map_inputs(plan, for_all)
-    return replace(result, answers=False) if isinstance(result, Fixpoint) else result
+    result = plan.map_inputs(for_all)
+    is_marked = isinstance(result, p.Fixpoint) and result.answers
+    return replace(result, answers=False) if is_marked else result
 
 
-def answer_notes(root: Plan, positions: Collection[int]) -> Mapping[int, str]:
-    """What sketches of the fixpoints at these positions of `nodes_of(root)` contain."""
+def answer_notes(root: p.Plan, positions: Collection[int]) -> Mapping[int, str]:
+    """What sketches of the fixpoints at these positions of `root.walk()` contain."""
     notes = {}
-    for position, node in enumerate(nodes_of(root)):
-        if isinstance(node, Fixpoint) and position in positions:
+    for position, node in enumerate(root.walk()):
+        if isinstance(node, p.Fixpoint) and position in positions:
             why = _why_whole(node)
             notes[position] = f"{_WHOLE}{why}" if why else _ANSWER_ONLY
     return notes
 
 
-def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
+def why_unused(root: p.Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
     """Why sketches equal those of full lineage; empty if they may be smaller. `barriers` and
-    `keyed`: positions in `nodes_of(root)` of nodes with a sketched access below; `barriers` include
+    `keyed`: positions in `root.walk()` of nodes with a sketched access below; `barriers` include
     fixpoints sketched for the answer alone."""
     fixpoints = [
         (position, node)
-        for position, node in enumerate(nodes_of(root))
-        if isinstance(node, Fixpoint)
+        for position, node in enumerate(root.walk())
+        if isinstance(node, p.Fixpoint)
     ]
     if not fixpoints:
         return "its plan has no WITH RECURSIVE"
@@ -404,7 +377,7 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     return "WITH RECURSIVE reads no table that has a sketch"
 
 
-def _why_whole(node: Fixpoint) -> str:
+def _why_whole(node: p.Fixpoint) -> str:
     """Why all derivations of all rows count; empty if they need not."""
     if not node.is_set:
         return "UNION ALL counts all derivations of a row"

@@ -14,23 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN
-from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Attribute,
-    ComputedColumn,
-    Fixpoint,
-    Join,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    Sort,
-    TopK,
-    map_inputs,
-    nodes_of,
-)
+from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts
+from impctl.plan import nodes as p
+from impctl.plan.properties import scan_predicates
 
 if TYPE_CHECKING:
     from impctl.types import AccessId
@@ -53,77 +39,59 @@ class MovedConditions(Struct, frozen=True):
 
 
 def moved_conditions(
-    before: Plan, after: Plan, *, is_open_above: bool = False
+    before: p.Plan, after: p.Plan, *, is_open_above: bool = False
 ) -> Mapping[AccessId, MovedConditions] | None:
     """The accesses whose conditions differ; None if more differs. With `is_open_above` constants
     elsewhere may differ too, and whole conditions of selections."""
     change = _without_constants if is_open_above else _unchanged
     if _neutral(before, change) != _neutral(after, change):
         return None
-    old, new = _stacks(before), _stacks(after)
+    old, new = scan_predicates(before), scan_predicates(after)
     return {
-        access: MovedConditions(predicates, new[access])
+        access: MovedConditions(predicates[::-1], new[access][::-1])
         for access, predicates in old.items()
         if predicates != new[access]
     }
 
 
-def _is_on_scan(plan: Plan) -> bool:
-    while isinstance(plan, Select):
+def _is_on_scan(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Select):
         plan = plan.child
-    return isinstance(plan, Scan)
+    return isinstance(plan, p.Scan)
 
 
-def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+def _neutral(plan: p.Plan, change: Callable[[p.Plan], p.Plan]) -> p.Plan:
     """The plan without the conditions right above its scans; `change` applies to other nodes."""
     # The state of a fixpoint depends on constants inside it.
-    below = _unchanged if isinstance(plan, Fixpoint) else change
-    result = map_inputs(plan, lambda child: _neutral(child, below))
-    if isinstance(result, Select) and _is_on_scan(result):
+    below = _unchanged if isinstance(plan, p.Fixpoint) else change
+    result = plan.map_inputs(lambda child: _neutral(child, below))
+    if isinstance(result, p.Select) and _is_on_scan(result):
         return replace(result, predicate=_TRUE)
     return change(result)
 
 
-def _unchanged(node: Plan) -> Plan:
+def _unchanged(node: p.Plan) -> p.Plan:
     return node
 
 
-def _without_constants(node: Plan) -> Plan:
+def _without_constants(node: p.Plan) -> p.Plan:
     """The node without constants that affect its rows but not the form of its state."""
     match node:
-        case Select():
+        case p.Select():
             return replace(node, predicate=_TRUE)
-        case Project():
-            return replace(node, outputs=tuple(_opened_column(o) for o in node.outputs))
-        case Join():
-            condition = None if node.condition is None else _opened(node.condition)
-            return replace(node, condition=condition)
-        case Sort() | TopK():
-            order = tuple(replace(key, expr=_opened(key.expr)) for key in node.order)
-            return replace(node, order=order)
-        case Aggregate():
-            keys = tuple(_opened_column(key) for key in node.keys)
-            outputs = tuple(
-                replace(o, attribute=_unnamed(o.attribute), call=_opened_call(o.call))
-                for o in node.aggregates
-            )
-            return replace(node, keys=keys, aggregates=outputs)
+        case p.Join():
+            return node.map(_opened)
+        case p.Sort() | p.TopK():
+            return replace(node, order=tuple(key.map(_opened) for key in node.order))
+        case p.Project() | p.Aggregate():
+            return node.map_added(_unnamed).map(_opened)
         case _:
             return node
 
 
-def _opened_column(column: ComputedColumn) -> ComputedColumn:
-    return ComputedColumn(_unnamed(column.attribute), _opened(column.expr))
-
-
-def _unnamed(attribute: Attribute) -> Attribute:
+def _unnamed(attribute: p.Attribute) -> p.Attribute:
     """A column without an alias is named by its text, constants included."""
     return replace(attribute, name="")
-
-
-def _opened_call(call: AggregateCall) -> AggregateCall:
-    condition = None if call.condition is None else _opened(call.condition)
-    return replace(call, arguments=tuple(map(_opened, call.arguments)), condition=condition)
 
 
 def _opened(expr: Expr) -> Expr:
@@ -134,22 +102,7 @@ def _opened(expr: Expr) -> Expr:
             return None
         return Literal(_OPEN, part.type)
 
-    return transform(expr, swap)
-
-
-def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
-    """Per access the predicates of the selections right above it, the lowest first."""
-    result: dict[AccessId, tuple[Expr, ...]] = {}
-    for node in nodes_of(root):
-        predicates: list[Expr] = []
-        below = node
-        while isinstance(below, Select):
-            predicates.append(below.predicate)
-            below = below.child
-        if isinstance(below, Scan):
-            # The topmost of several selections on a scan has the others below it.
-            result.setdefault(below.access, tuple(reversed(predicates)))
-    return result
+    return expr.transform(swap)
 
 
 def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import is_
+from typing import Self, cast
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from impctl.data.schema import Schema, SqlType, other
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal, Node, Span
+from impctl.expr import nodes as e
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 
 
@@ -54,18 +55,11 @@ class LiveRows(Struct, frozen=True):
     table."""
 
     column: ColumnName
-    later_than: Literal
+    later_than: e.Literal
 
-    def condition(self, column: Expr) -> Expr:
+    def condition(self, column: e.Expr) -> e.Expr:
         """The predicate over a reference to the column."""
-        return Compare(CompareOp.GREATER, column, self.later_than)
-
-
-class OneRow(Struct, frozen=True):
-    """The relation of a SELECT without FROM: one row without columns."""
-
-    attributes: tuple[()] = ()
-    span: None = None
+        return e.Compare(e.CompareOp.GREATER, column, self.later_than)
 
 
 Catalog = Mapping[TableName, Schema]
@@ -80,16 +74,16 @@ class Attribute(Struct, frozen=True):
     type: SqlType | None
     nullable: bool = True
 
-    def ref(self, span: Span | None = None) -> ColumnRef:
+    def ref(self, span: e.Span | None = None) -> e.ColumnRef:
         """An unknown type becomes OTHER."""
-        return ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
+        return e.ColumnRef(self.id, self.type or other("unknown"), self.nullable, span=span)
 
 
-class ComputedColumn(Struct, frozen=True):
+class ComputedColumn(e.Clause, frozen=True):
     """`expr AS attribute`."""
 
     attribute: Attribute
-    expr: Expr
+    expr: e.Expr
 
     @staticmethod
     def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
@@ -97,17 +91,17 @@ class ComputedColumn(Struct, frozen=True):
         return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
 
 
-class AggregateCall(Node, frozen=True):
+class AggregateCall(e.Node, e.Clause, frozen=True):
     """`function([DISTINCT] arguments) [FILTER (WHERE condition)]`; COUNT(*) has no arguments.
     `function` is lower case: count, sum, avg, min, max, or any other name Spark knows."""
 
     function: str
-    arguments: tuple[Expr, ...] = ()
+    arguments: tuple[e.Expr, ...] = ()
     distinct: bool = False
-    condition: Expr | None = None
+    condition: e.Expr | None = None
 
 
-class AggregateOutput(Struct, frozen=True):
+class AggregateOutput(e.Clause, frozen=True):
     """`call AS attribute`."""
 
     attribute: Attribute
@@ -129,7 +123,73 @@ class SetKind(StrEnum):
     INTERSECT = "intersect"
 
 
-class Scan(Node, frozen=True):
+class PlanNode(e.Node, frozen=True):
+    """A node of a plan; its `expressions` are without those of nodes below."""
+
+    @property
+    def inputs(self) -> tuple[Plan, ...]:
+        """Left to right."""
+        inputs = [value for value in astuple(self) if isinstance(value, PlanNode)]
+        return cast("tuple[Plan, ...]", tuple(inputs))
+
+    def with_inputs(self, inputs: Iterable[Plan]) -> Self:
+        names = (n for n in self.__struct_fields__ if isinstance(getattr(self, n), PlanNode))
+        news = dict(zip(names, inputs, strict=True))
+        return replace(self, **news) if news else self
+
+    def map_inputs(self, change: Callable[[Plan], Plan]) -> Self:
+        """The node over its changed inputs; the same object if none changes."""
+        inputs = self.inputs
+        changed = tuple(map(change, inputs))
+        return self if all(map(is_, changed, inputs)) else self.with_inputs(changed)
+
+    @property
+    def added(self) -> tuple[Attribute, ...]:
+        """The columns that the node adds to those of its inputs, in order."""
+        return tuple(e.outermost(self, Attribute))
+
+    def map_added(self, change: Callable[[Attribute], Attribute]) -> Self:
+        """The node with each of `added` changed."""
+        return e.with_changed(self, Attribute, change)
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """The output columns."""
+        return ()
+
+    @property
+    def ids(self) -> frozenset[AttributeId]:
+        """The identities of the output columns."""
+        return frozenset(attribute.id for attribute in self.attributes)
+
+    def walk(self) -> Iterator[Plan]:
+        """The node and everything below it, outermost first, left to right."""
+        pending = [cast("Plan", self)]
+        while pending:
+            yield (node := pending.pop())
+            pending.extend(reversed(node.inputs))
+
+    @property
+    def scans(self) -> tuple[Scan, ...]:
+        """All table accesses, left to right."""
+        return tuple(node for node in self.walk() if isinstance(node, Scan))
+
+
+class Unary(PlanNode, frozen=True):
+    """A node with one input, whose columns it outputs, and its own behind them."""
+
+    child: Plan
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return (*self.child.attributes, *self.added)
+
+
+class OneRow(PlanNode, frozen=True):
+    """The relation of a SELECT without FROM: one row without columns."""
+
+
+class Scan(PlanNode, frozen=True):
     """One occurrence of a table; `span` covers the table's name in the SQL text."""
 
     access: AccessId
@@ -137,39 +197,56 @@ class Scan(Node, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class Select(Node, frozen=True):
+class Select(Unary, frozen=True):
     """Rows for which the predicate is true (WHERE, HAVING)."""
 
-    child: Plan
-    predicate: Expr
+    predicate: e.Expr
 
 
-class Project(Node, frozen=True):
+class Project(Unary, frozen=True):
     """Exactly these output columns, in this order; keeps duplicates."""
 
-    child: Plan
     outputs: tuple[ComputedColumn, ...]
 
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        return tuple(output.attribute for output in self.outputs)
 
-class Join(Node, frozen=True):
+
+class Join(PlanNode, frozen=True):
     """Without a `condition` a cross join. SEMI and ANTI output the left columns only. `null_aware`
     marks the ANTI join of NOT IN, which drops a left row if any comparison is NULL."""
 
     kind: JoinKind
     left: Plan
     right: Plan
-    condition: Expr | None
+    condition: e.Expr | None
     null_aware: bool = False
 
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        left, right = self.left.attributes, self.right.attributes
+        if self.kind in (JoinKind.SEMI, JoinKind.ANTI):
+            return left
+        if self.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            left = _nullable(left)
+        if self.kind in (JoinKind.LEFT, JoinKind.FULL):
+            right = _nullable(right)
+        return (*left, *right)
 
-class Aggregate(Node, frozen=True):
+
+class Aggregate(Unary, frozen=True):
     """GROUP BY `keys`; without keys one global group, also of empty input. `grouping_sets` are
     tuples of indices into `keys`; None is plain GROUP BY."""
 
-    child: Plan
     keys: tuple[ComputedColumn, ...]
     aggregates: tuple[AggregateOutput, ...]
     grouping_sets: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        keys = (key.attribute for key in self.keys)
+        return (*keys, *(output.attribute for output in self.aggregates))
 
     @property
     def common_keys(self) -> tuple[ComputedColumn, ...]:
@@ -180,11 +257,11 @@ class Aggregate(Node, frozen=True):
         )
 
 
-class Distinct(Node, frozen=True):
-    child: Plan
+class Distinct(Unary, frozen=True):
+    """Each row once."""
 
 
-class SetOperation(Node, frozen=True):
+class SetOperation(PlanNode, frozen=True):
     """UNION, EXCEPT or INTERSECT, with or without ALL. Output i of `attributes` comes from column i
     of either side."""
 
@@ -195,85 +272,80 @@ class SetOperation(Node, frozen=True):
     attributes: tuple[Attribute, ...]
 
 
-class SortKey(Struct, frozen=True):
+class SortKey(e.Clause, frozen=True):
     """One ORDER BY term with explicit direction and position of NULLs."""
 
-    expr: Expr
+    expr: e.Expr
     descending: bool
     nulls_first: bool
 
 
-class Sort(Node, frozen=True):
+class Sort(Unary, frozen=True):
     """ORDER BY without LIMIT, which has no effect on the set of rows."""
 
-    child: Plan
     order: tuple[SortKey, ...]
 
 
-class TopK(Node, frozen=True):
+class TopK(Unary, frozen=True):
     """ORDER BY ... LIMIT count OFFSET offset; an empty order is LIMIT alone. `count` None is OFFSET
     alone. With `rank` (row_number, rank or dense_rank), the rows of each window partition whose
     rank is at most `count`, and the rank as one more column; `order` is the call's and `offset`
     0."""
 
-    child: Plan
     order: tuple[SortKey, ...]
     count: int | None
     offset: int = 0
     rank: WindowCall | None = None
 
     @property
-    def partition_by(self) -> tuple[Expr, ...]:
+    def partition_by(self) -> tuple[e.Expr, ...]:
         """Partition expressions of the rank; empty for ORDER BY ... LIMIT."""
         return () if self.rank is None else self.rank.partition_by
 
 
-class WindowCall(Node, frozen=True):
+class WindowCall(e.Node, e.Clause, frozen=True):
     """`function(arguments) OVER (PARTITION BY ... ORDER BY ... frame)`."""
 
     attribute: Attribute
     function: str
-    arguments: tuple[Expr, ...]
-    partition_by: tuple[Expr, ...]
+    arguments: tuple[e.Expr, ...]
+    partition_by: tuple[e.Expr, ...]
     order: tuple[SortKey, ...]
     frame: str | None = None
 
 
-class Window(Node, frozen=True):
+class Window(Unary, frozen=True):
     """The child's columns and one more per call."""
 
-    child: Plan
     calls: tuple[WindowCall, ...]
 
 
-class Explode(Node, frozen=True):
+class Explode(Unary, frozen=True):
     """The child's rows once per element of an array or map, with columns `made` by the function;
     with `outer` a row without an element once, with NULL."""
 
-    child: Plan
     function: str
-    array: Expr
+    array: e.Expr
     made: tuple[Attribute, ...]
     outer: bool
 
 
-class Witness(Node, frozen=True):
+class Witness(Unary, frozen=True):
     """Rows that are first by one of the `orders` among rows with equal `partition_by`, with ties; a
     row that is first by two orders occurs twice. Only `rules.witnesses` makes it."""
 
-    child: Plan
-    partition_by: tuple[Expr, ...]
+    partition_by: tuple[e.Expr, ...]
     orders: tuple[tuple[SortKey, ...], ...]
 
 
-class Recursive(Node, frozen=True):
+class Recursive(PlanNode, frozen=True):
     """In a step, the rows of the innermost enclosing `Fixpoint` with this id."""
 
     fixpoint: FixpointId
     attributes: tuple[Attribute, ...]
 
 
-class Fixpoint(Node, frozen=True):
+class Fixpoint(PlanNode, frozen=True):
     """The least T with T = base UNION step, where `Recursive` leaves of the step read T. Columns
     match by position. `is_set`: each row once (NULL equals NULL), or only the `best` rows; else
     every derivation counts (UNION ALL), in at most `levels` levels (None: 100). If it `chooses`, it
@@ -317,8 +389,8 @@ class Query(Struct, frozen=True):
 
     sql: str
     root: Plan
-    nondeterministic: tuple[tuple[str, Span | None], ...] = ()
-    mentions: tuple[tuple[Span, TableName], ...] = ()
+    nondeterministic: tuple[tuple[str, e.Span | None], ...] = ()
+    mentions: tuple[tuple[e.Span, TableName], ...] = ()
     cut: int | None = None
     live: tuple[tuple[TableName, LiveRows], ...] = ()
     unused: tuple[Fixpoint, ...] = ()
@@ -331,120 +403,40 @@ class Query(Struct, frozen=True):
         return hash(self.sql)  # nearly unique; a plan is large and does not cache its hash
 
 
-def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
-    match plan:
-        case Scan() | SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return plan.attributes
-        case Project():
-            return tuple(output.attribute for output in plan.outputs)
-        case Aggregate():
-            keys = (output.attribute for output in plan.keys)
-            return (*keys, *(output.attribute for output in plan.aggregates))
-        case Join():
-            return _join_attributes(plan)
-        case Window():
-            return (*attributes_of(plan.child), *(call.attribute for call in plan.calls))
-        case Explode():
-            return (*attributes_of(plan.child), *plan.made)
-        case TopK():
-            rank = () if plan.rank is None else (plan.rank.attribute,)
-            return (*attributes_of(plan.child), *rank)
-        case Select() | Distinct() | Sort() | Witness():
-            return attributes_of(plan.child)
-
-
-def ids_of(plan: Plan) -> frozenset[AttributeId]:
-    """The identities of the output columns."""
-    return frozenset(attribute.id for attribute in attributes_of(plan))
-
-
-def _join_attributes(plan: Join) -> tuple[Attribute, ...]:
-    left, right = attributes_of(plan.left), attributes_of(plan.right)
-    if plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
-        return left
-    if plan.kind in (JoinKind.RIGHT, JoinKind.FULL):
-        left = _nullable(left)
-    if plan.kind in (JoinKind.LEFT, JoinKind.FULL):
-        right = _nullable(right)
-    return (*left, *right)
-
-
 def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
     return tuple(replace(attribute, nullable=True) for attribute in attributes)
 
 
+# Until the callers are rewritten.
+
+
+def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
+    return plan.attributes
+
+
+def ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return plan.ids
+
+
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    """Left to right."""
-    match plan:
-        case Scan() | Recursive() | OneRow():
-            return ()
-        case Join() | SetOperation():
-            return (plan.left, plan.right)
-        case Fixpoint():
-            return (plan.base, plan.step)
-        case _:
-            return (plan.child,)
+    return plan.inputs
+
+
+def expressions_of(plan: Plan) -> tuple[e.Expr, ...]:
+    return plan.expressions
 
 
 def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    match plan:
-        case Scan() | Recursive() | OneRow():
-            return plan
-        case Join() | SetOperation():
-            return replace(plan, left=inputs[0], right=inputs[1])
-        case Fixpoint():
-            return replace(plan, base=inputs[0], step=inputs[1])
-        case _:
-            return replace(plan, child=inputs[0])
+    return plan.with_inputs(inputs)
 
 
 def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The node over its changed inputs; the same object if none changes."""
-    inputs = inputs_of(plan)
-    changed = tuple(map(change, inputs))
-    return plan if all(map(is_, changed, inputs)) else with_inputs(plan, changed)
+    return plan.map_inputs(change)
 
 
 def nodes_of(plan: Plan) -> Iterator[Plan]:
-    """The node and everything below it, outermost first."""
-    pending = [plan]
-    while pending:
-        yield (node := pending.pop())
-        pending.extend(reversed(inputs_of(node)))
+    return plan.walk()
 
 
 def scans_of(plan: Plan) -> tuple[Scan, ...]:
-    """All table accesses, left to right."""
-    return tuple(node for node in nodes_of(plan) if isinstance(node, Scan))
-
-
-def expressions_of(node: Plan) -> tuple[Expr, ...]:
-    """All scalar expressions of the node, without those of nodes below."""
-    match node:
-        case Select():
-            return (node.predicate,)
-        case Project():
-            return tuple(output.expr for output in node.outputs)
-        case Join():
-            return () if node.condition is None else (node.condition,)
-        case Aggregate():
-            calls = [output.call for output in node.aggregates]
-            conditions = (call.condition for call in calls if call.condition is not None)
-            arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *conditions)
-        case TopK():
-            return (*node.partition_by, *(key.expr for key in node.order))
-        case Sort():
-            return tuple(key.expr for key in node.order)
-        case Witness():
-            return (*node.partition_by, *(key.expr for order in node.orders for key in order))
-        case Window():
-            return tuple(
-                part
-                for call in node.calls
-                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
-            )
-        case Explode():
-            return (node.array,)
-        case Scan() | Distinct() | SetOperation() | Recursive() | Fixpoint() | OneRow():
-            return ()
+    return plan.scans

@@ -8,44 +8,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import TEMPORAL, Kind, SqlType
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    columns_of,
-    equated_columns,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 from impctl.plan.lineage import IsLeaf, LeafPath, NotFollowedError, paths_of
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    BestOnly,
-    BestValue,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    Window,
-    attributes_of,
-    inputs_of,
-    map_inputs,
-    nodes_of,
-)
 from impctl.types import AccessId, AttributeId, FixpointId
 
 _MOST_PATHS = 64
@@ -62,26 +28,26 @@ class _StepPath(Struct, frozen=True):
     origins: Mapping[AttributeId, frozenset[_Origin]]
 
 
-def is_linear(fixpoint: Fixpoint) -> bool:
+def is_linear(fixpoint: p.Fixpoint) -> bool:
     """Whether every row of the step is derived from at most one row of the fixpoint."""
     paths = _paths(fixpoint.step, fixpoint.id)
     return paths is not None and all(len(path.leaves) <= 1 for path in paths)
 
 
-def is_derived_from_one_row(fixpoint: Fixpoint) -> bool:
+def is_derived_from_one_row(fixpoint: p.Fixpoint) -> bool:
     """Whether every row of the step is derived from exactly one row of the fixpoint."""
     paths = _paths(fixpoint.step, fixpoint.id)
     return bool(paths) and all(len(path.leaves) == 1 for path in paths or ())
 
 
-def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
+def stable_columns(fixpoint: p.Fixpoint) -> frozenset[AttributeId]:
     """Ids of the fixpoint's columns that no step changes: every derived row has the value of the
     rows that it is derived from. None for a step with rows that derive from no row of the
     fixpoint."""
     paths = _paths(fixpoint.step, fixpoint.id)
     if not paths or not all(path.leaves for path in paths):
         return frozenset()
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     return frozenset(
         attribute.id
         for position, (attribute, head) in enumerate(zip(fixpoint.attributes, heads, strict=True))
@@ -93,67 +59,67 @@ def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
 
 
 def keyed_rows(
-    root: Plan, key_columns: Mapping[int, Mapping[AccessId, AttributeId]]
+    root: p.Plan, key_columns: Mapping[int, Mapping[AccessId, AttributeId]]
 ) -> dict[AttributeId, tuple[AccessId, ...]]:
     """For each column that a fixpoint is keyed on, the accesses below that are sketched on it.
     `key_columns` are those of the plan's verdict, by node position."""
-    nodes = tuple(nodes_of(root))
+    nodes = tuple(root.walk())
     return {
         column: tuple(keys)
         for position, keys in key_columns.items()
-        if isinstance(nodes[position], Fixpoint)
+        if isinstance(nodes[position], p.Fixpoint)
         for column in set(keys.values())
     }
 
 
-def leaves_in(plan: Plan, fixpoint: FixpointId) -> tuple[Recursive, ...]:
+def leaves_in(plan: p.Plan, fixpoint: FixpointId) -> tuple[p.Recursive, ...]:
     """Leaves of the plan that read the fixpoint with this id, left to right."""
-    nodes = nodes_of(plan)
-    return tuple(n for n in nodes if isinstance(n, Recursive) and n.fixpoint == fixpoint)
+    nodes = plan.walk()
+    return tuple(n for n in nodes if isinstance(n, p.Recursive) and n.fixpoint == fixpoint)
 
 
-def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:
+def reads_fixpoint(plan: p.Plan, fixpoint: FixpointId) -> bool:
     return bool(leaves_in(plan, fixpoint))
 
 
-def _paths(plan: Plan, fixpoint: FixpointId) -> list[_StepPath] | None:
+def _paths(plan: p.Plan, fixpoint: FixpointId) -> list[_StepPath] | None:
     """All paths through the plan; None if there are too many or one cannot be followed."""
     if not reads_fixpoint(plan, fixpoint):
         return [_StepPath((), {})]
     match plan:
-        case Recursive():
+        case p.Recursive():
             leaf = plan.attributes[0].id
             columns = enumerate(plan.attributes)
             return [
                 _StepPath((leaf,), {a.id: frozenset({(leaf, position)}) for position, a in columns})
             ]
-        case Sort() | Distinct():
+        case p.Sort() | p.Distinct():
             return _paths(plan.child, fixpoint)
-        case Select():
+        case p.Select():
             below = _paths(plan.child, fixpoint)
             return below and [_equated(path, plan.predicate) for path in below]
-        case Project():
+        case p.Project():
             below = _paths(plan.child, fixpoint)
             return below and [_projected(path, plan) for path in below]
-        case Join():
+        case p.Join():
             return _joined(plan, fixpoint)
-        case SetOperation(kind=SetKind.UNION):
+        case p.SetOperation(kind=p.SetKind.UNION):
             return _either(plan, fixpoint)
     return None
 
 
-def _projected(path: _StepPath, plan: Project) -> _StepPath:
+def _projected(path: _StepPath, plan: p.Project) -> _StepPath:
     return replace(
         path,
         origins={
             output.attribute.id: path.origins[output.expr.id]
             for output in plan.outputs
-            if isinstance(output.expr, ColumnRef) and output.expr.id in path.origins
+            if isinstance(output.expr, e.ColumnRef) and output.expr.id in path.origins
         },
     )
 
 
-def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepPath] | None:
+def _joined(plan: p.Join, fixpoint: FixpointId) -> list[_StepPath] | None:
     left, right = (_paths(side, fixpoint) for side in (plan.left, plan.right))
     if left is None or right is None or len(left) * len(right) > _MOST_PATHS:
         return None
@@ -162,18 +128,18 @@ def _joined(plan: Join, fixpoint: FixpointId) -> list[_StepPath] | None:
         for first in left
         for second in right
     ]
-    if plan.kind is not JoinKind.INNER or plan.condition is None:
+    if plan.kind is not p.JoinKind.INNER or plan.condition is None:
         return result
     return [_equated(path, plan.condition) for path in result]
 
 
-def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
+def _either(plan: p.SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
     result: list[_StepPath] = []
-    for side in inputs_of(plan):
+    for side in plan.inputs:
         paths = _paths(side, fixpoint)
         if paths is None or len(result) + len(paths) > _MOST_PATHS:
             return None
-        pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
+        pairs = list(zip(plan.attributes, side.attributes, strict=True))
         for path in paths:
             origins = {
                 output.id: path.origins[source.id]
@@ -184,12 +150,12 @@ def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
     return result
 
 
-def _equated(path: _StepPath, predicate: Expr) -> _StepPath:
+def _equated(path: _StepPath, predicate: e.Expr) -> _StepPath:
     """The path with the condition's equalities, except of types with values such as 0.0 and -0.0,
     which are equal but not identical."""
     pairs = [
         (left.id, right.id)
-        for left, right in equated_columns(predicate)
+        for left, right in e.equated_columns(predicate)
         if left.type == right.type and not (left.type.is_fractional or left.type.kind is Kind.OTHER)
     ]
     origins = dict(path.origins)
@@ -200,23 +166,23 @@ def _equated(path: _StepPath, predicate: Expr) -> _StepPath:
     return replace(path, origins=origins)
 
 
-def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
+def approximate_columns(plan: p.Plan) -> frozenset[AttributeId]:
     """Columns that may come from sums of doubles, which may differ between runs."""
-    below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in inputs_of(plan)))
+    below = frozenset[AttributeId]().union(*(approximate_columns(side) for side in plan.inputs))
     match plan:
-        case Project():
-            outputs = ((out.attribute.id, columns_of(out.expr)) for out in plan.outputs)
+        case p.Project():
+            outputs = ((out.attribute.id, out.expr.columns) for out in plan.outputs)
             return frozenset(name for name, read in outputs if read & below)
-        case Aggregate():
-            keys = (out.attribute.id for out in plan.keys if columns_of(out.expr) & below)
+        case p.Aggregate():
+            keys = (out.attribute.id for out in plan.keys if out.expr.columns & below)
             calls = ((out.attribute, out.call.function, out.call.arguments)
                      for out in plan.aggregates)  # fmt: skip
             return frozenset((*keys, *_summed(calls, below)))
-        case Window():
+        case p.Window():
             calls = ((call.attribute, call.function, call.arguments) for call in plan.calls)
             return below | frozenset(_summed(calls, below))
-        case SetOperation() | Fixpoint():
-            sides = [attributes_of(side) for side in inputs_of(plan)]
+        case p.SetOperation() | p.Fixpoint():
+            sides = [side.attributes for side in plan.inputs]
             rows = zip(plan.attributes, *sides, strict=True)
             return frozenset(
                 output.id for output, *inputs in rows if {column.id for column in inputs} & below
@@ -226,11 +192,11 @@ def approximate_columns(plan: Plan) -> frozenset[AttributeId]:
 
 
 def _summed(
-    calls: Iterable[tuple[Attribute, str, tuple[Expr, ...]]], below: frozenset[AttributeId]
+    calls: Iterable[tuple[p.Attribute, str, tuple[e.Expr, ...]]], below: frozenset[AttributeId]
 ) -> Iterator[AttributeId]:
     for attribute, function, arguments in calls:
         is_summed = attribute.type is None or attribute.type.is_fractional
-        is_read = any(columns_of(argument) & below for argument in arguments)
+        is_read = any(argument.columns & below for argument in arguments)
         if is_read or (is_summed and function not in ("min", "max")):
             yield attribute.id
 
@@ -242,56 +208,56 @@ def _summed(
 # Columns of the table are named by position, since those of a WITH entry may share a name.
 
 
-def table_of(node: Fixpoint | Recursive) -> Scan:
+def table_of(node: p.Fixpoint | p.Recursive) -> p.Scan:
     """An access of a table with the fixpoint's rows, with the node's attributes."""
-    name = node.id if isinstance(node, Fixpoint) else node.fixpoint
+    name = node.id if isinstance(node, p.Fixpoint) else node.fixpoint
     columns = tuple(
         replace(attribute, name=column)
         for attribute, column in zip(node.attributes, column_names(node), strict=True)
     )
-    return Scan(f"rows of {node.attributes[0].id}", name, columns, span=node.span)
+    return p.Scan(f"rows of {node.attributes[0].id}", name, columns, span=node.span)
 
 
-def column_names(node: Fixpoint | Recursive) -> list[str]:
+def column_names(node: p.Fixpoint | p.Recursive) -> list[str]:
     return [f"column{position}" for position in range(len(node.attributes))]
 
 
-def outer_fixpoints(plan: Plan) -> Iterator[Fixpoint]:
+def outer_fixpoints(plan: p.Plan) -> Iterator[p.Fixpoint]:
     """The fixpoints of a plan that are not inside another."""
-    if isinstance(plan, Fixpoint):
+    if isinstance(plan, p.Fixpoint):
         yield plan
         return
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         yield from outer_fixpoints(child)
 
 
-def is_recursive(plan: Plan) -> bool:
+def is_recursive(plan: p.Plan) -> bool:
     return next(outer_fixpoints(plan), None) is not None
 
 
-def with_fixpoint_tables(plan: Plan) -> Plan:
+def with_fixpoint_tables(plan: p.Plan) -> p.Plan:
     """The plan with tables instead of its outer fixpoints."""
-    if isinstance(plan, Fixpoint):
+    if isinstance(plan, p.Fixpoint):
         return table_of(plan)
-    return map_inputs(plan, with_fixpoint_tables)
+    return plan.map_inputs(with_fixpoint_tables)
 
 
-def leaves_of(fixpoint: Fixpoint) -> tuple[Recursive, ...]:
+def leaves_of(fixpoint: p.Fixpoint) -> tuple[p.Recursive, ...]:
     return leaves_in(fixpoint.step, fixpoint.id)
 
 
-def step_over_table(fixpoint: Fixpoint) -> Plan:
+def step_over_table(fixpoint: p.Fixpoint) -> p.Plan:
     """The step with tables instead of leaves that read the fixpoint."""
 
-    def over_table(plan: Plan) -> Plan:
-        if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
+    def over_table(plan: p.Plan) -> p.Plan:
+        if isinstance(plan, p.Recursive) and plan.fixpoint == fixpoint.id:
             return table_of(plan)
-        return map_inputs(plan, over_table)
+        return plan.map_inputs(over_table)
 
     return over_table(fixpoint.step)
 
 
-def base_and_step(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
+def base_and_step(fixpoint: p.Fixpoint) -> tuple[p.Plan, p.Plan]:
     """The base, and the step over the table: both derive rows of the fixpoint."""
     step = step_over_table(fixpoint)
     if fixpoint.best is None:
@@ -299,15 +265,15 @@ def base_and_step(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
     return of_rows(fixpoint.base, fixpoint), of_rows(step, fixpoint)
 
 
-def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
+def of_rows(plan: p.Plan, fixpoint: p.Fixpoint) -> p.Plan:
     """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
-    pairs = zip(attributes_of(plan), table.attributes, strict=True)
+    pairs = zip(plan.attributes, table.attributes, strict=True)
     equalities = tuple(
-        Compare(CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
+        e.Compare(e.CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
     )
-    return Join(
-        JoinKind.SEMI, plan, table, equalities[0] if len(equalities) == 1 else And(equalities)
+    return p.Join(
+        p.JoinKind.SEMI, plan, table, equalities[0] if len(equalities) == 1 else e.And(equalities)
     )
 
 
@@ -332,8 +298,8 @@ def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
 
 _FUNCTIONS = {"min": False, "max": True}
 _NARROW_DIGITS = 18
-_BELOW = (CompareOp.LESS, CompareOp.LESS_EQUAL)
-_ABOVE = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
+_BELOW = (e.CompareOp.LESS, e.CompareOp.LESS_EQUAL)
+_ABOVE = (e.CompareOp.GREATER, e.CompareOp.GREATER_EQUAL)
 
 
 class NotBestOnlyError(Exception):
@@ -345,17 +311,17 @@ class RequiredRows(Struct, frozen=True):
     `has_bounds`: conditions above bound the value."""
 
     keys: frozenset[int]
-    values: tuple[BestValue, ...]
+    values: tuple[p.BestValue, ...]
     has_bounds: bool = False
 
 
-def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
+def best_of_groups(plan: p.Aggregate, fixpoint: p.Fixpoint) -> p.BestOnly:
     """Rows of a fixpoint that this grouping needs; NotBestOnlyError if it needs all."""
     if plan.grouping_sets is not None:
         raise NotBestOnlyError("the query groups them by several sets of columns")
     paths = _followed(plan.child, lambda node: node is fixpoint)
     keys: set[int] = set()
-    values: dict[BestValue, None] = {}
+    values: dict[p.BestValue, None] = {}
     for output in plan.aggregates:
         call = output.call
         if call.function not in _FUNCTIONS or call.condition is not None:
@@ -365,7 +331,7 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
             result = _value_read(path, path.over(call.arguments[0]))
             if result is not None:
                 value, read = result
-                values[BestValue(value, _FUNCTIONS[call.function])] = None
+                values[p.BestValue(value, _FUNCTIONS[call.function])] = None
                 keys |= read
     wanted = tuple(values)
     has_bounds = False
@@ -376,7 +342,7 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
     return best_only(fixpoint, RequiredRows(frozenset(keys), wanted, has_bounds))
 
 
-def _value_read(path: LeafPath, expr: Expr) -> tuple[int, set[int]] | None:
+def _value_read(path: LeafPath, expr: e.Expr) -> tuple[int, set[int]] | None:
     """Position of the value that MIN or MAX reads, and positions of what else it reads."""
     read = sorted(_positions(path, (expr,)))
     if not read:
@@ -392,21 +358,21 @@ def _value_read(path: LeafPath, expr: Expr) -> tuple[int, set[int]] | None:
     raise NotBestOnlyError("MIN or MAX reads a value computed from them")
 
 
-def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
+def best_only(fixpoint: p.Fixpoint, wanted: RequiredRows) -> p.BestOnly:
     """The rows that the fixpoint must keep; NotBestOnlyError if all."""
     if not fixpoint.is_set:
         raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
         raise NotBestOnlyError("MIN or MAX reads none of their columns")
     paths = _followed(
-        fixpoint.step, lambda node: isinstance(node, Recursive) and node.fixpoint == fixpoint.id
+        fixpoint.step, lambda node: isinstance(node, p.Recursive) and node.fixpoint == fixpoint.id
     )
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     growths: list[_ValueGrowth] = []
     keys = set(wanted.keys)
     for value in wanted.values:
         column = fixpoint.attributes[value.place]
-        for side in (attributes_of(fixpoint.base), heads):
+        for side in (fixpoint.base.attributes, heads):
             if side[value.place].type != column.type:
                 raise NotBestOnlyError(f"`{column.name}` is cast")
         for path in paths:
@@ -426,10 +392,10 @@ def best_only(fixpoint: Fixpoint, wanted: RequiredRows) -> BestOnly:
         )
     if is_weak and len(keys) + 1 < len(heads):
         raise NotBestOnlyError("of the rows that tie by GREATEST or LEAST, one would be missing")
-    return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
+    return p.BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
 
 
-def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[Attribute]) -> set[int]:
+def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[p.Attribute]) -> set[int]:
     """These columns and, transitively, those that steps compute them from."""
     while True:
         read = [_positions(path, (path.expr(heads[key]) for key in keys)) for path in paths]
@@ -440,7 +406,7 @@ def _closed(keys: set[int], paths: Sequence[LeafPath], heads: Sequence[Attribute
 
 
 def _refuse(
-    fixpoint: Fixpoint,
+    fixpoint: p.Fixpoint,
     wanted: RequiredRows,
     keys: set[int],
     paths: Sequence[LeafPath],
@@ -456,7 +422,7 @@ def _refuse(
         raise NotBestOnlyError(f"conditions or other columns read {names}")
     if has_bounds and len(wanted.values) > 1:
         raise NotBestOnlyError("a condition on one value also affects the other")
-    heads = attributes_of(fixpoint.step)
+    heads = fixpoint.step.attributes
     for position, head in enumerate(heads):
         if position in values or position in keys:
             continue
@@ -466,7 +432,7 @@ def _refuse(
                 raise NotBestOnlyError(f"`{name}` is computed from a value that MIN or MAX reads")
 
 
-def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
+def _followed(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
     """The paths that read rows of the leaf."""
     try:
         return [path for path in paths_of(plan, is_leaf) if path.leaf is not None]
@@ -474,24 +440,24 @@ def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafPath]:
         raise NotBestOnlyError(str(error)) from None
 
 
-def _positions(path: LeafPath, exprs: Iterable[Expr]) -> set[int]:
+def _positions(path: LeafPath, exprs: Iterable[e.Expr]) -> set[int]:
     """Positions of the leaf's columns that these expressions read."""
     if path.leaf is None:
         return set()
     positions = {attribute.id: index for index, attribute in enumerate(path.leaf)}
-    return {positions[name] for expr in exprs for name in columns_of(expr) if name in positions}
+    return {positions[name] for expr in exprs for name in expr.columns if name in positions}
 
 
 class _ValueGrowth(Struct, frozen=True):
     """How an expression grows with a value: the other operands, the functions that compare it with
     them, and whether any is added."""
 
-    others: tuple[Expr, ...] = ()
+    others: tuple[e.Expr, ...] = ()
     compared: frozenset[str] = frozenset()
     is_added: bool = False
 
 
-def _growth(path: LeafPath, value: BestValue, column: Attribute, expr: Expr) -> _ValueGrowth:
+def _growth(path: LeafPath, value: p.BestValue, column: p.Attribute, expr: e.Expr) -> _ValueGrowth:
     assert path.leaf is not None
     if column.type is None or not _has_order(column.type):
         raise NotBestOnlyError(f"`{column.name}` is of type {column.type or 'unknown'}")
@@ -514,23 +480,23 @@ def _has_order(kind: SqlType) -> bool:
     return kind.is_numeric or kind.kind in TEMPORAL or kind.kind is Kind.BOOLEAN
 
 
-def _grown(expr: Expr, column: AttributeId) -> _ValueGrowth | None:
+def _grown(expr: e.Expr, column: AttributeId) -> _ValueGrowth | None:
     """How the expression grows with the column; None if unknown."""
     match expr:
-        case ColumnRef(id=name):
+        case e.ColumnRef(id=name):
             return _ValueGrowth() if name == column else None
-        case Cast(operand=below, type=kind) if _is_exact(below, kind):
+        case e.Cast(operand=below, type=kind) if _is_exact(below, kind):
             return _grown(below, column)
-        case Arithmetic() if _is_rounded(expr):
+        case e.Arithmetic() if _is_rounded(expr):
             return None
-        case Arithmetic(op=ArithmeticOp.ADD, left=left, right=right):
-            if column not in columns_of(left):
+        case e.Arithmetic(op=e.ArithmeticOp.ADD, left=left, right=right):
+            if column not in left.columns:
                 left, right = right, left
             return _with(_grown(left, column), (right,), column, is_added=True)
-        case Arithmetic(op=ArithmeticOp.SUBTRACT, left=left, right=right):
+        case e.Arithmetic(op=e.ArithmeticOp.SUBTRACT, left=left, right=right):
             return _with(_grown(left, column), (right,), column, is_added=True)
-        case Call(name=("greatest" | "least") as name, arguments=parts):
-            matches = [part for part in parts if column in columns_of(part)]
+        case e.Call(name=("greatest" | "least") as name, arguments=parts):
+            matches = [part for part in parts if column in part.columns]
             if len(matches) != 1:
                 return None
             others = tuple(part for part in parts if part is not matches[0])
@@ -540,19 +506,19 @@ def _grown(expr: Expr, column: AttributeId) -> _ValueGrowth | None:
 
 def _with(
     grown: _ValueGrowth | None,
-    operands: tuple[Expr, ...],
+    operands: tuple[e.Expr, ...],
     column: AttributeId,
     *,
     is_added: bool = False,
     compared: str = "",
 ) -> _ValueGrowth | None:
-    if grown is None or any(column in columns_of(other) for other in operands):
+    if grown is None or any(column in other.columns for other in operands):
         return None
     functions = grown.compared | {compared} if compared else grown.compared
     return _ValueGrowth((*grown.others, *operands), functions, grown.is_added or is_added)
 
 
-def _is_exact(below: Expr, kind: SqlType) -> bool:
+def _is_exact(below: e.Expr, kind: SqlType) -> bool:
     """Whether the cast keeps the value, unless it fails."""
     source = type_of(below)
     if source is None:
@@ -562,7 +528,7 @@ def _is_exact(below: Expr, kind: SqlType) -> bool:
     return source.is_integral and kind.is_integral
 
 
-def _is_rounded(expr: Arithmetic) -> bool:
+def _is_rounded(expr: e.Arithmetic) -> bool:
     result = type_of(expr)
     parts = [type_of(part) for part in (expr.left, expr.right)]
     if result is None or None in parts:
@@ -570,7 +536,7 @@ def _is_rounded(expr: Arithmetic) -> bool:
     return result.scale < max(part.scale for part in parts if part is not None)
 
 
-def _read_by_conditions(path: LeafPath, values: Sequence[BestValue]) -> tuple[set[int], bool]:
+def _read_by_conditions(path: LeafPath, values: Sequence[p.BestValue]) -> tuple[set[int], bool]:
     """Positions that conditions read besides bounds of the values, and whether there are bounds."""
     read, has_bounds = _positions(path, path.matches), False
     for condition in path.conditions:
@@ -580,9 +546,9 @@ def _read_by_conditions(path: LeafPath, values: Sequence[BestValue]) -> tuple[se
     return read, has_bounds
 
 
-def _bound(path: LeafPath, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:
+def _bound(path: LeafPath, condition: e.Expr, values: Sequence[p.BestValue]) -> set[int] | None:
     """What else a condition reads if it bounds a value on its worse side; None if it does not."""
-    if not isinstance(condition, Compare) or path.leaf is None:
+    if not isinstance(condition, e.Compare) or path.leaf is None:
         return None
     for value in values:
         column = path.leaf[value.place]
@@ -597,7 +563,7 @@ def _bound(path: LeafPath, condition: Expr, values: Sequence[BestValue]) -> set[
             grown = _grown(side, column.id)
             if grown is None or grown.compared or condition.op not in allowed:
                 continue
-            if column.id not in columns_of(other):
+            if column.id not in other.columns:
                 return _positions(path, (*grown.others, other))
     return None
 
@@ -613,19 +579,19 @@ _PAYS = (
 and 7; inserting 40% 5 and 7."""
 
 
-def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
-    """Remarks by position in `nodes_of(root)`. `keyed`: columns that fixpoints are keyed on."""
+def recursion_notes(root: p.Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
+    """Remarks by position in `root.walk()`. `keyed`: columns that fixpoints are keyed on."""
     result, all_kept = {}, _why_all_kept(root)
-    for position, node in enumerate(nodes_of(root)):
-        if isinstance(node, Fixpoint):
+    for position, node in enumerate(root.walk()):
+        if isinstance(node, p.Fixpoint):
             notes = _of_fixpoint(node, frozenset(keyed))
             result[position] = "; ".join((*notes, *all_kept.get(position, ())))
-        elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
+        elif isinstance(node, p.Select) and isinstance(node.child, p.Fixpoint):
             result[position] = _of_filter(node, node.child)
     return {position: note for position, note in result.items() if note}
 
 
-def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]:
+def _of_fixpoint(node: p.Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]:
     keys = keyed & {attribute.id for attribute in node.attributes}
     if keys:
         yield (
@@ -652,14 +618,14 @@ def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]
         yield _PAYS
 
 
-def _why_all_kept(root: Plan) -> Mapping[int, tuple[str]]:
+def _why_all_kept(root: p.Plan) -> Mapping[int, tuple[str]]:
     """Why fixpoints below MIN or MAX keep all of their rows, by position."""
-    nodes = list(nodes_of(root))
+    nodes = list(root.walk())
     positions = {id(node): position for position, node in enumerate(nodes)}
     result = {}
     for node in nodes:
-        calls = [output.call for output in node.aggregates] if isinstance(node, Aggregate) else []
-        if not isinstance(node, Aggregate) or not any(c.function in _FUNCTIONS for c in calls):
+        calls = [output.call for output in node.aggregates] if isinstance(node, p.Aggregate) else []
+        if not isinstance(node, p.Aggregate) or not any(c.function in _FUNCTIONS for c in calls):
             continue
         for fixpoint in outer_fixpoints(node.child):
             try:
@@ -672,10 +638,10 @@ def _why_all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     return result
 
 
-def _of_filter(node: Select, child: Fixpoint) -> str:
+def _of_filter(node: p.Select, child: p.Fixpoint) -> str:
     """Why the condition is not applied inside the fixpoint."""
     columns = frozenset(attribute.id for attribute in child.attributes)
-    changing = columns_of(node.predicate) & (columns - stable_columns(child))
+    changing = node.predicate.columns & (columns - stable_columns(child))
     if not changing:
         return ""
     names = _named(child, changing)
@@ -685,12 +651,12 @@ def _of_filter(node: Select, child: Fixpoint) -> str:
     )
 
 
-def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:
+def _named(node: p.Fixpoint, columns: frozenset[AttributeId]) -> str:
     return ", ".join(f"`{a.name}`" for a in node.attributes if a.id in columns)
 
 
-def _whole_table(base: Plan) -> str | None:
+def _whole_table(base: p.Plan) -> str | None:
     """The table whose rows are exactly those of the base."""
-    while isinstance(base, Project | Sort | Distinct):
+    while isinstance(base, p.Project | p.Sort | p.Distinct):
         base = base.child
-    return base.table if isinstance(base, Scan) else None
+    return base.table if isinstance(base, p.Scan) else None

@@ -18,23 +18,7 @@ from decimal import Decimal
 from msgspec import Struct, field
 
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType
-from impctl.expr.nodes import (
-    And,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-    children,
-    columns_of,
-    conjuncts,
-    walk,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import WIDEST_OFFSET, common_type, type_of
 from impctl.plan.fingerprint import expr_text, is_same
 from impctl.safety.direction import (
@@ -80,7 +64,7 @@ class Point(Struct, frozen=True):
         return self.surely_above(other) or other.surely_above(self)
 
 
-def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | None:
+def points_of(operand: e.Expr, constants: Sequence[e.Expr]) -> tuple[Point, ...] | None:
     """The constants as comparisons with `operand` order them; None if they share no order. Spark
     casts operand and constant to a common type first. The constants share an order only if that
     cast keeps different ones different, whichever of them the operand is compared with."""
@@ -93,7 +77,7 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
     return known if len(known) == len(points) else None
 
 
-def is_constant(expr: Expr) -> bool:
+def is_constant(expr: e.Expr) -> bool:
     """Whether it is a literal other than NULL, or a local time in the session's zone."""
     return _point(expr, None) is not None
 
@@ -119,10 +103,10 @@ def _share_an_order(operand: SqlType, constants: Sequence[SqlType]) -> bool:
     return False
 
 
-def _point(expr: Expr, operand: SqlType | None) -> Point | None:
-    if isinstance(expr, Cast):
+def _point(expr: e.Expr, operand: SqlType | None) -> Point | None:
+    if isinstance(expr, e.Cast):
         return _local_time(expr)
-    if not isinstance(expr, Literal) or expr.value is None:
+    if not isinstance(expr, e.Literal) or expr.value is None:
         return None
     value = expr.value
     text = expr_text(expr)
@@ -142,10 +126,10 @@ def _point(expr: Expr, operand: SqlType | None) -> Point | None:
     return Point(rank, rank, text)
 
 
-def _local_time(expr: Cast) -> Point | None:
+def _local_time(expr: e.Cast) -> Point | None:
     """`TIMESTAMP '...'` without a zone, which depends on the session's time zone."""
     literal = expr.operand
-    if expr.type != TIMESTAMP or not isinstance(literal, Literal):
+    if expr.type != TIMESTAMP or not isinstance(literal, e.Literal):
         return None
     if not isinstance(literal.value, str) or _LOCAL_TIME.fullmatch(literal.value) is None:
         return None
@@ -165,45 +149,47 @@ Difference = frozenset[AttributeId] | None
 """Columns that alone identify what only the captured plan has; None if more differs."""
 
 
-def changed_columns(requested: Expr | None, captured: Expr | None) -> Difference:
+def changed_columns(requested: e.Expr | None, captured: e.Expr | None) -> Difference:
     """Columns of the parts of two conjunctions that only one of them has: rows that are equal to a
     grouping on these columns pass such a part both or neither. None if a part may distinguish 0.0
     from -0.0, which are one value to a grouping, or reads no column (`1 > 0`): it passes all rows
     or none, which no column distinguishes."""
     left, right = (
-        {expr_text(part): part for part in (() if expr is None else conjuncts(expr))}
+        {expr_text(part): part for part in (() if expr is None else e.conjuncts(expr))}
         for expr in (requested, captured)
     )
     parts = [part for text, part in (*left.items(), *right.items())
              if text not in left or text not in right]  # fmt: skip
-    read = [columns_of(part) for part in parts]
+    read = [part.columns for part in parts]
     if not all(read) or any(map(_may_see_the_sign_of_zero, parts)):
         return None
     return frozenset[AttributeId]().union(*read)
 
 
-def _may_see_the_sign_of_zero(expr: Expr) -> bool:
+def _may_see_the_sign_of_zero(expr: e.Expr) -> bool:
     """Whether anything but comparisons, which treat 0.0 and -0.0 as equal, reads a floating-point
     column."""
-    is_fractional_cast = isinstance(expr, Cast) and expr.type.is_fractional
-    if is_fractional_cast or isinstance(expr, Compare | InList | IsNull | And | Or | Not):
-        return any(map(_may_see_the_sign_of_zero, children(expr)))
-    columns = [part for part in walk(expr) if isinstance(part, ColumnRef) and part is not expr]
+    is_fractional_cast = isinstance(expr, e.Cast) and expr.type.is_fractional
+    if is_fractional_cast or isinstance(
+        expr, e.Compare | e.InList | e.IsNull | e.And | e.Or | e.Not
+    ):
+        return any(map(_may_see_the_sign_of_zero, expr.expressions))
+    columns = [part for part in expr.walk() if isinstance(part, e.ColumnRef) and part is not expr]
     return any(part.type is None or part.type.is_fractional for part in columns)
 
 
-_STRICT = (CompareOp.GREATER, CompareOp.LESS)
+_STRICT = (e.CompareOp.GREATER, e.CompareOp.LESS)
 
 
 class Restriction(Struct, frozen=True):
     """`operand op constant`; EQUAL means one of the constants, NOT_EQUAL none of them."""
 
-    operand: Expr
-    op: CompareOp
-    constants: tuple[Expr, ...]
+    operand: e.Expr
+    op: e.CompareOp
+    constants: tuple[e.Expr, ...]
 
 
-def find_gap(premise: Expr, conclusion: Expr, columns: Columns) -> Expr | None:
+def find_gap(premise: e.Expr, conclusion: e.Expr, columns: Columns) -> e.Expr | None:
     """The first part of the conclusion that the premise does not imply, or None. `columns` relate a
     row of the premise's query to the row of the conclusion's query: AT_MOST means the premise's
     value is NULL, or both are known and it is at most the other."""
@@ -216,38 +202,38 @@ class _ImplicationSearch(Struct):
     columns: Columns
     _judged: dict[tuple[int, int], bool] = field(default_factory=dict)
 
-    def gap(self, premise: Expr, conclusion: Expr) -> Expr | None:
-        if isinstance(conclusion, And):
+    def gap(self, premise: e.Expr, conclusion: e.Expr) -> e.Expr | None:
+        if isinstance(conclusion, e.And):
             gaps = (self.gap(premise, part) for part in conclusion.operands)
             return next((gap for gap in gaps if gap is not None), None)
         return None if self._implies(premise, conclusion) else conclusion
 
-    def _implies(self, premise: Expr, conclusion: Expr) -> bool:
+    def _implies(self, premise: e.Expr, conclusion: e.Expr) -> bool:
         pair = id(premise), id(conclusion)
         if pair not in self._judged:
             self._judged[pair] = self._found(premise, conclusion)
         return self._judged[pair]
 
-    def _found(self, premise: Expr, conclusion: Expr) -> bool:
-        if isinstance(conclusion, And):
+    def _found(self, premise: e.Expr, conclusion: e.Expr) -> bool:
+        if isinstance(conclusion, e.And):
             return all(self._implies(premise, part) for part in conclusion.operands)
-        if isinstance(premise, Or):
+        if isinstance(premise, e.Or):
             return all(self._implies(part, conclusion) for part in premise.operands)
-        if isinstance(conclusion, Or) and any(
+        if isinstance(conclusion, e.Or) and any(
             self._implies(premise, part) for part in conclusion.operands
         ):
             return True
-        if isinstance(premise, And):
+        if isinstance(premise, e.And):
             return any(self._implies(part, conclusion) for part in premise.operands)
         return self._of_atoms(premise, conclusion)
 
-    def _of_atoms(self, premise: Expr, conclusion: Expr) -> bool:
+    def _of_atoms(self, premise: e.Expr, conclusion: e.Expr) -> bool:
         if is_same(premise, conclusion):
             return find_objection(conclusion, self.columns) is None
         assumed = restriction_of(premise)
         if assumed is None:
             return False
-        if isinstance(conclusion, Not) and isinstance(conclusion.operand, IsNull):
+        if isinstance(conclusion, e.Not) and isinstance(conclusion.operand, e.IsNull):
             # A comparison of NULL is not true.
             operand = conclusion.operand.operand
             known = direction(assumed.operand, self.columns) is not Relation.UNKNOWN
@@ -263,30 +249,30 @@ class _ImplicationSearch(Struct):
         return _follows(assumed.op, points[:count], wanted.op, points[count:], relation)
 
 
-def restriction_of(atom: Expr) -> Restriction | None:
+def restriction_of(atom: e.Expr) -> Restriction | None:
     """The atom as a comparison of one expression with constants; None for anything else."""
     match atom:
-        case InList(operand=operand, options=options) if all(map(is_constant, options)):
-            return Restriction(operand, CompareOp.EQUAL, options)
-        case Not(operand=InList(operand=operand, options=options)) if all(
+        case e.InList(operand=operand, options=options) if all(map(is_constant, options)):
+            return Restriction(operand, e.CompareOp.EQUAL, options)
+        case e.Not(operand=e.InList(operand=operand, options=options)) if all(
             map(is_constant, options)
         ):
-            return Restriction(operand, CompareOp.NOT_EQUAL, options)
-        case Compare(op=op, left=left, right=right):
+            return Restriction(operand, e.CompareOp.NOT_EQUAL, options)
+        case e.Compare(op=op, left=left, right=right):
             if is_constant(left):
                 left, right, op = right, left, op.mirrored
             if not is_constant(right):
                 return None
             # With a constant other than NULL, `<=>` is true exactly where `=` is.
-            op = CompareOp.EQUAL if op is CompareOp.NULL_SAFE_EQUAL else op
+            op = e.CompareOp.EQUAL if op is e.CompareOp.NULL_SAFE_EQUAL else op
             return Restriction(left, op, (right,))
     return None
 
 
 def _follows(
-    op: CompareOp,
+    op: e.CompareOp,
     assumed: tuple[Point, ...],
-    wanted_op: CompareOp,
+    wanted_op: e.CompareOp,
     wanted: tuple[Point, ...],
     relation: Relation,
 ) -> bool:
@@ -299,26 +285,26 @@ def _follows(
         return all(_bounds(op, point, wanted[0], upward=upward, strict=strict) for point in assumed)
     if relation is not Relation.EQUAL:
         return False
-    if wanted_op is CompareOp.EQUAL:
-        return op is CompareOp.EQUAL and all(
+    if wanted_op is e.CompareOp.EQUAL:
+        return op is e.CompareOp.EQUAL and all(
             any(point.surely_equals(other) for other in wanted) for point in assumed
         )
     return all(_excludes(op, assumed, other) for other in wanted)
 
 
-def _bounds(op: CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
+def _bounds(op: e.CompareOp, point: Point, limit: Point, *, upward: bool, strict: bool) -> bool:
     """Whether `x op point` puts x above the limit (below it, if not `upward`)."""
-    if op is not CompareOp.EQUAL and op not in (UPWARD if upward else DOWNWARD):
+    if op is not e.CompareOp.EQUAL and op not in (UPWARD if upward else DOWNWARD):
         return False
     if strict and op not in _STRICT:
         return point.surely_above(limit) if upward else limit.surely_above(point)
     return point.surely_at_least(limit) if upward else limit.surely_at_least(point)
 
 
-def _excludes(op: CompareOp, assumed: tuple[Point, ...], other: Point) -> bool:
+def _excludes(op: e.CompareOp, assumed: tuple[Point, ...], other: Point) -> bool:
     """Whether `x op given` excludes x = `other`."""
-    if op is CompareOp.NOT_EQUAL:
+    if op is e.CompareOp.NOT_EQUAL:
         return any(point.surely_equals(other) for point in assumed)
-    if op is CompareOp.EQUAL:
+    if op is e.CompareOp.EQUAL:
         return all(point.surely_differs(other) for point in assumed)
     return all(_bounds(op, point, other, upward=op in UPWARD, strict=True) for point in assumed)

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.expr.nodes import ColumnRef, Expr, Span, transform
+from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint, is_same, template
 from impctl.plan.functions import ORDER_DEPENDENT
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Query,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
 from impctl.safety.direction import Columns, Relation, SafetyState, Status, direction
@@ -62,21 +30,20 @@ _OTHER_RECURSION = "the constants inside WITH RECURSIVE differ, which changes wh
 Names = Mapping[AttributeId, AttributeId]
 
 
-def aligned(plan: Plan, model: Plan) -> Plan | None:
+def aligned(plan: p.Plan, model: p.Plan) -> p.Plan | None:
     """The plan with the column and access ids of `model`, so that nodes can be compared. None if
     the plans differ in operators, tables, or numbers of columns, so that they are no instances of
     one template."""
     names: dict[AttributeId, AttributeId] = {}
-    nodes, models = list(nodes_of(plan)), list(nodes_of(model))
+    nodes, models = list(plan.walk()), list(model.walk())
     if len(nodes) != len(models):
         return None
     for node, other in zip(nodes, models, strict=True):
         if not _is_alike(node, other):
             return None
-        columns, model_columns = list(_new_columns(node)), list(_new_columns(other))
-        if len(columns) != len(model_columns):
+        if len(node.added) != len(other.added):
             return None
-        for left, right in zip(columns, model_columns, strict=True):
+        for left, right in zip(node.added, other.added, strict=True):
             names[left.id] = right.id
     fixpoints = _fixpoints_between(nodes, models)
     if fixpoints is None:
@@ -84,22 +51,22 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
     return _Renaming(names, accesses_between(plan, model), fixpoints).plan(plan)
 
 
-def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
+def accesses_between(plan: p.Plan, model: p.Plan) -> dict[AccessId, AccessId]:
     """For aligned plans, the access of `model` for each access of `plan`."""
-    pairs = zip(scans_of(plan), scans_of(model), strict=True)
+    pairs = zip(plan.scans, model.scans, strict=True)
     return {scan.access: other.access for scan, other in pairs}
 
 
 def _fixpoints_between(
-    nodes: Sequence[Plan], models: Sequence[Plan]
+    nodes: Sequence[p.Plan], models: Sequence[p.Plan]
 ) -> dict[FixpointId, FixpointId] | None:
     """The model's fixpoint for each fixpoint; None if they do not match one to one."""
     pairs: dict[FixpointId, FixpointId] = {}
     for node, other in zip(nodes, models, strict=True):
         match node, other:
-            case Recursive(), Recursive():
+            case p.Recursive(), p.Recursive():
                 fixpoint, model_fixpoint = node.fixpoint, other.fixpoint
-            case Fixpoint(), Fixpoint():
+            case p.Fixpoint(), p.Fixpoint():
                 fixpoint, model_fixpoint = node.id, other.id
             case _:
                 continue
@@ -108,10 +75,10 @@ def _fixpoints_between(
     return pairs if len(set(pairs.values())) == len(pairs) else None
 
 
-def _is_alike(node: Plan, other: Plan) -> bool:
-    if type(node) is not type(other) or len(inputs_of(node)) != len(inputs_of(other)):
+def _is_alike(node: p.Plan, other: p.Plan) -> bool:
+    if type(node) is not type(other) or len(node.inputs) != len(other.inputs):
         return False
-    if isinstance(node, Scan) and isinstance(other, Scan):
+    if isinstance(node, p.Scan) and isinstance(other, p.Scan):
         names = [attribute.name.lower() for attribute in node.attributes]
         return node.table.lower() == other.table.lower() and names == [
             attribute.name.lower() for attribute in other.attributes
@@ -119,123 +86,31 @@ def _is_alike(node: Plan, other: Plan) -> bool:
     return True
 
 
-def _new_columns(node: Plan) -> Iterable[Attribute]:
-    """The columns that a node adds, in order."""
-    match node:
-        case Scan() | SetOperation() | Recursive() | Fixpoint():
-            return node.attributes
-        case Project():
-            return (output.attribute for output in node.outputs)
-        case Aggregate():
-            return attributes_of(node)
-        case Window():
-            return (call.attribute for call in node.calls)
-        case Explode():
-            return node.made
-        case TopK():
-            return () if node.rank is None else (node.rank.attribute,)
-        case Select() | Join() | Distinct() | Sort() | Witness() | OneRow():
-            return ()
-        case _:
-            assert_never(node)
-
-
-_Output = TypeVar("_Output", ComputedColumn, AggregateOutput, WindowCall)
-
-
 class _Renaming(Struct, frozen=True):
     names: Names
     accesses: Mapping[AccessId, AccessId]
     fixpoints: Mapping[FixpointId, FixpointId]
 
-    def plan(self, node: Plan) -> Plan:
-        inputs = tuple(self.plan(child) for child in inputs_of(node))
-        return self._renamed_node(with_inputs(node, inputs))
-
-    def _renamed_node(self, node: Plan) -> Plan:
-        match node:
-            case Scan():
-                return replace(
-                    node,
-                    access=self.accesses[node.access],
-                    attributes=tuple(self._attribute(a) for a in node.attributes),
-                )
-            case Select():
-                return replace(node, predicate=self._expr(node.predicate))
-            case Project():
-                outputs = (replace(o, expr=self._expr(o.expr)) for o in node.outputs)
-                return replace(node, outputs=tuple(self._labelled(o) for o in outputs))
-            case Join():
-                return replace(node, condition=self._optional(node.condition))
-            case Aggregate():
-                keys = (replace(key, expr=self._expr(key.expr)) for key in node.keys)
-                calls = (replace(o, call=self._call(o.call)) for o in node.aggregates)
-                return replace(
-                    node,
-                    keys=tuple(self._labelled(key) for key in keys),
-                    aggregates=tuple(self._labelled(o) for o in calls),
-                )
-            case SetOperation():
-                return replace(node, attributes=tuple(self._attribute(a) for a in node.attributes))
-            case Sort():
-                return replace(node, order=self._order(node.order))
-            case TopK():
-                rank = None if node.rank is None else self._labelled(self._window(node.rank))
-                return replace(node, order=self._order(node.order), rank=rank)
-            case Window():
-                calls_ = (self._window(call) for call in node.calls)
-                return replace(node, calls=tuple(self._labelled(call) for call in calls_))
-            case Witness():
-                parts = tuple(self._expr(part) for part in node.partition_by)
-                orders = tuple(self._order(order) for order in node.orders)
-                return replace(node, partition_by=parts, orders=orders)
-            case Explode():
-                attributes = tuple(self._attribute(attribute) for attribute in node.made)
-                return replace(node, array=self._expr(node.array), attributes=attributes)
-            case Recursive() | Fixpoint():
-                return self._recursion(node)
-            case Distinct() | OneRow():
-                return node
+    def plan(self, node: p.Plan) -> p.Plan:
+        below = node.map_inputs(self.plan)
+        result = below.map_added(self._attribute).map(lambda expr: expr.transform(self._column))
+        match result:
+            case p.Scan():
+                return replace(result, access=self.accesses[result.access])
+            case p.Recursive():
+                return replace(result, fixpoint=self.fixpoints[result.fixpoint])
+            case p.Fixpoint():
+                return replace(result, id=self.fixpoints[result.id])
             case _:
-                assert_never(node)
+                return result
 
-    def _recursion(self, node: Recursive | Fixpoint) -> Plan:
-        attributes = tuple(self._attribute(attribute) for attribute in node.attributes)
-        if isinstance(node, Recursive):
-            return replace(node, fixpoint=self.fixpoints[node.fixpoint], attributes=attributes)
-        return replace(node, id=self.fixpoints[node.id], attributes=attributes)
-
-    def _attribute(self, attribute: Attribute) -> Attribute:
+    def _attribute(self, attribute: p.Attribute) -> p.Attribute:
         return replace(attribute, id=self.names[attribute.id])
 
-    def _labelled(self, output: _Output) -> _Output:
-        return replace(output, attribute=self._attribute(output.attribute))
-
-    def _call(self, call: AggregateCall) -> AggregateCall:
-        arguments = tuple(self._expr(argument) for argument in call.arguments)
-        return replace(call, arguments=arguments, condition=self._optional(call.condition))
-
-    def _window(self, call: WindowCall) -> WindowCall:
-        return replace(
-            call,
-            arguments=tuple(self._expr(part) for part in call.arguments),
-            partition_by=tuple(self._expr(part) for part in call.partition_by),
-            order=self._order(call.order),
-        )
-
-    def _order(self, order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
-        return tuple(replace(key, expr=self._expr(key.expr)) for key in order)
-
-    def _optional(self, expr: Expr | None) -> Expr | None:
-        return None if expr is None else self._expr(expr)
-
-    def _expr(self, expr: Expr) -> Expr:
-        def swap(part: Expr) -> Expr | None:
-            if not isinstance(part, ColumnRef):
-                return None
-            return replace(part, id=self.names.get(part.id, part.id))
-
-        return transform(expr, swap)
+    def _column(self, part: Expr) -> Expr | None:
+        if not isinstance(part, ColumnRef):
+            return None
+        return replace(part, id=self.names.get(part.id, part.id))
 
 
 class Mismatch(Struct, frozen=True):
@@ -261,32 +136,32 @@ class Mismatch(Struct, frozen=True):
 # a sketch. A KEYED fixpoint is no barrier: only some of its rows are there.
 
 
-def has_similar_recursion(requested: Plan, captured: Plan) -> bool:
+def has_similar_recursion(requested: p.Plan, captured: p.Plan) -> bool:
     """Whether some fixpoints of both differ at most in constants of conditions."""
     templates = {template(node) for _, node in _fixpoints(requested)}
     return bool(templates) and any(template(node) in templates for _, node in _fixpoints(captured))
 
 
 def shared_fixpoint_accesses(
-    requested: Plan, captured: Plan, barriers: Collection[int]
+    requested: p.Plan, captured: p.Plan, barriers: Collection[int]
 ) -> Mapping[AccessId, AccessId]:
     """Per access of the requested plan below a fixpoint that equals one of the captured plan's
-    `barriers` (positions in `nodes_of`), the corresponding access of the captured plan."""
-    shared: dict[str, Fixpoint] = {}
+    `barriers` (positions in `walk()`), the corresponding access of the captured plan."""
+    shared: dict[str, p.Fixpoint] = {}
     for position, node in _fixpoints(captured):
         if position in barriers:
             shared.setdefault(fingerprint(node), node)
     result: dict[AccessId, AccessId] = {}
     for node, other in _equal_fixpoints(requested, shared):
         # Outer fixpoints come first, and have all accesses of inner ones.
-        for scan, model in zip(scans_of(node), scans_of(other), strict=True):
+        for scan, model in zip(node.scans, other.scans, strict=True):
             result.setdefault(scan.access, model.access)
     return _without_others(requested, result, shared)
 
 
 def _equal_fixpoints(
-    plan: Plan, shared: Mapping[str, Fixpoint]
-) -> Iterator[tuple[Fixpoint, Fixpoint]]:
+    plan: p.Plan, shared: Mapping[str, p.Fixpoint]
+) -> Iterator[tuple[p.Fixpoint, p.Fixpoint]]:
     for _, node in _fixpoints(plan):
         other = shared.get(fingerprint(node))
         if other is not None:
@@ -294,20 +169,20 @@ def _equal_fixpoints(
 
 
 def _without_others(
-    plan: Plan, result: Mapping[AccessId, AccessId], shared: Mapping[str, Fixpoint]
+    plan: p.Plan, result: Mapping[AccessId, AccessId], shared: Mapping[str, p.Fixpoint]
 ) -> dict[AccessId, AccessId]:
     """The result without accesses that the plan also has outside of these fixpoints."""
-    inside = {id(scan) for node, _ in _equal_fixpoints(plan, shared) for scan in scans_of(node)}
-    outside = {scan.access for scan in scans_of(plan) if id(scan) not in inside}
+    inside = {id(scan) for node, _ in _equal_fixpoints(plan, shared) for scan in node.scans}
+    outside = {scan.access for scan in plan.scans if id(scan) not in inside}
     return {access: other for access, other in result.items() if access not in outside}
 
 
-def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:
+def _fixpoints(plan: p.Plan) -> Iterator[tuple[int, p.Fixpoint]]:
     """The fixpoints with their positions, except those that read rows of an outer fixpoint."""
-    for position, node in enumerate(nodes_of(plan)):
-        if isinstance(node, Fixpoint):
-            inside = {part.id for part in nodes_of(node) if isinstance(part, Fixpoint)}
-            read = {part.fixpoint for part in nodes_of(node) if isinstance(part, Recursive)}
+    for position, node in enumerate(plan.walk()):
+        if isinstance(node, p.Fixpoint):
+            inside = {part.id for part in node.walk() if isinstance(part, p.Fixpoint)}
+            read = {part.fixpoint for part in node.walk() if isinstance(part, p.Recursive)}
             if read <= inside:
                 yield position, node
 
@@ -336,7 +211,7 @@ class _Pair(Struct, frozen=True):
     columns: Columns
 
 
-def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> Mismatch | None:
+def find_mismatch(requested: p.Plan, captured: p.Plan, facts: Collection[Fact]) -> Mismatch | None:
     """The first reason why the captured provenance need not contain the requested one; the plans
     are `aligned`."""
     walker = _Walker(
@@ -351,21 +226,21 @@ def find_mismatch(requested: Plan, captured: Plan, facts: Collection[Fact]) -> M
 
 
 class _Walker(Struct):
-    """Walks both plans side by side, counting positions in `nodes_of`, where the states are."""
+    """Walks both plans side by side, counting positions in `walk()`, where the states are."""
 
     _requested: Sequence[SafetyState]
     _captured: Sequence[SafetyState]
     _position: int = 0
 
-    def visit(self, requested: Plan, captured: Plan, *, is_last: bool) -> _Pair:
+    def visit(self, requested: p.Plan, captured: p.Plan, *, is_last: bool) -> _Pair:
         """`is_last`: nothing above drops or combines rows."""
         position = self._position
         self._position += 1
-        below = is_last and isinstance(requested, Project | Sort)
-        children = zip(inputs_of(requested), inputs_of(captured), strict=True)
+        below = is_last and isinstance(requested, p.Project | p.Sort)
+        children = zip(requested.inputs, captured.inputs, strict=True)
         inputs = [self.visit(left, right, is_last=below) for left, right in children]
         is_loose = self._requested[position].ties is not None
-        if isinstance(requested, TopK) and not is_last and is_loose:
+        if isinstance(requested, p.TopK) and not is_last and is_loose:
             raise _Mismatched(
                 "which of the rows tied at a LIMIT inside the query are kept is not fixed"
             )
@@ -382,34 +257,34 @@ class _Walker(Struct):
         }
 
 
-def _judged(requested: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
+def _judged(requested: p.Plan, captured: p.Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
     """Apply the rule of the node; `is_loose`: its rows depend on a choice among ties."""
     match requested, captured:
-        case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
+        case (p.Scan(), p.Scan()) | (p.Recursive(), p.Recursive()) | (p.OneRow(), p.OneRow()):
             return _EQUAL_RESULTS, _all_equal(captured)
-        case Fixpoint(), Fixpoint():
+        case p.Fixpoint(), p.Fixpoint():
             _require_same((requested.is_set, requested.best), (captured.is_set, captured.best))
             return _fixpoint(captured, inputs)
-        case Select(), Select():
+        case p.Select(), p.Select():
             return _select(requested, captured, inputs[0])
-        case Project(), Project():
+        case p.Project(), p.Project():
             return _project(requested, captured, inputs[0])
-        case Join(), Join():
+        case p.Join(), p.Join():
             return _join(requested, captured, *inputs)
-        case Aggregate(), Aggregate():
+        case p.Aggregate(), p.Aggregate():
             return _aggregate(requested, captured, inputs[0])
-        case Distinct(), Distinct():
+        case p.Distinct(), p.Distinct():
             _require_equal(inputs[0], "DISTINCT")
             return inputs[0].difference, _all_equal(captured)
-        case SetOperation(), SetOperation():
+        case p.SetOperation(), p.SetOperation():
             return _combine(requested, captured, *inputs)
-        case Explode(), Explode():
+        case p.Explode(), p.Explode():
             return _explode(requested, captured, inputs[0])
-        case Sort(), Sort():
+        case p.Sort(), p.Sort():
             return inputs[0].difference, dict(inputs[0].columns.relations)
-        case TopK(), TopK():
+        case p.TopK(), p.TopK():
             return _top(requested, captured, inputs[0])
-        case Window(), Window():
+        case p.Window(), p.Window():
             return _window(requested, captured, inputs[0], is_loose)
     raise _Mismatched(_OTHER)
 
@@ -419,17 +294,17 @@ def _require_same(requested: object, captured: object) -> None:
         raise _Mismatched(_OTHER)
 
 
-def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
+def _fixpoint(captured: p.Fixpoint, inputs: list[_Pair]) -> _Judged:
     if any(pair.difference != _EQUAL_RESULTS for pair in inputs):
         raise _Mismatched(_OTHER_RECURSION)
     return _EQUAL_RESULTS, _all_equal(captured)
 
 
-def _all_equal(node: Plan) -> dict[AttributeId, Relation]:
-    return {attribute.id: Relation.EQUAL for attribute in attributes_of(node)}
+def _all_equal(node: p.Plan) -> dict[AttributeId, Relation]:
+    return {attribute.id: Relation.EQUAL for attribute in node.attributes}
 
 
-def _select(requested: Select, captured: Select, child: _Pair) -> _Judged:
+def _select(requested: p.Select, captured: p.Select, child: _Pair) -> _Judged:
     _require_implied(
         requested.predicate, captured.predicate, child.columns, condition_name(captured)
     )
@@ -454,7 +329,7 @@ def _require_implied(requested: Expr, captured: Expr, columns: Columns, name: st
     )
 
 
-def _project(requested: Project, captured: Project, child: _Pair) -> _Judged:
+def _project(requested: p.Project, captured: p.Project, child: _Pair) -> _Judged:
     _require_alike(
         [output.expr for output in requested.outputs], [output.expr for output in captured.outputs]
     )
@@ -464,7 +339,7 @@ def _project(requested: Project, captured: Project, child: _Pair) -> _Judged:
     return _mapped(child.difference, _renamed(captured.outputs)), relations
 
 
-def _explode(requested: Explode, captured: Explode, child: _Pair) -> _Judged:
+def _explode(requested: p.Explode, captured: p.Explode, child: _Pair) -> _Judged:
     _require_alike([requested.array], [captured.array])
     _require_same((requested.function, requested.outer), (captured.function, captured.outer))
     if direction(requested.array, child.columns) is not Relation.EQUAL:
@@ -473,7 +348,7 @@ def _explode(requested: Explode, captured: Explode, child: _Pair) -> _Judged:
     return child.difference, {**child.columns.relations, **added}
 
 
-def _renamed(outputs: Sequence[ComputedColumn]) -> dict[AttributeId, AttributeId]:
+def _renamed(outputs: Sequence[p.ComputedColumn]) -> dict[AttributeId, AttributeId]:
     """Input columns that are output unchanged, and their new ids."""
     return {o.expr.id: o.attribute.id for o in outputs if isinstance(o.expr, ColumnRef)}
 
@@ -500,42 +375,42 @@ def _require_equal(child: _Pair, name: str) -> None:
         raise _Mismatched(f"the constants differ, which changes the values that {name} compares")
 
 
-def _join(requested: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
+def _join(requested: p.Join, captured: p.Join, left: _Pair, right: _Pair) -> _Judged:
     _require_same((requested.kind, requested.null_aware), (captured.kind, captured.null_aware))
     relations = {**left.columns.relations, **right.columns.relations}
     signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
     both = Columns(relations, signs)
     unchanged = is_same(requested.condition, captured.condition)
     match captured.kind:
-        case JoinKind.INNER | JoinKind.SEMI:
+        case p.JoinKind.INNER | p.JoinKind.SEMI:
             if requested.condition is not None and captured.condition is not None:
                 _require_implied(requested.condition, captured.condition, both, "the join")
             elif captured.condition is not None:
                 raise _Mismatched(_OTHER)
-            if captured.kind is JoinKind.INNER:
+            if captured.kind is p.JoinKind.INNER:
                 changed = changed_columns(requested.condition, captured.condition)
                 return _union(left.difference, right.difference, changed), relations
             plain = unchanged and right.difference == _EQUAL_RESULTS
             return (left.difference if plain else None), dict(left.columns.relations)
-        case JoinKind.LEFT | JoinKind.ANTI:
+        case p.JoinKind.LEFT | p.JoinKind.ANTI:
             _require_kept(captured, unchanged, right, both)
             preserved = left
-        case JoinKind.RIGHT:
+        case p.JoinKind.RIGHT:
             _require_kept(captured, unchanged, left, both)
             preserved = right
-        case JoinKind.FULL:
+        case p.JoinKind.FULL:
             _require_kept(captured, unchanged, left, both)
             _require_kept(captured, unchanged, right, both)
             preserved = left
         case _:
             assert_never(captured.kind)
-    columns = ids_of(captured)
+    columns = captured.ids
     return preserved.difference, {
         column: rel for column, rel in relations.items() if column in columns
     }
 
 
-def _require_kept(node: Join, unchanged: bool, other: _Pair, both: Columns) -> None:
+def _require_kept(node: p.Join, unchanged: bool, other: _Pair, both: Columns) -> None:
     """Require that the side whose missing rows would add rows is the same in both queries."""
     name = node.kind.value.upper()
     if other.difference != _EQUAL_RESULTS:
@@ -555,7 +430,7 @@ def _union(*differences: Difference) -> Difference:
     return result
 
 
-def _aggregate(requested: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
+def _aggregate(requested: p.Aggregate, captured: p.Aggregate, child: _Pair) -> _Judged:
     _require_alike([key.expr for key in requested.keys], [key.expr for key in captured.keys])
     _require_alike_calls(requested, captured)
     for key in captured.keys:
@@ -575,7 +450,7 @@ def _aggregate(requested: Aggregate, captured: Aggregate, child: _Pair) -> _Judg
     return difference, {**relations, **dict.fromkeys(loose, Relation.UNKNOWN)}
 
 
-def _require_alike_calls(requested: Aggregate, captured: Aggregate) -> None:
+def _require_alike_calls(requested: p.Aggregate, captured: p.Aggregate) -> None:
     _require_same(requested.grouping_sets, captured.grouping_sets)
     _require_same(len(requested.aggregates), len(captured.aggregates))
     for output, captured_output in zip(requested.aggregates, captured.aggregates, strict=True):
@@ -584,7 +459,9 @@ def _require_alike_calls(requested: Aggregate, captured: Aggregate) -> None:
         _require_alike([*left.arguments, left.condition], [*right.arguments, right.condition])
 
 
-def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
+def _combine(
+    requested: p.SetOperation, captured: p.SetOperation, left: _Pair, right: _Pair
+) -> _Judged:
     _require_same((requested.kind, requested.all), (captured.kind, captured.all))
     sides = ((captured.left, left), (captured.right, right))
     left_relations, right_relations = (
@@ -593,17 +470,16 @@ def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right
     )
     equal = left.difference == right.difference == _EQUAL_RESULTS
     relations = dict(left_relations)
-    is_bag_union = captured.kind is SetKind.UNION and captured.all
-    if captured.kind is SetKind.UNION:
+    is_bag_union = captured.kind is p.SetKind.UNION and captured.all
+    if captured.kind is p.SetKind.UNION:
         relations = {
             column: relation.meet(right_relations[column])
             for column, relation in left_relations.items()
         }
-    if captured.kind is SetKind.EXCEPT and right.difference != _EQUAL_RESULTS:
+    is_difference = captured.kind is p.SetKind.EXCEPT
+    if is_difference and right.difference != _EQUAL_RESULTS:
         raise _Mismatched("the constants differ, which changes the rows that EXCEPT removes")
-    compared = (
-        (left_relations,) if captured.kind is SetKind.EXCEPT else (left_relations, right_relations)
-    )
+    compared = (left_relations,) if is_difference else (left_relations, right_relations)
     if not is_bag_union and any(
         relation is not Relation.EQUAL for side in compared for relation in side.values()
     ):
@@ -613,7 +489,7 @@ def _combine(requested: SetOperation, captured: SetOperation, left: _Pair, right
     return (_EQUAL_RESULTS if equal else None), relations
 
 
-def _top(requested: TopK, captured: TopK, child: _Pair) -> _Judged:
+def _top(requested: p.TopK, captured: p.TopK, child: _Pair) -> _Judged:
     _require_alike_order(requested.order, captured.order)
     _require_alike(requested.partition_by, captured.partition_by)
     ranks = [None if top.rank is None else top.rank.function for top in (requested, captured)]
@@ -631,7 +507,7 @@ def _top(requested: TopK, captured: TopK, child: _Pair) -> _Judged:
     return (_EQUAL_RESULTS if is_same_count else None), _all_equal(captured)
 
 
-def _require_alike_order(requested: Sequence[SortKey], captured: Sequence[SortKey]) -> None:
+def _require_alike_order(requested: Sequence[p.SortKey], captured: Sequence[p.SortKey]) -> None:
     _require_same(
         [(key.descending, key.nulls_first) for key in requested],
         [(key.descending, key.nulls_first) for key in captured],
@@ -639,7 +515,7 @@ def _require_alike_order(requested: Sequence[SortKey], captured: Sequence[SortKe
     _require_alike([key.expr for key in requested], [key.expr for key in captured])
 
 
-def _window(requested: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
+def _window(requested: p.Window, captured: p.Window, child: _Pair, is_loose: bool) -> _Judged:
     for left, right in zip(requested.calls, captured.calls, strict=True):
         _require_same((left.function, left.frame), (right.function, right.frame))
         _require_alike(
@@ -681,8 +557,8 @@ class ReuseVerdict(Struct, frozen=True):
 
 
 def check_reuse(
-    requested: Query,
-    captured: Query,
+    requested: p.Query,
+    captured: p.Query,
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
@@ -703,11 +579,11 @@ def check_reuse(
 
 
 def _of_one_template(
-    requested: Query,
-    captured: Query,
-    core: Plan,
-    model: Plan,
-    plan: Plan,
+    requested: p.Query,
+    captured: p.Query,
+    core: p.Plan,
+    model: p.Plan,
+    plan: p.Plan,
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict:
@@ -728,8 +604,8 @@ def _of_one_template(
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(verdict.barrier_positions) <= set(captured_verdict.barrier_positions):
         missing = set(verdict.barrier_positions) - set(captured_verdict.barrier_positions)
-        nodes = [node for position, node in enumerate(nodes_of(model)) if position in missing]
-        is_recursion = any(isinstance(node, Fixpoint) for node in nodes)
+        nodes = [node for position, node in enumerate(model.walk()) if position in missing]
+        is_recursion = any(isinstance(node, p.Fixpoint) for node in nodes)
         cause = "a recursion derives" if is_recursion else "a LIMIT of the query reads"
         return ReuseVerdict(False, f"the sketch does not have the rows that {cause}")
     if fingerprint(plan) == fingerprint(model):
@@ -748,10 +624,10 @@ def _of_one_template(
 
 
 def _of_one_recursion(
-    requested: Query,
-    captured: Query,
-    core: Plan,
-    model: Plan,
+    requested: p.Query,
+    captured: p.Query,
+    core: p.Plan,
+    model: p.Plan,
     sketched: Mapping[AccessId, ColumnName],
     facts: Collection[Fact],
 ) -> ReuseVerdict | None:
@@ -764,7 +640,7 @@ def _of_one_recursion(
     shared = shared_fixpoint_accesses(core, model, captured_verdict.barrier_positions)
     accesses = {own: other for own, other in shared.items() if other in sketched}
     if not accesses:
-        if not shared_fixpoint_accesses(core, model, range(len(list(nodes_of(model))))):
+        if not shared_fixpoint_accesses(core, model, range(len(list(model.walk())))):
             return None
         return ReuseVerdict(False, _KEYED if captured_verdict.has_keyed_fixpoints else _UNREAD)
     own_sketched = {own: sketched[other] for own, other in accesses.items()}

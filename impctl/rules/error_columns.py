@@ -17,101 +17,66 @@ from functools import reduce
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, Kind
-from impctl.expr.nodes import (
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Negate,
-    columns_of,
-    minus,
-    plus,
-    times,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import type_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Join,
-    Plan,
-    Project,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    WindowCall,
-    attributes_of,
-    with_inputs,
-)
+from impctl.plan import nodes as p
 from impctl.types import AttributeId
 
-Errors = Mapping[AttributeId, Expr]
+Errors = Mapping[AttributeId, e.Expr]
 """Per inexact column of a plan, its error bound as an expression over the plan's columns."""
-_Added = Callable[[str, str, Expr], Expr]
+_Added = Callable[[str, str, e.Expr], e.Expr]
 """Adds an aggregate over the same rows: name, function and argument."""
-_UNIT = Literal(2.0**-52, DOUBLE)
+_UNIT = e.Literal(2.0**-52, DOUBLE)
 """The rounding of one addition in each of the two computations."""
-_SPREAD_UNIT = Literal(2.0**-50, DOUBLE)
-_NONE = Literal(0.0, DOUBLE)
-_ANY = Literal(float("inf"), DOUBLE)
+_SPREAD_UNIT = e.Literal(2.0**-50, DOUBLE)
+_NONE = e.Literal(0.0, DOUBLE)
+_ANY = e.Literal(float("inf"), DOUBLE)
 _SUMS = frozenset({"sum", "try_sum", "avg", "try_avg"})
 _SPREADS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 _EXTREMES = frozenset({"min", "max"})
 
 
-def with_rounding(root: Plan) -> tuple[Plan, tuple[int, ...]] | None:
+def with_rounding(root: p.Plan) -> tuple[p.Plan, tuple[int, ...]] | None:
     """Append error columns, and return the positions of the columns that they belong to; None if no
     column is known to be inexact."""
     plan, errors = _bounded(root)
-    columns = attributes_of(root)
+    columns = root.attributes
     inexact = tuple(index for index, column in enumerate(columns) if column.id in errors)
     if not inexact:
         return None
-    outputs = [ComputedColumn(column, column.ref()) for column in columns]
+    outputs = [p.ComputedColumn(column, column.ref()) for column in columns]
     outputs += [_error_column(columns[index].id, errors[columns[index].id]) for index in inexact]
-    return Project(plan, tuple(outputs)), inexact
+    return p.Project(plan, tuple(outputs)), inexact
 
 
-def _error_column(owner: AttributeId, error: Expr) -> ComputedColumn:
-    return ComputedColumn(Attribute(f"{owner}/off", "off", DOUBLE), error)
+def _error_column(owner: AttributeId, error: e.Expr) -> p.ComputedColumn:
+    return p.ComputedColumn(p.Attribute(f"{owner}/off", "off", DOUBLE), error)
 
 
-def _bounded(plan: Plan) -> tuple[Plan, Errors]:
+def _bounded(plan: p.Plan) -> tuple[p.Plan, Errors]:
     """The plan with additional columns from which the errors of its columns are computed."""
     match plan:
-        case Select() | Sort() | TopK(rank=None):
+        case p.Select() | p.Sort() | p.TopK(rank=None):
             child, errors = _bounded(plan.child)
             return replace(plan, child=child), errors
-        case Join():
+        case p.Join():
             (left, first), (right, second) = _bounded(plan.left), _bounded(plan.right)
-            return with_inputs(plan, (left, right)), {**first, **second}
-        case Project():
+            return plan.with_inputs((left, right)), {**first, **second}
+        case p.Project():
             return _of_project(plan)
-        case Aggregate():
+        case p.Aggregate():
             return _of_aggregate(plan)
-        case Window():
+        case p.Window():
             return _of_window(plan)
-        case SetOperation() if plan.kind is SetKind.UNION and plan.all:
+        case p.SetOperation() if plan.kind is p.SetKind.UNION and plan.all:
             return _of_union(plan)
         case _:
             return plan, {}
 
 
-def _of_project(plan: Project) -> tuple[Plan, Errors]:
+def _of_project(plan: p.Project) -> tuple[p.Plan, Errors]:
     child, below = _bounded(plan.child)
-    outputs, errors = list(plan.outputs), dict[AttributeId, Expr]()
+    outputs, errors = list(plan.outputs), dict[AttributeId, e.Expr]()
     for output in plan.outputs:
         error = _error(output.expr, below) if _is_double(output.expr) else None
         if error is not None:
@@ -121,9 +86,9 @@ def _of_project(plan: Project) -> tuple[Plan, Errors]:
     return replace(plan, child=child, outputs=tuple(outputs)), errors
 
 
-def _of_union(plan: SetOperation) -> tuple[Plan, Errors]:
+def _of_union(plan: p.SetOperation) -> tuple[p.Plan, Errors]:
     sides = [_bounded(side) for side in (plan.left, plan.right)]
-    shown = [attributes_of(side) for side in (plan.left, plan.right)]
+    shown = [side.attributes for side in (plan.left, plan.right)]
     inexact = [
         index
         for index, columns in enumerate(zip(*shown, strict=True))
@@ -133,28 +98,30 @@ def _of_union(plan: SetOperation) -> tuple[Plan, Errors]:
         return plan, {}
     inputs = []
     for (side, errors), columns in zip(sides, shown, strict=True):
-        outputs = [ComputedColumn(attribute, attribute.ref()) for attribute in columns]
+        outputs = [p.ComputedColumn(attribute, attribute.ref()) for attribute in columns]
         outputs += [
             _error_column(columns[index].id, errors.get(columns[index].id, _NONE))
             for index in inexact
         ]
-        inputs.append(Project(side, tuple(outputs)))
+        inputs.append(p.Project(side, tuple(outputs)))
     owners = [plan.attributes[index].id for index in inexact]
     added = [_error_column(owner, _NONE).attribute for owner in owners]
     union = replace(plan, left=inputs[0], right=inputs[1], attributes=(*plan.attributes, *added))
     return union, {owner: attribute.ref() for owner, attribute in zip(owners, added, strict=True)}
 
 
-def _of_aggregate(plan: Aggregate) -> tuple[Plan, Errors]:
+def _of_aggregate(plan: p.Aggregate) -> tuple[p.Plan, Errors]:
     child, below = _bounded(plan.child)
-    calls, errors = list(plan.aggregates), dict[AttributeId, Expr]()
+    calls, errors = list(plan.aggregates), dict[AttributeId, e.Expr]()
     for output in plan.aggregates:
         owner = output.attribute
 
-        def added(name: str, function: str, argument: Expr, of: AggregateOutput = output) -> Expr:
-            column = Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
-            call = AggregateCall(function, (argument,), condition=of.call.condition)
-            calls.append(AggregateOutput(column, call))
+        def added(
+            name: str, function: str, argument: e.Expr, of: p.AggregateOutput = output
+        ) -> e.Expr:
+            column = p.Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
+            call = p.AggregateCall(function, (argument,), condition=of.call.condition)
+            calls.append(p.AggregateOutput(column, call))
             return column.ref()
 
         call = output.call
@@ -164,13 +131,13 @@ def _of_aggregate(plan: Aggregate) -> tuple[Plan, Errors]:
     return replace(plan, child=child, aggregates=tuple(calls)), errors
 
 
-def _of_window(plan: Window) -> tuple[Plan, Errors]:
+def _of_window(plan: p.Window) -> tuple[p.Plan, Errors]:
     child, below = _bounded(plan.child)
     calls, errors = list(plan.calls), dict(below)
     for call in plan.calls:
 
-        def added(name: str, function: str, argument: Expr, of: WindowCall = call) -> Expr:
-            column = Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
+        def added(name: str, function: str, argument: e.Expr, of: p.WindowCall = call) -> e.Expr:
+            column = p.Attribute(f"{of.attribute.id}/{name}", name, DOUBLE)
             calls.append(replace(of, attribute=column, function=function, arguments=(argument,)))
             return column.ref()
 
@@ -181,8 +148,12 @@ def _of_window(plan: Window) -> tuple[Plan, Errors]:
 
 
 def _of_call(
-    function: str, arguments: tuple[Expr, ...], below: Errors, added: _Added, distinct: bool = False
-) -> Expr | None:
+    function: str,
+    arguments: tuple[e.Expr, ...],
+    below: Errors,
+    added: _Added,
+    distinct: bool = False,
+) -> e.Expr | None:
     """Error of one aggregate; over distinct values, that over all values, which is no less."""
     if len(arguments) != 1:
         return None
@@ -200,81 +171,81 @@ def _of_call(
         if not kind.is_fractional and not (is_average and kind.kind is not Kind.DECIMAL):
             return None
         # For an average, n roundings are divided by n rows.
-        error = times(_UNIT, added("size", "sum", _size(argument)))
+        error = e.times(_UNIT, added("size", "sum", _size(argument)))
         if not is_average:
-            error = times(error, _double(added("count", "count", argument)))
+            error = e.times(error, _double(added("count", "count", argument)))
         if inexact is not None:
-            error = plus(error, added("off", "avg" if is_average else "sum", inexact))
+            error = e.plus(error, added("off", "avg" if is_average else "sum", inexact))
         return error
     if function in _SPREADS and inexact is None:
         return _of_spread(function, argument, added)
     return None
 
 
-def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
+def _of_spread(function: str, argument: e.Expr, added: _Added) -> e.Expr:
     """With e = c * n * 2^-53 * sqrt(mean square), the error of a standard deviation s is at most 3
     e, and that of the variance s^2 at most e * (s + 2 e)."""
     value = _double(argument)
-    square = added("square", "avg", times(value, value))
+    square = added("square", "avg", e.times(value, value))
     count = _double(added("count", "count", argument))
-    unit = times(times(_SPREAD_UNIT, count), Call("sqrt", (square,), DOUBLE))
+    unit = e.times(e.times(_SPREAD_UNIT, count), e.Call("sqrt", (square,), DOUBLE))
     # The sample's variance is up to twice the population's.
-    twice = times(Literal(2.0, DOUBLE), unit)
+    twice = e.times(e.Literal(2.0, DOUBLE), unit)
     if function.startswith("stddev"):
-        return times(Literal(3.0, DOUBLE), twice)
-    root = plus(added("root", "stddev_pop", argument), times(Literal(2.0, DOUBLE), twice))
-    return times(Literal(2.0, DOUBLE), times(twice, root))
+        return e.times(e.Literal(3.0, DOUBLE), twice)
+    root = e.plus(added("root", "stddev_pop", argument), e.times(e.Literal(2.0, DOUBLE), twice))
+    return e.times(e.Literal(2.0, DOUBLE), e.times(twice, root))
 
 
-def _error(expr: Expr, errors: Errors) -> Expr | None:
+def _error(expr: e.Expr, errors: Errors) -> e.Expr | None:
     """How much two values of an expression may differ; None if not at all or unknown."""
-    if not columns_of(expr) & errors.keys():
+    if not expr.columns & errors.keys():
         return None
     match expr:
-        case ColumnRef():
+        case e.ColumnRef():
             return errors[expr.id]
-        case Negate():
+        case e.Negate():
             return _error(expr.operand, errors)
-        case Cast():
+        case e.Cast():
             is_widening = expr.type == DOUBLE and _is_double(expr.operand)
             return _error(expr.operand, errors) if is_widening else None
-        case Arithmetic():
+        case e.Arithmetic():
             return _of_arithmetic(expr, errors)
-        case Coalesce():
+        case e.Coalesce():
             return _sum(_error(part, errors) for part in expr.operands)
-        case Case():
-            if any(columns_of(when) & errors.keys() for when, _ in expr.branches):
+        case e.Case():
+            if any(when.columns & errors.keys() for when, _ in expr.branches):
                 return None
             branches = [(when, _error(then, errors) or _NONE) for when, then in expr.branches]
             return replace(
                 expr, branches=tuple(branches), default=_error(expr.default, errors) or _NONE
             )
-        case Call():
+        case e.Call():
             return _of_function(expr, errors)
         case _:
             return None
 
 
-def _of_arithmetic(expr: Arithmetic, errors: Errors) -> Expr | None:
+def _of_arithmetic(expr: e.Arithmetic, errors: Errors) -> e.Expr | None:
     left, right = _error(expr.left, errors), _error(expr.right, errors)
     off = left or _NONE, right or _NONE
     match expr.op:
-        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
-            return plus(plus(*off), times(_UNIT, plus(_size(expr.left), _size(expr.right))))
-        case ArithmeticOp.MULTIPLY:
-            crossed = plus(times(_size(expr.left), off[1]), times(_size(expr.right), off[0]))
-            return plus(crossed, times(*off))
-        case ArithmeticOp.DIVIDE:
+        case e.ArithmeticOp.ADD | e.ArithmeticOp.SUBTRACT:
+            return e.plus(e.plus(*off), e.times(_UNIT, e.plus(_size(expr.left), _size(expr.right))))
+        case e.ArithmeticOp.MULTIPLY:
+            crossed = e.plus(e.times(_size(expr.left), off[1]), e.times(_size(expr.right), off[0]))
+            return e.plus(crossed, e.times(*off))
+        case e.ArithmeticOp.DIVIDE:
             # |a / b - c / d| <= (|a - c| + |a / b| |b - d|) / |d|, and |d| >= |b| - |b - d|
-            least = minus(_size(expr.right), off[1])
-            numerator = plus(off[0], times(_size(expr), off[1]))
-            is_away = Compare(CompareOp.GREATER, least, _NONE)
-            return Case(((is_away, _divided(numerator, least)),), _ANY)
+            least = e.minus(_size(expr.right), off[1])
+            numerator = e.plus(off[0], e.times(_size(expr), off[1]))
+            is_away = e.Compare(e.CompareOp.GREATER, least, _NONE)
+            return e.Case(((is_away, _divided(numerator, least)),), _ANY)
         case _:
             return None
 
 
-def _of_function(expr: Call, errors: Errors) -> Expr | None:
+def _of_function(expr: e.Call, errors: Errors) -> e.Expr | None:
     (first, *rest) = expr.arguments
     off = _error(first, errors)
     match expr.name:
@@ -284,36 +255,36 @@ def _of_function(expr: Call, errors: Errors) -> Expr | None:
             return _sum(_error(part, errors) for part in expr.arguments)
         case "sqrt" if off is not None:
             # |sqrt(a) - sqrt(b)| is |a - b| / (sqrt(a) + sqrt(b)), and at most sqrt(|a - b|).
-            root = Call("sqrt", (off,), DOUBLE)
-            larger = Call("greatest", (expr, root), DOUBLE)
-            is_away = Compare(CompareOp.GREATER, larger, _NONE)
-            return Case(((is_away, _divided(off, larger)),), _NONE)
-        case "round" | "bround" if off is not None and not columns_of(expr) - columns_of(first):
-            digits = rest[0] if rest else Literal(0, DOUBLE)
-            step = Call("pow", (Literal(10.0, DOUBLE), Negate(_double(digits))), DOUBLE)
-            return plus(off, step)
+            root = e.Call("sqrt", (off,), DOUBLE)
+            larger = e.Call("greatest", (expr, root), DOUBLE)
+            is_away = e.Compare(e.CompareOp.GREATER, larger, _NONE)
+            return e.Case(((is_away, _divided(off, larger)),), _NONE)
+        case "round" | "bround" if off is not None and not expr.columns - first.columns:
+            digits = rest[0] if rest else e.Literal(0, DOUBLE)
+            step = e.Call("pow", (e.Literal(10.0, DOUBLE), e.Negate(_double(digits))), DOUBLE)
+            return e.plus(off, step)
         case _:
             return None
 
 
-def _is_double(expr: Expr) -> bool:
+def _is_double(expr: e.Expr) -> bool:
     kind = type_of(expr)
     return kind is not None and kind.is_fractional
 
 
-def _double(expr: Expr) -> Expr:
-    return expr if type_of(expr) == DOUBLE else Cast(expr, DOUBLE)
+def _double(expr: e.Expr) -> e.Expr:
+    return expr if type_of(expr) == DOUBLE else e.Cast(expr, DOUBLE)
 
 
-def _size(expr: Expr) -> Expr:
-    return Call("abs", (_double(expr),), DOUBLE)
+def _size(expr: e.Expr) -> e.Expr:
+    return e.Call("abs", (_double(expr),), DOUBLE)
 
 
-def _sum(parts: Iterable[Expr | None]) -> Expr | None:
+def _sum(parts: Iterable[e.Expr | None]) -> e.Expr | None:
     """Sum of the known errors; an operand that is NULL has none."""
-    known: list[Expr] = [Coalesce((part, _NONE)) for part in parts if part is not None]
-    return reduce(plus, known) if known else None
+    known: list[e.Expr] = [e.Coalesce((part, _NONE)) for part in parts if part is not None]
+    return reduce(e.plus, known) if known else None
 
 
-def _divided(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.DIVIDE, left, right)
+def _divided(left: e.Expr, right: e.Expr) -> e.Expr:
+    return e.Arithmetic(e.ArithmeticOp.DIVIDE, left, right)

@@ -5,49 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, get_args
+from operator import methodcaller
+from typing import Any, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind, SqlType
-from impctl.expr.nodes import And, ArithmeticOp, CompareOp, Expr, columns_of, substitute
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Plan,
-    Project,
-    Query,
-    Select,
-    Sort,
-    SortKey,
-    TopK,
-    attributes_of,
-)
-
-if TYPE_CHECKING:
-    from impctl.types import AttributeId
+from impctl.expr.nodes import And, ArithmeticOp, Clause, CompareOp, Expr
+from impctl.plan import nodes as p
 
 
-class FirstRows(Struct, frozen=True):
+class FirstRows(Clause, frozen=True):
     """The first `count` rows (None: all) by an order, without the first `offset`."""
 
-    order: tuple[SortKey, ...]
+    order: tuple[p.SortKey, ...]
     count: int | None
     offset: int = 0
 
 
-class FinalSteps(Struct, frozen=True):
+class FinalSteps(Clause, frozen=True):
     """Final steps over rows with `columns`, which its expressions read: filter by `predicates`, cut
     by `first`, `order`, `limit`, output. Stored beside the rows, it suffices to return the result
     without the plan."""
 
-    columns: tuple[Attribute, ...]
+    columns: tuple[p.Attribute, ...]
     predicates: tuple[Expr, ...]
     first: FirstRows | None
-    order: tuple[SortKey, ...]
+    order: tuple[p.SortKey, ...]
     limit: int | None
-    outputs: tuple[ComputedColumn, ...]
+    outputs: tuple[p.ComputedColumn, ...]
 
     @property
     def values(self) -> tuple[Expr, ...]:
@@ -71,7 +58,15 @@ class FinalSteps(Struct, frozen=True):
 
 Written = Any
 """JSON form: None, a Boolean, a string, a list; numbers and records are tagged lists."""
-_CLASSES = (FinalSteps, FirstRows, SortKey, Attribute, ComputedColumn, SqlType, *get_args(Expr))
+_CLASSES = (
+    FinalSteps,
+    FirstRows,
+    p.SortKey,
+    p.Attribute,
+    p.ComputedColumn,
+    SqlType,
+    *get_args(Expr),
+)
 _RECORDS: Mapping[str, type[Struct]] = {record.__name__: record for record in _CLASSES}
 _WRITERS: Mapping[type, Callable[[Any], str]] = {
     int: str,
@@ -144,82 +139,53 @@ class AnswerPlan(Struct, frozen=True):
     close to decide: the final steps are evaluated again, by value. So only nodes from `decided`
     down must be certain."""
 
-    kept: Plan
+    kept: p.Plan
     ending: FinalSteps
 
     @property
-    def decided(self) -> Plan:
+    def decided(self) -> p.Plan:
         """The node of `kept` whose rows must be certain: everything above it is evaluated again."""
-        return _End(self.kept, passes_top=self.ending.cuts).rest
+        return _split(self.kept, passes_top=self.ending.cuts)[0]
 
 
-def answer_plan(query: Query) -> AnswerPlan:
+def answer_plan(query: p.Query) -> AnswerPlan:
     """Split the query's plan (after the rules) into rows and final steps."""
     from impctl.rules.optimize import apply_rules
 
-    end = _End(query.root)
-    rest = end.rest
-    node: Plan = rest
+    node, end = _split(query.root)
+    wanted = frozenset().union(*(expr.columns for expr in end.expressions))
+    columns = p.ComputedColumn.unchanged(a for a in node.attributes if a.id in wanted)
     if end.predicates:
-        node = Select(node, And(end.predicates))
+        node = p.Select(node, And(end.predicates))
     first = end.first
-    if first is not None and first.order and first.count is not None:  # see `FinalSteps.cuts`
-        node = TopK(node, first.order, first.count, first.offset)
-    keys = end.order if first is None else (*end.order, *first.order)
-    exprs = [*(output.expr for output in end.outputs), *end.predicates, *(key.expr for key in keys)]
-    wanted = frozenset().union(*map(columns_of, exprs))
-    rows = Project(
-        node, tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rest) if a.id in wanted)
-    )
+    if first is not None and end.cuts:
+        node = p.TopK(node, first.order, first.count, first.offset)
+    rows = apply_rules(p.Project(node, columns))
     order = end.order if end.order or first is None else first.order
-    ruled = apply_rules(rows)
-    columns = attributes_of(ruled)
-    ending = FinalSteps(columns, end.predicates, first, order, query.cut, end.outputs)
-    return AnswerPlan(ruled, ending)
+    return AnswerPlan(rows, replace(end, columns=rows.attributes, order=order, limit=query.cut))
 
 
-class _End:
-    """The end of a plan: what is above the last grouping, join or inner LIMIT. Without `passes_top`
-    it does not include a LIMIT."""
-
-    def __init__(self, root: Plan, *, passes_top: bool = True) -> None:
-        self._passes_top = passes_top
-        self.outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(root))
-        self.order: tuple[SortKey, ...] = ()
-        self.first: FirstRows | None = None
-        self.predicates: tuple[Expr, ...] = ()
-        self.rest = self._passed(root)
-
-    def _passed(self, node: Plan) -> Plan:
-        while True:
-            match node:
-                case Project():
-                    self._replace({output.attribute.id: output.expr for output in node.outputs})
-                case Sort():
-                    # An order below another or below a LIMIT has no effect.
-                    is_shown = not self.order and self.first is None
-                    self.order = node.order if is_shown else self.order
-                case TopK(rank=None) if (
-                    # There is no LIMIT or condition above it.
-                    self._passes_top and self.first is None and not self.predicates
-                ):
-                    self.first = FirstRows(node.order, node.count, node.offset)
-                case Select():
-                    self.predicates = (node.predicate, *self.predicates)
-                case _:
-                    return node
-            node = node.child
-
-    def _replace(self, exprs: dict[AttributeId, Expr]) -> None:
-        """Rewrite the end to the columns below a projection."""
-
-        def rewritten(order: tuple[SortKey, ...]) -> tuple[SortKey, ...]:
-            return tuple(replace(key, expr=substitute(key.expr, exprs)) for key in order)
-
-        self.outputs = tuple(
-            replace(item, expr=substitute(item.expr, exprs)) for item in self.outputs
-        )
-        self.order = rewritten(self.order)
-        self.predicates = tuple(substitute(item, exprs) for item in self.predicates)
-        if self.first is not None:
-            self.first = replace(self.first, order=rewritten(self.first.order))
+def _split(root: p.Plan, *, passes_top: bool = True) -> tuple[p.Plan, FinalSteps]:
+    """The last grouping, join or inner LIMIT, and what is above it. Without `passes_top` no LIMIT
+    is above it."""
+    node = root
+    end = FinalSteps((), (), None, (), None, p.ComputedColumn.unchanged(root.attributes))
+    while True:
+        match node:
+            case p.Project():
+                exprs = {output.attribute.id: output.expr for output in node.outputs}
+                end = end.map(methodcaller("substitute", exprs))
+            case p.Sort():
+                # An order below another or below a LIMIT has no effect.
+                is_shown = not end.order and end.first is None
+                end = replace(end, order=node.order) if is_shown else end
+            case p.TopK(rank=None) if (
+                # There is no LIMIT or condition above it.
+                passes_top and end.first is None and not end.predicates
+            ):
+                end = replace(end, first=FirstRows(node.order, node.count, node.offset))
+            case p.Select():
+                end = replace(end, predicates=(node.predicate, *end.predicates))
+            case _:
+                return node, end
+        node = node.child

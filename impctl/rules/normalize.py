@@ -9,51 +9,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
-from impctl.expr.nodes import (
-    And,
-    Call,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Mean,
-    columns_of,
-    conjuncts,
-    walk,
-)
+from impctl.expr.nodes import And, Call, Cast, ColumnRef, Compare, CompareOp, Expr, Mean, conjuncts
 from impctl.expr.types import average_type, sum_type, type_of
+from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.functions import VOLATILE
 from impctl.plan.lineage import LeafPath, NotFollowedError, paths_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    BestOnly,
-    BestValue,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    inputs_of,
-    map_inputs,
-)
 from impctl.plan.recursion import (
     NotBestOnlyError,
     RequiredRows,
@@ -65,36 +26,44 @@ from impctl.safety.transfer import rank_bound
 from impctl.types import AttributeId
 
 
-def single_rows(root: Plan) -> Plan:
+def single_rows(root: p.Plan) -> p.Plan:
     """Remove LIMIT, ORDER BY and DISTINCT over at most one row, which do not change it."""
-    plan = map_inputs(root, single_rows)
+    plan = root.map_inputs(single_rows)
     match plan:
-        case Sort() | Distinct() if has_one_row_at_most(plan.child):
+        case p.Sort() | p.Distinct() if has_one_row_at_most(plan.child):
             return plan.child
-        case TopK(rank=None, offset=0, count=count) if has_one_row_at_most(plan.child):
+        case p.TopK(rank=None, offset=0, count=count) if has_one_row_at_most(plan.child):
             return plan if count == 0 else plan.child
         case _:
             return plan
 
 
-def has_one_row_at_most(plan: Plan) -> bool:
+def has_one_row_at_most(plan: p.Plan) -> bool:
     """Whether the plan never has more than one row, by its form."""
     match plan:
-        case Aggregate():
+        case p.Aggregate():
             return not plan.keys and plan.grouping_sets is None
-        case TopK(rank=None, count=(0 | 1)):
+        case p.TopK(rank=None, count=(0 | 1)):
             return True
-        case Select() | Project() | Distinct() | Sort() | TopK() | Window():
+        case p.Select() | p.Project() | p.Distinct() | p.Sort() | p.TopK() | p.Window():
             return has_one_row_at_most(plan.child)
-        case Join(kind=JoinKind.SEMI | JoinKind.ANTI):
+        case p.Join(kind=p.JoinKind.SEMI | p.JoinKind.ANTI):
             return has_one_row_at_most(plan.left)
-        case Join(kind=JoinKind.INNER | JoinKind.LEFT | JoinKind.RIGHT):
+        case p.Join(kind=p.JoinKind.INNER | p.JoinKind.LEFT | p.JoinKind.RIGHT):
             return has_one_row_at_most(plan.left) and has_one_row_at_most(plan.right)
-        case SetOperation(kind=SetKind.EXCEPT | SetKind.INTERSECT):
+        case p.SetOperation(kind=p.SetKind.EXCEPT | p.SetKind.INTERSECT):
             return has_one_row_at_most(plan.left)
-        case OneRow():
+        case p.OneRow():
             return True
-        case Scan() | Join() | SetOperation() | Witness() | Explode() | Recursive() | Fixpoint():
+        case (
+            p.Scan()
+            | p.Join()
+            | p.SetOperation()
+            | p.Witness()
+            | p.Explode()
+            | p.Recursive()
+            | p.Fixpoint()
+        ):
             return False
         case _:
             assert_never(plan)
@@ -103,29 +72,29 @@ def has_one_row_at_most(plan: Plan) -> bool:
 _RANKING = frozenset({"row_number", "rank", "dense_rank"})
 
 
-def rank_limits(root: Plan) -> Plan:
+def rank_limits(root: p.Plan) -> p.Plan:
     """Turn every filter on a rank (`rank_bound`) directly above a window with just one row_number,
     rank or dense_rank into a TopK with that rank. The rest of the predicate stays above it."""
-    plan = map_inputs(root, rank_limits)
-    if isinstance(plan, Select) and isinstance(plan.child, Window):
+    plan = root.map_inputs(rank_limits)
+    if isinstance(plan, p.Select) and isinstance(plan.child, p.Window):
         return _limited(plan, plan.child)
     return plan
 
 
-def _limited(plan: Select, window: Window) -> Plan:
+def _limited(plan: p.Select, window: p.Window) -> p.Plan:
     call = window.calls[0]
     if len(window.calls) != 1 or call.function not in _RANKING or call.frame is not None:
         return plan
-    if not any(columns_of(key.expr) for key in call.order):
+    if not any(key.expr.columns for key in call.order):
         return plan
-    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(plan.predicate)):
+    if any(isinstance(part, Call) and part.name in VOLATILE for part in plan.predicate.walk()):
         return plan
     parts = conjuncts(plan.predicate)
     bounds = [rank_bound(part, call.attribute.id) for part in parts]
     counts = [bound.count for bound in bounds if bound is not None]
     if not counts:
         return plan
-    top = TopK(window.child, call.order, min(counts), rank=call, span=plan.span)
+    top = p.TopK(window.child, call.order, min(counts), rank=call, span=plan.span)
     pairs = zip(parts, bounds, strict=True)
     rest = tuple(part for part, bound in pairs if bound is None or not bound.is_all)
     if not rest:
@@ -133,28 +102,28 @@ def _limited(plan: Select, window: Window) -> Plan:
     return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
 
 
-def split_averages(root: Plan) -> Plan:
+def split_averages(root: p.Plan) -> p.Plan:
     """Split every AVG over numbers into a sum and a count, which can be maintained.
 
     Integers and floats are summed as doubles, decimals as decimals, and `Mean` divides as AVG does.
     AVG(DISTINCT ...) and arguments of unknown type stay. Columns above keep their identities;
     those of the aggregate below get new ones."""
-    root = map_inputs(root, split_averages)
-    if isinstance(root, Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
+    root = root.map_inputs(split_averages)
+    if isinstance(root, p.Aggregate) and any(_is_splittable(item.call) for item in root.aggregates):
         return _split(root)
     return root
 
 
-def _is_splittable(call: AggregateCall) -> bool:
+def _is_splittable(call: p.AggregateCall) -> bool:
     is_plain = call.function == "avg" and not call.distinct and len(call.arguments) == 1
     return is_plain and _mean_type(call) is not None
 
 
-def _split(plan: Aggregate) -> Plan:
+def _split(plan: p.Aggregate) -> p.Plan:
     keys = tuple(replace(key, attribute=_below(key.attribute)) for key in plan.keys)
-    calls: list[AggregateOutput] = []
+    calls: list[p.AggregateOutput] = []
     outputs = [
-        ComputedColumn(old.attribute, new.attribute.ref())
+        p.ComputedColumn(old.attribute, new.attribute.ref())
         for old, new in zip(plan.keys, keys, strict=True)
     ]
     for item in plan.aggregates:
@@ -167,56 +136,58 @@ def _split(plan: Aggregate) -> Plan:
             expr: Expr = Mean(total, count, kind, span=item.call.span)
         else:
             expr = _shared(calls, item.call, item.attribute)
-        outputs.append(ComputedColumn(item.attribute, expr))
+        outputs.append(p.ComputedColumn(item.attribute, expr))
     aggregate = replace(plan, keys=keys, aggregates=tuple(calls))
-    return Project(aggregate, tuple(outputs), span=plan.span)
+    return p.Project(aggregate, tuple(outputs), span=plan.span)
 
 
-def _mean_type(call: AggregateCall) -> SqlType | None:
+def _mean_type(call: p.AggregateCall) -> SqlType | None:
     argument = type_of(call.arguments[0])
     return None if argument is None else average_type(argument)
 
 
-def _sum_and_count(item: AggregateOutput, calls: list[AggregateOutput]) -> tuple[Expr, Expr]:
+def _sum_and_count(item: p.AggregateOutput, calls: list[p.AggregateOutput]) -> tuple[Expr, Expr]:
     argument = item.call.arguments[0]
     kind = type_of(argument)
     summed = argument
     if kind is not None and kind.kind is not Kind.DECIMAL and kind != DOUBLE:
         summed = Cast(argument, DOUBLE, span=argument.span)
     summed_type = type_of(summed)
-    total = Attribute(
+    total = p.Attribute(
         f"{item.attribute.id}/sum",
         f"sum of {item.attribute.name}",
         None if summed_type is None else sum_type(summed_type),
     )
-    count = Attribute(f"{item.attribute.id}/count", f"count of {item.attribute.name}", LONG, False)
+    count = p.Attribute(
+        f"{item.attribute.id}/count", f"count of {item.attribute.name}", LONG, False
+    )
     return (
         _shared(calls, replace(item.call, function="sum", arguments=(summed,)), total),
         _shared(calls, replace(item.call, function="count"), count),
     )
 
 
-def _shared(calls: list[AggregateOutput], call: AggregateCall, wanted: Attribute) -> Expr:
+def _shared(calls: list[p.AggregateOutput], call: p.AggregateCall, wanted: p.Attribute) -> Expr:
     """The result of the call, which is added unless there is an equal one."""
     for known in calls:
         if known.call == call:
             return known.attribute.ref(call.span)
-    added = AggregateOutput(_below(wanted), call)
+    added = p.AggregateOutput(_below(wanted), call)
     calls.append(added)
     return added.attribute.ref(call.span)
 
 
-def _below(attribute: Attribute) -> Attribute:
+def _below(attribute: p.Attribute) -> p.Attribute:
     """The attribute under a new id, for use below the projection."""
     return replace(attribute, id=f"split.{attribute.id}")
 
 
 _Known = TypeVar("_Known")
-_BestByFixpoint = dict[AttributeId, BestOnly]
+_BestByFixpoint = dict[AttributeId, p.BestOnly]
 """Rows that a fixpoint must keep, by its first column."""
 
 
-def best_fixpoints(root: Plan) -> Plan:
+def best_fixpoints(root: p.Plan) -> p.Plan:
     """Let fixpoints keep only the best rows where nothing else is read (`plan.recursion`): MIN or
     MAX over their rows read the best, and so does a join of their rows back to these values on
     equality of group and value."""
@@ -225,38 +196,38 @@ def best_fixpoints(root: Plan) -> Plan:
     result: _BestByFixpoint = {}
     _collect(root, (), result)
 
-    def with_best(plan: Plan) -> Plan:
-        changed = map_inputs(plan, with_best)
-        if isinstance(changed, Fixpoint) and changed.best is None:
+    def with_best(plan: p.Plan) -> p.Plan:
+        changed = plan.map_inputs(with_best)
+        if isinstance(changed, p.Fixpoint) and changed.best is None:
             return replace(changed, best=result.get(changed.attributes[0].id))
         return changed
 
     return with_best(root) if result else root
 
 
-def _collect(plan: Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> None:
+def _collect(plan: p.Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> None:
     """Collect the rows that must stay below this node; `above` are conditions on its rows."""
     below: tuple[Expr, ...] = ()
     match plan:
-        case Select():
+        case p.Select():
             below = (*above, *conjuncts(plan.predicate))
-        case Aggregate():
+        case p.Aggregate():
             for fixpoint in outer_fixpoints(plan.child):
                 try:
                     result[fixpoint.attributes[0].id] = best_of_groups(plan, fixpoint)
                 except NotBestOnlyError:
                     continue
-        case Join(kind=JoinKind.INNER | JoinKind.SEMI):
+        case p.Join(kind=p.JoinKind.INNER | p.JoinKind.SEMI):
             on = () if plan.condition is None else conjuncts(plan.condition)
             _collect_joined(plan, (*above, *on), result)
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         _collect(child, below, result)
 
 
-def _collect_joined(plan: Join, on: Sequence[Expr], result: _BestByFixpoint) -> None:
+def _collect_joined(plan: p.Join, on: Sequence[Expr], result: _BestByFixpoint) -> None:
     """Collect fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
-    sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
+    sides += [(plan.right, plan.left)] if plan.kind is p.JoinKind.INNER else []
     for rows, best in sides:
         values = _values_of(best)
         if values is None:
@@ -279,26 +250,26 @@ class _BestValues(Struct, frozen=True):
     """Best values of a fixpoint by groups: per output column the position of a group column, or the
     value. `positions` are those of all group columns."""
 
-    fixpoint: Fixpoint
+    fixpoint: p.Fixpoint
     keys: dict[AttributeId, int]
     positions: frozenset[int]
-    values: dict[AttributeId, BestValue]
+    values: dict[AttributeId, p.BestValue]
 
 
-def _values_of(plan: Plan) -> _BestValues | None:
+def _values_of(plan: p.Plan) -> _BestValues | None:
     """The best values over all rows of a fixpoint, if the plan outputs nothing else."""
-    names: list[Project] = []
-    while isinstance(plan, Project | Sort | Distinct):
-        names += [plan] if isinstance(plan, Project) else []
+    names: list[p.Project] = []
+    while isinstance(plan, p.Project | p.Sort | p.Distinct):
+        names += [plan] if isinstance(plan, p.Project) else []
         plan = plan.child
-    if not isinstance(plan, Aggregate) or plan.grouping_sets is not None:
+    if not isinstance(plan, p.Aggregate) or plan.grouping_sets is not None:
         return None
     below = plan.child
-    inner: list[Project] = []
-    while isinstance(below, Project | Sort):
-        inner += [below] if isinstance(below, Project) else []
+    inner: list[p.Project] = []
+    while isinstance(below, p.Project | p.Sort):
+        inner += [below] if isinstance(below, p.Project) else []
         below = below.child
-    if not isinstance(below, Fixpoint) or below.best is not None:
+    if not isinstance(below, p.Fixpoint) or below.best is not None:
         return None
     columns = {attribute.id: position for position, attribute in enumerate(below.attributes)}
     for project in reversed(inner):
@@ -310,7 +281,7 @@ def _values_of(plan: Plan) -> _BestValues | None:
         if call.function in ("min", "max") and call.condition is None:
             position = columns.get(_name(call.arguments[0]))
             if position is not None:
-                values[output.attribute.id] = BestValue(position, call.function == "max")
+                values[output.attribute.id] = p.BestValue(position, call.function == "max")
     if None in keys.values():
         return None
     key_positions = {name: position for name, position in keys.items() if position is not None}
@@ -328,7 +299,7 @@ def _name(expr: Expr) -> AttributeId:
 
 
 def _renamed(
-    project: Project, known: Mapping[AttributeId, _Known]
+    project: p.Project, known: Mapping[AttributeId, _Known]
 ) -> Iterator[tuple[AttributeId, _Known]]:
     for output in project.outputs:
         name = _name(output.expr)
@@ -337,7 +308,7 @@ def _renamed(
 
 
 def _required(
-    rows: Plan, fixpoint: Fixpoint, values: _BestValues, on: Sequence[Expr]
+    rows: p.Plan, fixpoint: p.Fixpoint, values: _BestValues, on: Sequence[Expr]
 ) -> RequiredRows | None:
     """The required rows if the conditions match rows with the best value of their group."""
     try:

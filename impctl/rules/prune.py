@@ -14,76 +14,52 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from impctl.expr.nodes import Expr, columns_of
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    map_inputs,
-    nodes_of,
-)
+from impctl.expr.nodes import Expr
+from impctl.plan import nodes as p
 from impctl.plan.recursion import leaves_in
 from impctl.types import AttributeId
 
 Needed = frozenset[AttributeId]
 
 
-def prune_columns(root: Plan) -> Plan:
+def prune_columns(root: p.Plan) -> p.Plan:
     """Reduce scans and projections to the columns that are read above them."""
-    return _prune(root, ids_of(root))
+    return _prune(root, root.ids)
 
 
 def _read(exprs: Iterable[Expr | None]) -> Needed:
-    return frozenset().union(*(columns_of(expr) for expr in exprs if expr is not None))
+    return frozenset().union(*(expr.columns for expr in exprs if expr is not None))
 
 
-def _prune(plan: Plan, needed: Needed) -> Plan:
+def _prune(plan: p.Plan, needed: Needed) -> p.Plan:
     """The plan with at least the needed columns, and no new ones."""
     match plan:
-        case Scan():
+        case p.Scan():
             return replace(
                 plan, attributes=tuple(item for item in plan.attributes if item.id in needed)
             )
-        case Select() | Sort() | TopK() | Explode() | Witness():
+        case p.Select() | p.Sort() | p.TopK() | p.Explode() | p.Witness():
             # Columns of EXPLODE stay: they decide how often a row occurs, read or not.
-            below = needed - (ids_of(plan) - ids_of(plan.child)) | _read(expressions_of(plan))
+            below = needed - (plan.ids - plan.child.ids) | _read(plan.expressions)
             return replace(plan, child=_prune(plan.child, below))
-        case Project():
+        case p.Project():
             return _project(plan, needed)
-        case Join():
+        case p.Join():
             below = needed | _read((plan.condition,))
             return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
-        case Aggregate():
+        case p.Aggregate():
             return _aggregate(plan, needed)
-        case Fixpoint() if not plan.is_set:
+        case p.Fixpoint() if not plan.is_set:
             return _bag(plan, needed)
-        case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
-            return map_inputs(plan, lambda side: _prune(side, ids_of(side)))
-        case Window():
+        case p.Distinct() | p.SetOperation() | p.Fixpoint() | p.Recursive() | p.OneRow():
+            return plan.map_inputs(lambda side: _prune(side, side.ids))
+        case p.Window():
             return _window(plan, needed)
         case _:
             assert_never(plan)
 
 
-def _project(plan: Project, needed: Needed) -> Plan:
+def _project(plan: p.Project, needed: Needed) -> p.Plan:
     outputs = tuple(output for output in plan.outputs if output.attribute.id in needed)
     if not outputs and plan.outputs:
         # Only the number of rows matters, which is the child's.
@@ -92,25 +68,25 @@ def _project(plan: Project, needed: Needed) -> Plan:
     return replace(plan, child=child, outputs=outputs)
 
 
-def _aggregate(plan: Aggregate, needed: Needed) -> Plan:
+def _aggregate(plan: p.Aggregate, needed: Needed) -> p.Plan:
     aggregates = tuple(output for output in plan.aggregates if output.attribute.id in needed)
     if not plan.keys and not aggregates:
         aggregates = plan.aggregates[:1]
     pruned = replace(plan, aggregates=aggregates)
-    return replace(pruned, child=_prune(plan.child, _read(expressions_of(pruned))))
+    return replace(pruned, child=_prune(plan.child, _read(pruned.expressions)))
 
 
-def _window(plan: Window, needed: Needed) -> Plan:
+def _window(plan: p.Window, needed: Needed) -> p.Plan:
     calls = tuple(call for call in plan.calls if call.attribute.id in needed)
     below = needed - {call.attribute.id for call in plan.calls}
-    below |= _read(expressions_of(replace(plan, calls=calls)))
+    below |= _read(replace(plan, calls=calls).expressions)
     child = _prune(plan.child, below)
     return replace(plan, child=child, calls=calls) if calls else child
 
 
-def _bag(plan: Fixpoint, needed: Needed) -> Plan:
+def _bag(plan: p.Fixpoint, needed: Needed) -> p.Plan:
     """Keep columns that are needed above or that the step computes them from, at least one."""
-    heads, bases = attributes_of(plan.step), attributes_of(plan.base)
+    heads, bases = plan.step.attributes, plan.base.attributes
     wanted = {
         position for position, attribute in enumerate(plan.attributes) if attribute.id in needed
     }
@@ -130,13 +106,13 @@ def _bag(plan: Fixpoint, needed: Needed) -> Plan:
     )
 
 
-def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
+def _read_of_leaves(step: p.Plan, fixpoint: p.Fixpoint, outputs: Sequence[p.Attribute]) -> set[int]:
     """Positions of the fixpoint's columns that the step reads for these outputs."""
     read = {output.id for output in outputs}
-    for node in nodes_of(step):
-        read |= _read(expressions_of(node))
-        if isinstance(node, SetOperation):
-            read |= ids_of(node.left) | ids_of(node.right)
+    for node in step.walk():
+        read |= _read(node.expressions)
+        if isinstance(node, p.SetOperation):
+            read |= node.left.ids | node.right.ids
     return {
         position
         for leaf in leaves_in(step, fixpoint.id)
@@ -145,16 +121,14 @@ def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]
     }
 
 
-def _cut(step: Plan, fixpoint: Fixpoint, positions: Sequence[int]) -> Plan:
-    if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
+def _cut(step: p.Plan, fixpoint: p.Fixpoint, positions: Sequence[int]) -> p.Plan:
+    if isinstance(step, p.Recursive) and step.fixpoint == fixpoint.id:
         return replace(step, attributes=tuple(step.attributes[position] for position in positions))
-    return map_inputs(step, lambda child: _cut(child, fixpoint, positions))
+    return step.map_inputs(lambda child: _cut(child, fixpoint, positions))
 
 
-def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
+def _exactly(plan: p.Plan, attributes: Sequence[p.Attribute]) -> p.Plan:
     """The plan with exactly these columns, since fixpoints match columns by position."""
-    if [column.id for column in attributes_of(plan)] == [wanted.id for wanted in attributes]:
+    if [column.id for column in plan.attributes] == [wanted.id for wanted in attributes]:
         return plan
-    return Project(
-        plan, tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
-    )
+    return p.Project(plan, p.ComputedColumn.unchanged(attributes))

@@ -9,85 +9,36 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import (
-    And,
-    Call,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-    Span,
-    columns_of,
-    conjuncts,
-    substitute,
-    walk,
-)
+from impctl.expr import nodes as e
+from impctl.plan import nodes as p
 from impctl.plan.functions import VOLATILE
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    map_inputs,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
 from impctl.plan.properties import can_fail, scan_conditions
 from impctl.plan.recursion import stable_columns
 from impctl.types import AccessId, AttributeId
 
 
-def common_parts(root: Plan) -> Plan:
+def common_parts(root: p.Plan) -> p.Plan:
     """Factor the common parts of every condition out of its ORs: `(a AND b) OR (a AND c)` is `a AND
     (b OR c)` in three-valued logic too. Otherwise an equality of two tables inside an OR would be a
     cross join. What can fail stays, because a part before it may guard it."""
-    plan = map_inputs(root, common_parts)
+    plan = root.map_inputs(common_parts)
     match plan:
-        case Select():
-            result = _factored(plan.predicate)
-            return plan if result is plan.predicate else replace(plan, predicate=result)
-        case Join(condition=condition) if condition is not None and not plan.null_aware:
-            result = _factored(condition)
-            return plan if result is condition else replace(plan, condition=result)
+        case p.Select() | p.Join(null_aware=False):
+            return plan.map(_factored)
     return plan
 
 
-def _factored(predicate: Expr) -> Expr:
+def _factored(predicate: e.Expr) -> e.Expr:
     """The predicate with common parts of each OR beside it; itself if there are none."""
-    parts = conjuncts(predicate)
+    parts = e.conjuncts(predicate)
     result = tuple(piece for part in parts for piece in _factored_or(part))
-    return predicate if result == parts else And(result, span=predicate.span)
+    return predicate if result == parts else e.And(result, span=predicate.span)
 
 
-def _factored_or(part: Expr) -> tuple[Expr, ...]:
-    if not isinstance(part, Or):
+def _factored_or(part: e.Expr) -> tuple[e.Expr, ...]:
+    if not isinstance(part, e.Or):
         return (part,)
-    sides = [conjuncts(side) for side in _sides(part)]
+    sides = [e.conjuncts(side) for side in _sides(part)]
     known = [{_key(piece) for piece in side} for side in sides[1:]]
     common = {
         _key(piece): piece
@@ -101,19 +52,19 @@ def _factored_or(part: Expr) -> tuple[Expr, ...]:
     if not all(rests):
         # One side requires nothing more, so the other sides' conditions have no effect.
         return pieces
-    left = tuple(rest[0] if len(rest) == 1 else And(rest) for rest in rests)
-    return (*pieces, Or(left, span=part.span))
+    left = tuple(rest[0] if len(rest) == 1 else e.And(rest) for rest in rests)
+    return (*pieces, e.Or(left, span=part.span))
 
 
-def _sides(part: Expr) -> tuple[Expr, ...]:
-    if not isinstance(part, Or):
+def _sides(part: e.Expr) -> tuple[e.Expr, ...]:
+    if not isinstance(part, e.Or):
         return (part,)
     return tuple(side for operand in part.operands for side in _sides(operand))
 
 
-def _key(piece: Expr) -> Expr | frozenset[Expr]:
+def _key(piece: e.Expr) -> e.Expr | frozenset[e.Expr]:
     """Identity of a part: for an equality its sides in any order."""
-    if isinstance(piece, Compare) and piece.op is CompareOp.EQUAL:
+    if isinstance(piece, e.Compare) and piece.op is e.CompareOp.EQUAL:
         return frozenset({piece.left, piece.right})
     return piece
 
@@ -125,65 +76,69 @@ def _key(piece: Expr) -> Expr | frozenset[Expr]:
 # volatile functions stay, and nothing passes them; those that can fail never reach other rows than
 # before.
 
-Predicates = tuple[Expr, ...]
+Predicates = tuple[e.Expr, ...]
 
 _SIZE_LIMIT = 1000
 """Maximal number of parts of a predicate that is copied through a projection."""
-_EQUALITY_ONLY = (And, Or, Not, Compare, InList, IsNull, Literal, ColumnRef)
+_EQUALITY_ONLY = (e.And, e.Or, e.Not, e.Compare, e.InList, e.IsNull, e.Literal, e.ColumnRef)
 
 
-def push_selections(root: Plan) -> Plan:
+def push_selections(root: p.Plan) -> p.Plan:
     """Push every predicate as low as possible, also into join conditions, and merge adjacent
     selections."""
     return _push(root, ())
 
 
-def _push(plan: Plan, predicates: Predicates) -> Plan:
+def _push(plan: p.Plan, predicates: Predicates) -> p.Plan:
     match plan:
-        case Select():
+        case p.Select():
             return _through_select(plan, predicates)
-        case Project():
+        case p.Project():
             return _through_project(plan, predicates)
-        case Join():
+        case p.Join():
             return _through_join(plan, predicates)
-        case Aggregate():
+        case p.Aggregate():
             return _through_aggregate(plan, predicates)
-        case Window():
+        case p.Window():
             return _through_window(plan, predicates)
-        case SetOperation():
+        case p.SetOperation():
             return _through_set_operation(plan, predicates)
-        case Distinct():
+        case p.Distinct():
             return _through(
-                plan, predicates, lambda p: _is_fixed(p) and _keeps_equals(p, attributes_of(plan))
+                plan,
+                predicates,
+                lambda part: _is_fixed(part) and _keeps_equals(part, plan.attributes),
             )
-        case Sort():
+        case p.Sort():
             return _through(plan, predicates, _is_fixed)
-        case Explode():
+        case p.Explode():
             return _through_explode(plan, predicates)
-        case Fixpoint():
+        case p.Fixpoint():
             return _through_fixpoint(plan, predicates)
-        case TopK() | Witness() | Scan() | Recursive() | OneRow():
-            return _selected(map_inputs(plan, push_selections), predicates)
+        case p.TopK() | p.Witness() | p.Scan() | p.Recursive() | p.OneRow():
+            return _selected(plan.map_inputs(push_selections), predicates)
         case _:
             assert_never(plan)
 
 
 def _through(
-    plan: Distinct | Sort | Explode | Window, predicates: Predicates, moves: Callable[[Expr], bool]
-) -> Plan:
+    plan: p.Distinct | p.Sort | p.Explode | p.Window,
+    predicates: Predicates,
+    moves: Callable[[e.Expr], bool],
+) -> p.Plan:
     moving, staying = _split(predicates, moves)
     return _selected(replace(plan, child=_push(plan.child, moving)), staying)
 
 
-def _selected(plan: Plan, predicates: Predicates) -> Plan:
+def _selected(plan: p.Plan, predicates: Predicates) -> p.Plan:
     if not predicates:
         return plan
     span = _covering(predicate.span for predicate in predicates)
-    condition = predicates[0] if len(predicates) == 1 else And(predicates, span=span)
-    return Select(plan, condition, span=span)
+    condition = predicates[0] if len(predicates) == 1 else e.And(predicates, span=span)
+    return p.Select(plan, condition, span=span)
 
 
-def _covering(spans: Iterable[Span | None]) -> Span | None:
+def _covering(spans: Iterable[e.Span | None]) -> e.Span | None:
     """Span from the first to the last of the spans."""
     known = sorted((span for span in spans if span is not None), key=lambda span: span.start)
     if not known:
@@ -191,48 +146,50 @@ def _covering(spans: Iterable[Span | None]) -> Span | None:
     return replace(known[0], end=max(span.end for span in known))
 
 
-def _split(predicates: Predicates, moves: Callable[[Expr], bool]) -> tuple[Predicates, Predicates]:
+def _split(
+    predicates: Predicates, moves: Callable[[e.Expr], bool]
+) -> tuple[Predicates, Predicates]:
     """Predicates that move, and those that stay. One that can fail stays after any that stays,
     which may guard it."""
-    moving: list[Expr] = []
-    staying: list[Expr] = []
+    moving: list[e.Expr] = []
+    staying: list[e.Expr] = []
     for predicate in predicates:
         stays = not moves(predicate) or (bool(staying) and can_fail(predicate))
         (staying if stays else moving).append(predicate)
     return tuple(moving), tuple(staying)
 
 
-def _is_fixed(expr: Expr) -> bool:
+def _is_fixed(expr: e.Expr) -> bool:
     """Whether the value depends only on the row."""
-    return not any(isinstance(part, Call) and part.name in VOLATILE for part in walk(expr))
+    return not any(isinstance(part, e.Call) and part.name in VOLATILE for part in expr.walk())
 
 
-def _keeps_equals(predicate: Expr, attributes: Iterable[Attribute]) -> bool:
+def _keeps_equals(predicate: e.Expr, attributes: Iterable[p.Attribute]) -> bool:
     """Whether rows that grouping treats as equal have the same result. Grouping and comparisons
     treat 0.0 and -0.0 as equal; functions and casts do not."""
     types = {attribute.id: attribute.type for attribute in attributes}
     exact = {Kind.FLOAT, Kind.DOUBLE, Kind.OTHER}
-    for identity in columns_of(predicate):
+    for identity in predicate.columns:
         kind = types.get(identity)
         if kind is None or kind.kind in exact:
-            return all(isinstance(part, _EQUALITY_ONLY) for part in walk(predicate))
+            return all(isinstance(part, _EQUALITY_ONLY) for part in predicate.walk())
     return True
 
 
 def _reads_only(
-    columns: frozenset[AttributeId], attributes: Sequence[Attribute]
-) -> Callable[[Expr], bool]:
+    columns: frozenset[AttributeId], attributes: Sequence[p.Attribute]
+) -> Callable[[e.Expr], bool]:
     """Whether a predicate reads some of these columns and no others, and keeps equals."""
-    return lambda p: (
-        bool(columns_of(p))
-        and columns_of(p) <= columns
-        and _is_fixed(p)
-        and _keeps_equals(p, attributes)
+    return lambda part: (
+        bool(part.columns)
+        and part.columns <= columns
+        and _is_fixed(part)
+        and _keeps_equals(part, attributes)
     )
 
 
-def _through_select(plan: Select, predicates: Predicates) -> Plan:
-    parts = conjuncts(plan.predicate)
+def _through_select(plan: p.Select, predicates: Predicates) -> p.Plan:
+    parts = e.conjuncts(plan.predicate)
     if not all(_is_fixed(part) for part in parts):
         # A volatile predicate must see the same rows.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
@@ -241,70 +198,76 @@ def _through_select(plan: Select, predicates: Predicates) -> Plan:
     return _selected(_push(plan.child, together), volatile)
 
 
-def _through_project(plan: Project, predicates: Predicates) -> Plan:
+def _through_project(plan: p.Project, predicates: Predicates) -> p.Plan:
     exprs = {output.attribute.id: output.expr for output in plan.outputs}
     if not all(_is_fixed(expr) for expr in exprs.values()):
         # Rows numbered or sampled here must stay the same.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
     moving, staying = _split(
         predicates,
-        lambda p: _is_fixed(p) and sum(1 for _ in walk(substitute(p, exprs))) <= _SIZE_LIMIT,
+        lambda part: (
+            _is_fixed(part) and sum(1 for _ in part.substitute(exprs).walk()) <= _SIZE_LIMIT
+        ),
     )
-    below = tuple(substitute(predicate, exprs) for predicate in moving)
+    below = tuple(predicate.substitute(exprs) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
-def _through_aggregate(plan: Aggregate, predicates: Predicates) -> Plan:
+def _through_aggregate(plan: p.Aggregate, predicates: Predicates) -> p.Plan:
     keys = {output.attribute.id: output.expr for output in plan.keys}
     attributes = [output.attribute for output in plan.keys]
 
-    def moves(predicate: Expr) -> bool:
+    def moves(predicate: e.Expr) -> bool:
         return (
             bool(keys)
             and plan.grouping_sets is None
-            and columns_of(predicate) <= keys.keys()
+            and predicate.columns <= keys.keys()
             and _is_fixed(predicate)
             and all(_is_fixed(expr) for expr in keys.values())
             and _keeps_equals(predicate, attributes)
         )
 
     moving, staying = _split(predicates, moves)
-    below = tuple(substitute(predicate, keys) for predicate in moving)
+    below = tuple(predicate.substitute(keys) for predicate in moving)
     return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
-def _through_explode(plan: Explode, predicates: Predicates) -> Plan:
+def _through_explode(plan: p.Explode, predicates: Predicates) -> p.Plan:
     """Predicates that can fail stay: below they would see rows without elements."""
     added = frozenset(attribute.id for attribute in plan.made)
     return _through(
-        plan, predicates, lambda p: not columns_of(p) & added and _is_fixed(p) and not can_fail(p)
+        plan,
+        predicates,
+        lambda part: not part.columns & added and _is_fixed(part) and not can_fail(part),
     )
 
 
-def _through_window(plan: Window, predicates: Predicates) -> Plan:
+def _through_window(plan: p.Window, predicates: Predicates) -> p.Plan:
     shared = frozenset.intersection(
         *(
-            frozenset(part.id for part in call.partition_by if isinstance(part, ColumnRef))
+            frozenset(part.id for part in call.partition_by if isinstance(part, e.ColumnRef))
             for call in plan.calls
         )
     )
-    return _through(plan, predicates, _reads_only(shared, attributes_of(plan.child)))
+    return _through(plan, predicates, _reads_only(shared, plan.child.attributes))
 
 
-def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
-    is_union = plan.kind is SetKind.UNION
+def _through_set_operation(plan: p.SetOperation, predicates: Predicates) -> p.Plan:
+    is_union = plan.kind is p.SetKind.UNION
     moving, staying = _split(
         predicates,
         # A predicate that can fail must not see rows that EXCEPT and INTERSECT drop.
-        lambda p: (
-            _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
+        lambda part: (
+            _is_fixed(part)
+            and _keeps_equals(part, plan.attributes)
+            and (is_union or not can_fail(part))
         ),
     )
-    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in inputs_of(plan))
-    return _selected(with_inputs(plan, tuple(sides)), staying)
+    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in plan.inputs)
+    return _selected(plan.with_inputs(tuple(sides)), staying)
 
 
-def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
+def _through_fixpoint(plan: p.Fixpoint, predicates: Predicates) -> p.Plan:
     """Push into the base predicates over columns that are equal in all rows of a derivation. What
     can fail fails as before: rows of the base are rows of the fixpoint."""
     stable = stable_columns(plan) if predicates else frozenset()
@@ -317,21 +280,23 @@ def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
     return _selected(moved, staying)
 
 
-def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
+def _substituted(
+    outputs: Iterable[p.Attribute], side: p.Plan, predicates: Predicates
+) -> Predicates:
     """The predicates over an input's columns, which match the outputs by position."""
-    refs: dict[AttributeId, Expr] = {
+    refs: dict[AttributeId, e.Expr] = {
         output.id: attribute.ref()
-        for output, attribute in zip(outputs, attributes_of(side), strict=True)
+        for output, attribute in zip(outputs, side.attributes, strict=True)
     }
-    return tuple(substitute(predicate, refs) for predicate in predicates)
+    return tuple(predicate.substitute(refs) for predicate in predicates)
 
 
-def _through_join(plan: Join, predicates: Predicates) -> Plan:
+def _through_join(plan: p.Join, predicates: Predicates) -> p.Plan:
     """Push predicates from above and conjuncts of the condition to the side each reads."""
     # A predicate that can fail must not see rows that the join drops.
-    fixed, staying = _split(predicates, lambda p: _is_fixed(p) and not can_fail(p))
+    fixed, staying = _split(predicates, lambda part: _is_fixed(part) and not can_fail(part))
     above = _by_side(plan, fixed)
-    on = conjuncts(plan.condition) if plan.condition is not None else ()
+    on = e.conjuncts(plan.condition) if plan.condition is not None else ()
     if plan.null_aware or not all(_is_fixed(part) and not can_fail(part) for part in on):
         parts: tuple[Predicates, Predicates, Predicates] = ((), (), on)
     else:
@@ -344,13 +309,13 @@ def _through_join(plan: Join, predicates: Predicates) -> Plan:
     return _selected(moved, (*rest, *staying))
 
 
-def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
+def _by_side(plan: p.Join, predicates: Predicates) -> tuple[Predicates, Predicates, Predicates]:
     """Predicates that read the left side only, the right side only, and all others."""
-    lefts = ids_of(plan.left)
-    rights = ids_of(plan.right)
+    lefts = plan.left.ids
+    rights = plan.right.ids
     left, right, rest = [], [], []
     for predicate in predicates:
-        columns = columns_of(predicate)
+        columns = predicate.columns
         if columns and columns <= lefts:
             left.append(predicate)
         elif columns and columns <= rights:
@@ -360,16 +325,18 @@ def _by_side(plan: Join, predicates: Predicates) -> tuple[Predicates, Predicates
     return tuple(left), tuple(right), tuple(rest)
 
 
-def _joined(parts: Predicates, plan: Join) -> Expr | None:
+def _joined(parts: Predicates, plan: p.Join) -> e.Expr | None:
     if not parts:
         return None
-    if plan.condition is not None and parts == conjuncts(plan.condition):
+    if plan.condition is not None and parts == e.conjuncts(plan.condition):
         return plan.condition
-    return parts[0] if len(parts) == 1 else And(parts, span=_covering(p.span for p in parts))
+    return (
+        parts[0] if len(parts) == 1 else e.And(parts, span=_covering(part.span for part in parts))
+    )
 
 
 def _placed(
-    kind: JoinKind,
+    kind: p.JoinKind,
     above: tuple[Predicates, Predicates, Predicates],
     on: tuple[Predicates, Predicates, Predicates],
 ) -> tuple[Predicates, Predicates, Predicates, Predicates]:
@@ -377,17 +344,17 @@ def _placed(
     above_left, above_right, above_both = above
     on_left, on_right, on_both = on
     match kind:
-        case JoinKind.INNER:
+        case p.JoinKind.INNER:
             return (*on_left, *above_left), (*on_right, *above_right), (*on_both, *above_both), ()
-        case JoinKind.LEFT:
+        case p.JoinKind.LEFT:
             return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
-        case JoinKind.RIGHT:
+        case p.JoinKind.RIGHT:
             return on_left, above_right, (*on_right, *on_both), (*above_left, *above_both)
-        case JoinKind.FULL:
+        case p.JoinKind.FULL:
             return (), (), (*on_left, *on_right, *on_both), (*above_left, *above_right, *above_both)
-        case JoinKind.SEMI:
+        case p.JoinKind.SEMI:
             return (*above_left, *on_left), on_right, on_both, (*above_right, *above_both)
-        case JoinKind.ANTI:
+        case p.JoinKind.ANTI:
             return above_left, on_right, (*on_left, *on_both), (*above_right, *above_both)
         case _:
             assert_never(kind)
@@ -403,7 +370,7 @@ def _placed(
 
 class ScanColumn(Struct, frozen=True):
     access: AccessId
-    attribute: Attribute
+    attribute: p.Attribute
 
 
 class ColumnTie(Struct, frozen=True):
@@ -415,23 +382,25 @@ class ColumnTie(Struct, frozen=True):
 
 Origins: TypeAlias = Mapping[AttributeId, frozenset[ScanColumn]]
 """Per attribute of a plan the columns that have all its values except NULL."""
-_NARROWS_LEFT = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
-_NARROWS_RIGHT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
+_NARROWS_LEFT = frozenset({p.JoinKind.INNER, p.JoinKind.RIGHT, p.JoinKind.SEMI})
+_NARROWS_RIGHT = frozenset({p.JoinKind.INNER, p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI})
 """Kinds that drop rows of a side without a match on the other."""
 
 
-def tied_columns(root: Plan) -> tuple[ColumnTie, ...]:
+def tied_columns(root: p.Plan) -> tuple[ColumnTie, ...]:
     """All ties between accesses of the plan."""
-    if not any(isinstance(node, Join) for node in nodes_of(root)):
+    if not any(isinstance(node, p.Join) for node in root.walk()):
         return ()
     result = _Marking({}, [])
     marked = push_selections(result.of(root)[0])
     ties: dict[ColumnTie, None] = {}
-    accesses = {scan.access: scan for scan in scans_of(root)}
+    accesses = {scan.access: scan for scan in root.scans}
     for access, conditions in scan_conditions(marked).items():
         attributes = {attribute.id: attribute for attribute in accesses[access].attributes}
         for condition in conditions:
-            if not isinstance(condition, InList) or not isinstance(condition.operand, ColumnRef):
+            if not isinstance(condition, e.InList) or not isinstance(
+                condition.operand, e.ColumnRef
+            ):
                 continue
             sources = result.sources.get(id(condition.options[0]), frozenset())
             if sources:
@@ -446,37 +415,37 @@ class _Marking(Struct, frozen=True):
     """Puts placeholders above sides of joins, each identified by the literal object in it."""
 
     sources: dict[int, frozenset[ScanColumn]]
-    kept: list[Literal]
+    kept: list[e.Literal]
     """Keeps the literals alive, so that no other object gets the `id` of one."""
 
-    def of(self, plan: Plan) -> tuple[Plan, Origins]:
+    def of(self, plan: p.Plan) -> tuple[p.Plan, Origins]:
         """The plan with placeholders, and the origins of its values."""
-        below = [self.of(child) for child in inputs_of(plan)]
+        below = [self.of(child) for child in plan.inputs]
         origins = [result for _, result in below]
-        marked = with_inputs(plan, tuple(child for child, _ in below))
+        marked = plan.with_inputs(tuple(child for child, _ in below))
         match marked:
-            case Scan():
+            case p.Scan():
                 return marked, {
                     a.id: frozenset({ScanColumn(marked.access, a)}) for a in marked.attributes
                 }
-            case Select() | Sort() | TopK() | Distinct() | Window() | Explode():
+            case p.Select() | p.Sort() | p.TopK() | p.Distinct() | p.Window() | p.Explode():
                 return marked, origins[0]
-            case Project():
+            case p.Project():
                 return marked, _renamed(marked.outputs, origins[0])
-            case Aggregate():
+            case p.Aggregate():
                 return marked, _renamed(marked.keys, origins[0])
-            case Join():
+            case p.Join():
                 return self._joined(marked, *origins)
         return marked, {}
 
-    def _joined(self, join: Join, left: Origins, right: Origins) -> tuple[Plan, Origins]:
-        both = dict(left) if join.kind in (JoinKind.SEMI, JoinKind.ANTI) else {**left, **right}
+    def _joined(self, join: p.Join, left: Origins, right: Origins) -> tuple[p.Plan, Origins]:
+        both = dict(left) if join.kind in (p.JoinKind.SEMI, p.JoinKind.ANTI) else {**left, **right}
         if join.null_aware or join.condition is None:
             return join, both
         sides = {**dict.fromkeys(left, True), **dict.fromkeys(right, False)}
-        for part in conjuncts(join.condition):
+        for part in e.conjuncts(join.condition):
             match part:
-                case Compare(CompareOp.EQUAL, ColumnRef() as first, ColumnRef() as second):
+                case e.Compare(e.CompareOp.EQUAL, e.ColumnRef() as first, e.ColumnRef() as second):
                     pass
                 case _:
                     continue
@@ -489,53 +458,53 @@ class _Marking(Struct, frozen=True):
                 join = replace(join, right=self._marked(join.right, right_ref, left[left_ref.id]))
         return join, both
 
-    def _marked(self, side: Plan, ref: ColumnRef, sources: frozenset[ScanColumn]) -> Plan:
-        literal = Literal(len(self.kept), ref.type)
+    def _marked(self, side: p.Plan, ref: e.ColumnRef, sources: frozenset[ScanColumn]) -> p.Plan:
+        literal = e.Literal(len(self.kept), ref.type)
         self.kept.append(literal)
         self.sources[id(literal)] = sources
-        return Select(side, InList(ref, (literal,)))
+        return p.Select(side, e.InList(ref, (literal,)))
 
 
-def _renamed(outputs: tuple[ComputedColumn, ...], below: Origins) -> Origins:
+def _renamed(outputs: tuple[p.ComputedColumn, ...], below: Origins) -> Origins:
     """Origins of outputs that are columns of the input."""
     return {
         output.attribute.id: below[output.expr.id]
         for output in outputs
-        if isinstance(output.expr, ColumnRef) and output.expr.id in below
+        if isinstance(output.expr, e.ColumnRef) and output.expr.id in below
     }
 
 
-_BY_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-_BY_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
+_BY_LEFT = frozenset({p.JoinKind.INNER, p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI})
+_BY_RIGHT = frozenset({p.JoinKind.INNER, p.JoinKind.RIGHT})
 
 
-def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
+def column_behind(plan: p.Plan, wanted: AttributeId) -> ScanColumn | None:
     """The column of an access that the plan yields unchanged as this attribute, or None. Rows of
     the plan with a value of the attribute derive only from rows of the access with that value."""
     match plan:
-        case Scan():
+        case p.Scan():
             matches = (a for a in plan.attributes if a.id == wanted)
             return next((ScanColumn(plan.access, attribute) for attribute in matches), None)
-        case Select() | Sort() | Distinct():
+        case p.Select() | p.Sort() | p.Distinct():
             return column_behind(plan.child, wanted)
-        case Project():
+        case p.Project():
             for output in plan.outputs:
-                if output.attribute.id == wanted and isinstance(output.expr, ColumnRef):
+                if output.attribute.id == wanted and isinstance(output.expr, e.ColumnRef):
                     return column_behind(plan.child, output.expr.id)
-        case Aggregate(grouping_sets=None):
+        case p.Aggregate(grouping_sets=None):
             for key in plan.keys:
-                if key.attribute.id == wanted and isinstance(key.expr, ColumnRef):
+                if key.attribute.id == wanted and isinstance(key.expr, e.ColumnRef):
                     return column_behind(plan.child, key.expr.id)
-        case Join():
+        case p.Join():
             sides = [
                 side
                 for side, kinds in ((plan.left, _BY_LEFT), (plan.right, _BY_RIGHT))
-                if plan.kind in kinds and wanted in ids_of(side)
+                if plan.kind in kinds and wanted in side.ids
             ]
             return column_behind(sides[0], wanted) if len(sides) == 1 else None
     return None
 
 
-def is_narrowed(plan: Plan, keys: Collection[AttributeId]) -> bool:
+def is_narrowed(plan: p.Plan, keys: Collection[AttributeId]) -> bool:
     """Whether a read by values of these attributes may skip rows of an access."""
     return any(column_behind(plan, key) is not None for key in keys)

@@ -18,43 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Column, Kind
-from impctl.expr.nodes import (
-    And,
-    Case,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    columns_of,
-    conjuncts,
-)
+from impctl.expr.nodes import And, Case, ColumnRef, Compare, CompareOp, Expr, Literal, conjuncts
 from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 from impctl.plan.lineage import trace
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Query,
-    Select,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
 from impctl.safety.direction import Relation, SafetyState, Status
 from impctl.safety.judge import Verdict, states_of
 from impctl.safety.transfer import LARGEST, SMALLEST, grouped_keys
@@ -63,18 +30,18 @@ if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId
 
 _CHOOSES = "its sketch holds one derivation of each row (all derivations if Spark captures it)"
-_FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
+_FIRST = p.Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
 class Witnessed(Struct, frozen=True):
     """The query with witness nodes in its plan, and notes on the lineage of nodes, by position in
-    `nodes_of` of the original plan."""
+    `walk()` of the original plan."""
 
-    query: Query
+    query: p.Query
     notes: Mapping[int, str]
 
 
-def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]) -> Witnessed:
+def witnessed(query: p.Query, verdict: Verdict, columns: Mapping[AccessId, Column]) -> Witnessed:
     """The plan of an accepted query by which sketches of witnesses on these columns are
     maintained."""
     sketched = {access: column.name for access, column in columns.items()}
@@ -83,46 +50,46 @@ def witnessed(query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
     return Witnessed(replace(query, root=root), placer.notes)
 
 
-def first_by(node: Witness, order: tuple[SortKey, ...]) -> TopK:
+def first_by(node: p.Witness, order: tuple[p.SortKey, ...]) -> p.TopK:
     """The rows that are first by one of a witness node's orders, with their rank."""
-    rank = WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
-    return TopK(node.child, order, 1, rank=rank, span=node.span)
+    rank = p.WindowCall(_FIRST, "rank", (), node.partition_by, order, span=node.span)
+    return p.TopK(node.child, order, 1, rank=rank, span=node.span)
 
 
 class _Placer(Struct):
-    """Walks the plan; `states` are in the order of `nodes_of`."""
+    """Walks the plan; `states` are in the order of `walk()`."""
 
     states: Sequence[SafetyState]
     columns: Mapping[AccessId, Column]
     notes: dict[int, str]
     _position: int = 0
 
-    def placed(self, node: Plan) -> Plan:
+    def placed(self, node: p.Plan) -> p.Plan:
         """The node with witness nodes below it where they help."""
         position = self._position
         self._position += 1
         firsts: list[int] = []
-        inputs: list[Plan] = []
-        for child in inputs_of(node):
+        inputs: list[p.Plan] = []
+        for child in node.inputs:
             firsts.append(self._position)
             inputs.append(self.placed(child))
-        if isinstance(node, Fixpoint):
+        if isinstance(node, p.Fixpoint):
             # Inside, groups are whole and matches complete: a derivation has all these rows.
             for dropped in range(position, self._position):
                 self.notes.pop(dropped, None)
             return self._derived(node, position)
-        result = with_inputs(node, tuple(inputs))
+        result = node.with_inputs(tuple(inputs))
         below = [self.states[first] for first in firsts]
         match result:
-            case Aggregate():
+            case p.Aggregate():
                 return self._grouped(result, self.states[position], below[0], position)
-            case Distinct():
+            case p.Distinct():
                 return self._distinct(result, below[0], position)
-            case Join(kind=JoinKind.SEMI):
+            case p.Join(kind=p.JoinKind.SEMI):
                 return self._matched(result, below[1], position)
         return result
 
-    def _derived(self, node: Fixpoint, position: int) -> Plan:
+    def _derived(self, node: p.Fixpoint, position: int) -> p.Plan:
         """The fixpoint with a choice among derivations, unless all of them count."""
         state = self.states[position]
         if state.status is not Status.EXACT or not state.sketched:
@@ -136,13 +103,13 @@ class _Placer(Struct):
         return replace(node, chooses=True)
 
     def _grouped(
-        self, node: Aggregate, state: SafetyState, below: SafetyState, position: int
-    ) -> Plan:
+        self, node: p.Aggregate, state: SafetyState, below: SafetyState, position: int
+    ) -> p.Plan:
         if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):
             return node
         if node.grouping_sets is not None:
             return self._whole(node, position, "GROUPING SETS need all rows of a group")
-        orders: list[tuple[SortKey, ...]] = []
+        orders: list[tuple[p.SortKey, ...]] = []
         for output in node.aggregates:
             order = _order_of(output.call)
             if order is None:
@@ -159,13 +126,13 @@ class _Placer(Struct):
         keys = tuple(key.expr for key in node.keys)
         return self._with_witness(node, node.child, keys, orders or [()], position)
 
-    def _distinct(self, node: Distinct, below: SafetyState, position: int) -> Plan:
+    def _distinct(self, node: p.Distinct, below: SafetyState, position: int) -> p.Plan:
         if not _has_choice(below) or below.status is Status.KEYED:
             return node
-        parts = tuple(attribute.ref() for attribute in attributes_of(node))
+        parts = tuple(attribute.ref() for attribute in node.attributes)
         return self._with_witness(node, node.child, parts, [()], position)
 
-    def _matched(self, node: Join, right: SafetyState, position: int) -> Plan:
+    def _matched(self, node: p.Join, right: SafetyState, position: int) -> p.Plan:
         """The right side reduced to one match per key, after the conditions on it alone."""
         partners = _partners(node)
         if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
@@ -177,64 +144,64 @@ class _Placer(Struct):
         keys, conditions = partners
         rows = node.right
         if conditions:
-            rows = Select(
+            rows = p.Select(
                 rows, conditions[0] if len(conditions) == 1 else And(conditions), span=node.span
             )
         return self._with_witness(node, rows, keys, [()], position)
 
     def _with_witness(
         self,
-        node: Aggregate | Distinct | Join,
-        rows: Plan,
+        node: p.Aggregate | p.Distinct | p.Join,
+        rows: p.Plan,
         parts: tuple[Expr, ...],
-        orders: Sequence[tuple[SortKey, ...]],
+        orders: Sequence[tuple[p.SortKey, ...]],
         position: int,
-    ) -> Plan:
+    ) -> p.Plan:
         """The node over the deciding `rows`; ties go to the least sketched values."""
-        if any(_adds_doubles(part) for part in nodes_of(rows)):
+        if any(_adds_doubles(part) for part in rows.walk()):
             # The deciding row may depend on the order in which Spark adds.
             return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
         # A constant orders nothing.
-        keys = ([key for key in (*order, *least) if columns_of(key.expr)] for order in orders)
+        keys = ([key for key in (*order, *least) if key.expr.columns] for order in orders)
         full = tuple(dict.fromkeys(map(tuple, keys)))
         if () in full:
             # Nothing distinguishes the rows, so all of them decide.
             return self._whole(node, position, "nothing determines which of its rows to keep")
         self.notes[position] = "its sketch holds only the rows that decide the result"
-        deciding: Plan = Witness(traced, parts, full, span=node.span)
+        deciding: p.Plan = p.Witness(traced, parts, full, span=node.span)
         match node:
-            case Join():
+            case p.Join():
                 return replace(node, right=deciding)
-            case Distinct():
-                outputs = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(rows))
-                return replace(node, child=Project(deciding, outputs))
-            case Aggregate():
+            case p.Distinct():
+                outputs = p.ComputedColumn.unchanged(rows.attributes)
+                return replace(node, child=p.Project(deciding, outputs))
+            case p.Aggregate():
                 return replace(node, child=deciding)
 
-    def _traced(self, rows: Plan) -> tuple[Plan, tuple[SortKey, ...]]:
+    def _traced(self, rows: p.Plan) -> tuple[p.Plan, tuple[p.SortKey, ...]]:
         """The rows with all sketched columns that can be traced, and the order by these."""
-        least: list[SortKey] = []
-        for scan in scans_of(rows):
+        least: list[p.SortKey] = []
+        for scan in rows.scans:
             column = self.columns.get(scan.access)
             traced = None if column is None else trace(rows, scan.access, column)
             if traced is not None:
                 rows = traced.plan
-                least.append(SortKey(traced.key.ref(), descending=False, nulls_first=False))
+                least.append(p.SortKey(traced.key.ref(), descending=False, nulls_first=False))
         return rows, tuple(least)
 
-    def _whole(self, node: Plan, position: int, reason: str) -> Plan:
+    def _whole(self, node: p.Plan, position: int, reason: str) -> p.Plan:
         self.notes[position] = f"its sketch holds the whole lineage: {reason}"
         return node
 
 
-def _adds_doubles(node: Plan) -> bool:
+def _adds_doubles(node: p.Plan) -> bool:
     match node:
-        case Aggregate():
+        case p.Aggregate():
             results = [(output.attribute, _order_of(output.call)) for output in node.aggregates]
-        case Window():
+        case p.Window():
             results = [
-                (call.attribute, _order_of(AggregateCall(call.function, call.arguments)))
+                (call.attribute, _order_of(p.AggregateCall(call.function, call.arguments)))
                 for call in node.calls
             ]
         case _:
@@ -257,11 +224,11 @@ def _is_keyed(parts: tuple[Expr, ...], below: SafetyState) -> bool:
     return is_keyed and all(below.keys.get(access, frozenset()) & used for access in below.sketched)
 
 
-def _allowed(call: AggregateCall) -> Relation:
+def _allowed(call: p.AggregateCall) -> Relation:
     return Relation.AT_MOST if call.function in LARGEST else Relation.AT_LEAST
 
 
-def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
+def _order_of(call: p.AggregateCall) -> tuple[p.SortKey, ...] | None:
     """The order whose first row has the call's value; None if no single row has it."""
     if call.function not in LARGEST | SMALLEST or len(call.arguments) != 1:
         return None
@@ -271,21 +238,21 @@ def _order_of(call: AggregateCall) -> tuple[SortKey, ...] | None:
         if kind is None:
             return None
         value = Case(((call.condition, value),), Literal(None, kind))
-    return (SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
+    return (p.SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
 
 
-def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
+def _partners(node: p.Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
     """What equivalent matches have in common, and the conditions on the right side alone. Other
     conditions depend on a match by the right side of an equality, or by the columns that they read;
     None if equal values of these columns may decide differently."""
-    right = {attribute.id: attribute for attribute in attributes_of(node.right)}
+    right = {attribute.id: attribute for attribute in node.right.attributes}
     keys: list[Expr] = []
     conditions: list[Expr] = []
     for part in () if node.condition is None else conjuncts(node.condition):
-        used = columns_of(part) & right.keys()
+        used = part.columns & right.keys()
         if not used:
             continue
-        if used == columns_of(part):
+        if used == part.columns:
             conditions.append(part)
             continue
         equated = _equated_right(part, right.keys())
@@ -295,7 +262,7 @@ def _partners(node: Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
     return tuple(dict.fromkeys(keys)), tuple(conditions)
 
 
-def _may_be_negative_zero(attribute: Attribute) -> bool:
+def _may_be_negative_zero(attribute: p.Attribute) -> bool:
     kind = attribute.type
     return kind is None or kind.is_fractional or kind.kind is Kind.OTHER
 
@@ -307,6 +274,6 @@ def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:
     if part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
         return None
     for first, second in ((part.left, part.right), (part.right, part.left)):
-        if not columns_of(first) & set(right) and columns_of(second) <= set(right):
+        if not first.columns & set(right) and second.columns <= set(right):
             return second
     return None

@@ -15,22 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import Location, UnsafeSketchError
+from impctl.plan import nodes as p
 from impctl.plan.lineage import for_all
-from impctl.plan.nodes import (
-    Aggregate,
-    Distinct,
-    OneRow,
-    Plan,
-    Project,
-    Query,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    Window,
-    scans_of,
-)
 from impctl.safety.direction import Sketched
 from impctl.safety.judge import Judges, Verdict, check_with_core, hint_of
 from impctl.sketch.partition import PARTITIONABLE
@@ -70,8 +56,8 @@ class SafeChoice(Struct, frozen=True):
 
 
 class _CandidateJudge(Struct, frozen=True):
-    query: Query
-    core: Plan
+    query: p.Query
+    core: p.Plan
     facts: Collection[Fact]
     judges: Judges
 
@@ -82,7 +68,7 @@ class _CandidateJudge(Struct, frozen=True):
 class JudgedCandidate(Struct, frozen=True):
     """A candidate judged alone; smaller rank is better."""
 
-    scan: Scan
+    scan: p.Scan
     column: ColumnName
     verdict: Verdict
     rank: tuple[float, bool, int]
@@ -92,12 +78,12 @@ Weigher = Callable[[Sequence[JudgedCandidate]], Costs]
 
 
 def choose_attributes(
-    query: Query,
+    query: p.Query,
     candidates: Mapping[TableName, Sequence[ColumnName]],
     facts: Collection[Fact],
     wanted: Mapping[TableName, ColumnName],
     *,
-    core: Plan | None = None,
+    core: p.Plan | None = None,
     weigh: Weigher | None = None,
     name: QueryName = "query",
     judges: Judges | None = None,
@@ -134,7 +120,7 @@ def _options(
 ) -> tuple[JudgedCandidate, ...]:
     """Every candidate of every access, judged alone, in order of the SQL text and preference."""
     result = []
-    for scan in scans_of(judge.query.root):
+    for scan in judge.query.root.scans:
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
@@ -155,7 +141,7 @@ def _require(
 ) -> None:
     table_options = [option for option in options if option.scan.table == table]
     if not table_options:
-        read = sorted({s.table for s in scans_of(judge.query.root)})
+        read = sorted({s.table for s in judge.query.root.scans})
         raise UnsafeSketchError(
             f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
             " sketched for it",
@@ -205,9 +191,7 @@ def _joint(
             if len(tried) == 1 or judge.of(tried).safe:
                 sketched = tried
                 break
-    return {
-        s.access: sketched[s.access] for s in scans_of(judge.query.root) if s.access in sketched
-    }
+    return {s.access: sketched[s.access] for s in judge.query.root.scans if s.access in sketched}
 
 
 def _not_together(
@@ -269,7 +253,7 @@ def _would_serve(judge: _CandidateJudge, options: Sequence[JudgedCandidate]) -> 
     """Safe columns that the query reads but that were not candidates."""
     known = {(option.scan.access, option.column) for option in options}
     result: dict[str, None] = {}
-    for scan in scans_of(judge.query.root):
+    for scan in judge.query.root.scans:
         for attribute in scan.attributes[:_TRIED]:
             name, kind = attribute.name, attribute.type
             if kind is None or kind.kind not in PARTITIONABLE or (scan.access, name) in known:
@@ -306,23 +290,23 @@ def _advantage(best: JudgedCandidate, other: JudgedCandidate) -> str:
     return "is preferred" if preference < other.rank[2] else "was chosen"
 
 
-def counts_every_row(plan: Plan) -> bool:
+def counts_every_row(plan: p.Plan) -> bool:
     """Whether every row affects the answer for any data, so that none can be skipped: no filter,
     join or limit, except HAVING over all rows together."""
     match plan:
-        case Scan() | OneRow():
+        case p.Scan() | p.OneRow():
             return True
-        case Select():
+        case p.Select():
             return _is_of_all_rows(plan.child) and counts_every_row(plan.child)
-        case Project() | Aggregate() | Distinct() | Sort() | Window():
+        case p.Project() | p.Aggregate() | p.Distinct() | p.Sort() | p.Window():
             return counts_every_row(plan.child)
-        case SetOperation(kind=SetKind.UNION):
+        case p.SetOperation(kind=p.SetKind.UNION):
             return counts_every_row(plan.left) and counts_every_row(plan.right)
         case _:
             return False
 
 
-def _is_of_all_rows(plan: Plan) -> bool:
-    while isinstance(plan, Project | Select):
+def _is_of_all_rows(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Project | p.Select):
         plan = plan.child
-    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
+    return isinstance(plan, p.Aggregate) and not plan.keys and plan.grouping_sets is None

@@ -12,28 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
-    Span,
-    columns_of,
-    equated_columns,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
 from impctl.safety.facts import KnownSigns, Signs, may_be_nan, normalized, number_of, signs_of
 from impctl.types import AccessId, AttributeId, ColumnName
@@ -74,7 +53,7 @@ class Relation(StrEnum):
 # related as described; an argument for which Spark fails has no value. Java documents `exp` and
 # the logarithms as semi-monotonic; its square root is the nearest double.
 
-RelationOf = Callable[[Expr], tuple[Relation, Signs]]
+RelationOf = Callable[[e.Expr], tuple[Relation, Signs]]
 """How an argument compares, and what is known about its values."""
 _WHOLE = frozenset({"floor", "ceil", "ceiling"})
 _ROUNDED = frozenset({"round", "bround"})
@@ -82,7 +61,7 @@ _LOGARITHMS = frozenset({"ln", "log", "log10", "log2", "log1p"})
 """NULL for arguments that are too small, which a greater argument can only avoid."""
 
 
-def relation_of_call(call: Call, describe: RelationOf) -> Relation:
+def relation_of_call(call: e.Call, describe: RelationOf) -> Relation:
     """The relation of the function's value; UNKNOWN where nothing is claimed."""
     name, arguments = call.name.lower(), call.arguments
     if name in ("greatest", "least"):
@@ -97,7 +76,9 @@ def relation_of_call(call: Call, describe: RelationOf) -> Relation:
     return relation if _keeps_order(name, arguments, relation, signs) else Relation.UNKNOWN
 
 
-def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, signs: Signs) -> bool:
+def _keeps_order(
+    name: str, arguments: tuple[e.Expr, ...], relation: Relation, signs: Signs
+) -> bool:
     """Whether the function, with the other arguments constant, is monotone in the first."""
     result = type_of(arguments[0])
     if result is None or not result.is_numeric:
@@ -118,7 +99,7 @@ def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, sig
     return name == "exp"
 
 
-def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], describe: RelationOf) -> Relation:
+def _of_choice(is_greatest: bool, arguments: tuple[e.Expr, ...], describe: RelationOf) -> Relation:
     """GREATEST and LEAST ignore NULLs. Another argument can only make GREATEST greater: so an
     argument may be NULL over the sketch if the result must be AT_MOST, but not if AT_LEAST."""
     types = [type_of(argument) for argument in arguments]
@@ -138,7 +119,7 @@ def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], describe: Relatio
     return result
 
 
-def _of_days_between(arguments: tuple[Expr, ...], describe: RelationOf) -> Relation:
+def _of_days_between(arguments: tuple[e.Expr, ...], describe: RelationOf) -> Relation:
     """Only of dates: a time zone may reverse the order of instants' dates."""
     if not all(map(_is_date, arguments)):
         return Relation.UNKNOWN
@@ -146,7 +127,7 @@ def _of_days_between(arguments: tuple[Expr, ...], describe: RelationOf) -> Relat
     return end.meet(start.mirrored)
 
 
-def _is_date(expr: Expr) -> bool:
+def _is_date(expr: e.Expr) -> bool:
     result = type_of(expr)
     return result is not None and result.kind is Kind.DATE
 
@@ -155,9 +136,9 @@ RISING = (Relation.EQUAL, Relation.AT_MOST)
 """Relations under which a lower bound on the value also holds over the table."""
 FALLING = (Relation.EQUAL, Relation.AT_LEAST)
 """Relations under which an upper bound on the value also holds over the table."""
-UPWARD = (CompareOp.GREATER, CompareOp.GREATER_EQUAL)
+UPWARD = (e.CompareOp.GREATER, e.CompareOp.GREATER_EQUAL)
 """Comparisons that a greater left side can only make true."""
-DOWNWARD = (CompareOp.LESS, CompareOp.LESS_EQUAL)
+DOWNWARD = (e.CompareOp.LESS, e.CompareOp.LESS_EQUAL)
 """Comparisons that a lesser left side can only make true."""
 
 
@@ -181,27 +162,27 @@ class Columns(Struct, frozen=True, dict=True):
             cached = self._cache[key] = (of, compute())
         return cached[1]
 
-    def are_equal(self, expr: Expr) -> bool:
+    def are_equal(self, expr: e.Expr) -> bool:
         """Whether the expression has the same value over the sketch."""
         return all(
             self.relations.get(column, Relation.UNKNOWN) is Relation.EQUAL
-            for column in columns_of(expr)
+            for column in expr.columns
         )
 
 
-def direction(expr: Expr, columns: Columns) -> Relation:
+def direction(expr: e.Expr, columns: Columns) -> Relation:
     """The expression's relation, from those of its columns. With doubles a step is taken only where
     NaN cannot reverse the order: -NaN, 0 * infinity and infinity - infinity are NaN."""
     if columns.are_equal(expr):
         return Relation.EQUAL
     match expr:
-        case ColumnRef():
+        case e.ColumnRef():
             return columns.relations.get(expr.id, Relation.UNKNOWN)
-        case Negate():
+        case e.Negate():
             return _mirrored(direction(expr.operand, columns), expr.operand, columns)
-        case Arithmetic():
+        case e.Arithmetic():
             return _of_arithmetic(expr, columns)
-        case Cast():
+        case e.Cast():
             source = type_of(expr.operand)
             if source is None or not (source.is_numeric and expr.type.is_numeric):
                 return Relation.UNKNOWN
@@ -209,9 +190,9 @@ def direction(expr: Expr, columns: Columns) -> Relation:
             if loses_values(source, expr.type):
                 return Relation.UNKNOWN
             return direction(expr.operand, columns)
-        case Coalesce():
+        case e.Coalesce():
             return _of_coalesce(expr, columns)
-        case Call():
+        case e.Call():
             return relation_of_call(
                 expr, lambda x: (direction(x, columns), signs_of(x, columns.signs))
             )
@@ -219,7 +200,7 @@ def direction(expr: Expr, columns: Columns) -> Relation:
             return Relation.UNKNOWN
 
 
-def _mirrored(relation: Relation, operand: Expr, columns: Columns) -> Relation:
+def _mirrored(relation: Relation, operand: e.Expr, columns: Columns) -> Relation:
     if relation is Relation.EQUAL:
         return relation
     if may_be_nan(type_of(operand), signs_of(operand, columns.signs)):
@@ -227,33 +208,33 @@ def _mirrored(relation: Relation, operand: Expr, columns: Columns) -> Relation:
     return relation.mirrored
 
 
-def _of_arithmetic(expr: Arithmetic, columns: Columns) -> Relation:
+def _of_arithmetic(expr: e.Arithmetic, columns: Columns) -> Relation:
     result = type_of(expr)
     if result is None or not result.is_numeric:
         return Relation.UNKNOWN
     match expr.op:
-        case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.ADD | e.ArithmeticOp.SUBTRACT:
             return _of_sum(expr, columns)
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             left, right = number_of(expr.left), number_of(expr.right)
             if right is not None:
                 return _scaled(expr, expr.left, right < 0, right == 0, columns)
             if left is not None:
                 return _scaled(expr, expr.right, left < 0, left == 0, columns)
             return Relation.UNKNOWN
-        case ArithmeticOp.DIVIDE:
+        case e.ArithmeticOp.DIVIDE:
             divisor = number_of(expr.right)
             if divisor is None or divisor == 0:
                 return Relation.UNKNOWN
             return _scaled(expr, expr.left, divisor < 0, False, columns)
-        case ArithmeticOp.INTEGER_DIVIDE | ArithmeticOp.REMAINDER:
+        case e.ArithmeticOp.INTEGER_DIVIDE | e.ArithmeticOp.REMAINDER:
             return Relation.UNKNOWN
 
 
-def _of_sum(expr: Arithmetic, columns: Columns) -> Relation:
+def _of_sum(expr: e.Arithmetic, columns: Columns) -> Relation:
     left, right = direction(expr.left, columns), direction(expr.right, columns)
     signs_left, signs_right = (signs_of(part, columns.signs) for part in (expr.left, expr.right))
-    if expr.op is ArithmeticOp.SUBTRACT:
+    if expr.op is e.ArithmeticOp.SUBTRACT:
         right = _mirrored(right, expr.right, columns)
         signs_right = Signs(signs_right.nonpositive, signs_right.nonnegative)
     if not _infinities_agree(expr, signs_left, signs_right):
@@ -261,7 +242,7 @@ def _of_sum(expr: Arithmetic, columns: Columns) -> Relation:
     return left.meet(right)
 
 
-def _infinities_agree(expr: Arithmetic, left: Signs, right: Signs) -> bool:
+def _infinities_agree(expr: e.Arithmetic, left: Signs, right: Signs) -> bool:
     """Whether infinity - infinity, which is NaN, cannot occur over table or sketch."""
     result = type_of(expr)
     if result is not None and not result.is_fractional:
@@ -272,14 +253,14 @@ def _infinities_agree(expr: Arithmetic, left: Signs, right: Signs) -> bool:
     return up or (left.nonpositive and right.nonpositive)
 
 
-def _is_finite(expr: Expr) -> bool:
+def _is_finite(expr: e.Expr) -> bool:
     result = type_of(expr)
     by_type = result is not None and result.is_numeric and not result.is_fractional
     return by_type or number_of(expr) is not None
 
 
 def _scaled(
-    expr: Arithmetic, operand: Expr, is_negative: bool, is_zero: bool, columns: Columns
+    expr: e.Arithmetic, operand: e.Expr, is_negative: bool, is_zero: bool, columns: Columns
 ) -> Relation:
     result = type_of(expr)
     if is_zero and (result is None or result.is_fractional):
@@ -288,7 +269,7 @@ def _scaled(
     return _mirrored(relation, operand, columns) if is_negative else relation
 
 
-def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
+def _of_coalesce(expr: e.Coalesce, columns: Columns) -> Relation:
     """`coalesce(x, c)`: NULL over the sketch becomes c, which must compare with x as required."""
     if len(expr.operands) != 2:
         return Relation.UNKNOWN
@@ -305,43 +286,43 @@ def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
 class Objection(Struct, frozen=True):
     """The part of a condition that a sketch could make true, and the value behind it."""
 
-    atom: Expr
-    operand: Expr
+    atom: e.Expr
+    operand: e.Expr
     relation: Relation
 
 
-def find_objection(predicate: Expr, columns: Columns) -> Objection | None:
+def find_objection(predicate: e.Expr, columns: Columns) -> Objection | None:
     """The first part that is not preserved; None if for every pair of rows related as `columns`
     says "true over the sketch" implies "true over the table"."""
     return _objection(normalized(predicate), columns)
 
 
-def _objection(predicate: Expr, columns: Columns) -> Objection | None:
+def _objection(predicate: e.Expr, columns: Columns) -> Objection | None:
     if columns.are_equal(predicate):
         return None
     match predicate:
-        case And() | Or():
+        case e.And() | e.Or():
             objections = (_objection(part, columns) for part in predicate.operands)
             return next((objection for objection in objections if objection is not None), None)
-        case Compare():
+        case e.Compare():
             return _of_comparison(predicate, columns)
-        case Not(operand=IsNull(operand=operand)):
+        case e.Not(operand=e.IsNull(operand=operand)):
             relation = direction(operand, columns)
             is_open = relation is Relation.UNKNOWN
             return Objection(predicate, operand, relation) if is_open else None
-        case IsNull() | InList() | Like():
+        case e.IsNull() | e.InList() | e.Like():
             relation = direction(predicate.operand, columns)
             return Objection(predicate, predicate.operand, relation)
-        case Not(operand=IsNull() | InList() | Like() as atom):
+        case e.Not(operand=e.IsNull() | e.InList() | e.Like() as atom):
             return Objection(atom, atom.operand, direction(atom.operand, columns))
-        case Not(operand=operand):
+        case e.Not(operand=operand):
             return _of_truth(predicate, operand, columns, FALLING)
         case _:
             return _of_truth(predicate, predicate, columns, RISING)
 
 
 def _of_truth(
-    atom: Expr, operand: Expr, columns: Columns, allowed: tuple[Relation, ...]
+    atom: e.Expr, operand: e.Expr, columns: Columns, allowed: tuple[Relation, ...]
 ) -> Objection | None:
     """A bare BOOLEAN value, where false < true; among numbers a lesser one may be the true one."""
     kind = type_of(operand)
@@ -350,7 +331,7 @@ def _of_truth(
     return None if relation in allowed else Objection(atom, operand, relation)
 
 
-def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
+def _of_comparison(atom: e.Compare, columns: Columns) -> Objection | None:
     if _is_at_an_end(atom, columns):
         return None
     sides = ((atom.left, atom.op in UPWARD), (atom.right, atom.op in DOWNWARD))
@@ -365,11 +346,11 @@ def _of_comparison(atom: Compare, columns: Columns) -> Objection | None:
     return None
 
 
-def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
+def _is_at_an_end(atom: e.Compare, columns: Columns) -> bool:
     """Whether the atom is `x = c` or `x <> c` with c at an end of the values of x, which then means
     `x >= c` or similar. Examples: `MAX(CASE WHEN p THEN 1 ELSE 0 END) = 1`, `COUNT(*) <> 0`. A
     value of at most 1 that is AT_MOST and 1 over the sketch is 1 over the table."""
-    if atom.op not in (CompareOp.EQUAL, CompareOp.NOT_EQUAL):
+    if atom.op not in (e.CompareOp.EQUAL, e.CompareOp.NOT_EQUAL):
         return False
     for operand, other in ((atom.left, atom.right), (atom.right, atom.left)):
         ends = _ends(operand, other, columns)
@@ -378,7 +359,7 @@ def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
         relation = direction(operand, columns)
         (low, high), number = ends
         is_top, is_bottom = high <= number, low >= number
-        if atom.op is CompareOp.NOT_EQUAL:
+        if atom.op is e.CompareOp.NOT_EQUAL:
             is_top, is_bottom = is_bottom, is_top
         if (is_top and relation in RISING) or (is_bottom and relation in FALLING):
             return True
@@ -386,13 +367,13 @@ def _is_at_an_end(atom: Compare, columns: Columns) -> bool:
 
 
 def _ends(
-    operand: Expr, other: Expr, columns: Columns
+    operand: e.Expr, other: e.Expr, columns: Columns
 ) -> tuple[tuple[Decimal, Decimal], Decimal] | None:
     """The interval of the operand's values, and the constant; false is 0, true is 1."""
     result, other_type = type_of(operand), type_of(other)
     if result is None or other_type is None:
         return None
-    if result.kind is other_type.kind is Kind.BOOLEAN and isinstance(other, Literal):
+    if result.kind is other_type.kind is Kind.BOOLEAN and isinstance(other, e.Literal):
         truth = other.value
         return None if truth is None else ((Decimal(0), Decimal(1)), Decimal(bool(truth)))
     number = number_of(other)
@@ -401,7 +382,7 @@ def _ends(
     return signs_of(operand, columns.signs).bounds, number
 
 
-def _share_an_order(atom: Compare) -> bool:
+def _share_an_order(atom: e.Compare) -> bool:
     """Whether the comparison orders values as both sides' types do."""
     left, right = type_of(atom.left), type_of(atom.right)
     if left is None or right is None or Kind.OTHER in (left.kind, right.kind):
@@ -431,7 +412,7 @@ class Refusal(Struct, frozen=True):
     """Why a sketch is not safe: one sentence without a period, and the position in the SQL text."""
 
     reason: str
-    span: Span | None = None
+    span: e.Span | None = None
 
 
 Keys = Mapping[AccessId, frozenset[AttributeId]]
@@ -466,7 +447,7 @@ class SafetyState(Struct, frozen=True):
         return all(r is Relation.EQUAL for r in self.columns.relations.values())
 
 
-def refused(reason: str, span: Span | None) -> SafetyState:
+def refused(reason: str, span: e.Span | None) -> SafetyState:
     return SafetyState(Status.UNSAFE, Columns({}, {}), refusal=Refusal(reason, span))
 
 
@@ -474,7 +455,7 @@ def equal_columns(attributes: tuple[Attribute, ...], signs: KnownSigns) -> Colum
     return Columns({attribute.id: Relation.EQUAL for attribute in attributes}, signs)
 
 
-def with_equalities(state: SafetyState, predicate: Expr | None) -> SafetyState:
+def with_equalities(state: SafetyState, predicate: e.Expr | None) -> SafetyState:
     """For KEYED: columns that the predicate equates with a key are keys too."""
     if state.status is not Status.KEYED or predicate is None:
         return state
@@ -493,12 +474,12 @@ def _equal_to(
         columns |= more
 
 
-def _equated(predicate: Expr) -> list[tuple[AttributeId, AttributeId]]:
+def _equated(predicate: e.Expr) -> list[tuple[AttributeId, AttributeId]]:
     """Pairs of columns that are identical on every row that passes. Columns of different types are
     skipped, because a cast in the comparison may round: values of different ranges would be equal.
     Widening an integer type is exact."""
     return [
         (left.id, right.id)
-        for left, right in equated_columns(predicate)
+        for left, right in e.equated_columns(predicate)
         if left.type == right.type or (left.type.is_integral and right.type.is_integral)
     ]

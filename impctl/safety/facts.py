@@ -17,27 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, Kind, SqlType
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import as_decimal, common_type, loses_values, narrowed, type_of
 from impctl.types import AttributeId, ColumnName, TableName
 
@@ -45,34 +25,32 @@ if TYPE_CHECKING:
     from impctl.plan.nodes import Scan
 
 
-def normalized(predicate: Expr) -> Expr:
+def normalized(predicate: e.Expr) -> e.Expr:
     """The predicate in negation normal form. It is true on exactly the same rows; it may be false
     instead of NULL or vice versa, which no filter distinguishes."""
     match predicate:
-        case And():
-            return And(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
-        case Or():
-            return Or(tuple(normalized(p) for p in predicate.operands), span=predicate.span)
-        case Not():
+        case e.And() | e.Or():
+            return predicate.map(normalized)
+        case e.Not():
             return _negated(predicate.operand, predicate)
         case _:
             return predicate
 
 
-def _negated(predicate: Expr, negation: Not) -> Expr:
+def _negated(predicate: e.Expr, negation: e.Not) -> e.Expr:
     match predicate:
-        case And():
-            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
-            return Or(parts, span=negation.span)
-        case Or():
-            parts = tuple(_negated(p, Not(p, span=p.span)) for p in predicate.operands)
-            return And(parts, span=negation.span)
-        case Not():
+        case e.And():
+            parts = tuple(_negated(o, e.Not(o, span=o.span)) for o in predicate.operands)
+            return e.Or(parts, span=negation.span)
+        case e.Or():
+            parts = tuple(_negated(o, e.Not(o, span=o.span)) for o in predicate.operands)
+            return e.And(parts, span=negation.span)
+        case e.Not():
             return normalized(predicate.operand)
-        case Compare() if (opposite := predicate.op.opposite) is not None:
-            return Compare(opposite, predicate.left, predicate.right, span=negation.span)
-        case Literal(value=bool() as value):
-            return Literal(not value, predicate.type, span=negation.span)
+        case e.Compare() if (opposite := predicate.op.opposite) is not None:
+            return e.Compare(opposite, predicate.left, predicate.right, span=negation.span)
+        case e.Literal(value=bool() as value):
+            return e.Literal(not value, predicate.type, span=negation.span)
         case _:
             return negation
 
@@ -81,18 +59,18 @@ EXACT_FLOAT = 2**24
 """Integers up to this size are single-precision numbers."""
 
 
-def number_of(expr: Expr) -> Decimal | None:
+def number_of(expr: e.Expr) -> Decimal | None:
     """The finite value of a constant after all casts around it; None for anything else."""
     match expr:
-        case Literal(value=bool()):
+        case e.Literal(value=bool()):
             return None
-        case Literal(value=int() | float() | Decimal() as value) if expr.type.is_numeric:
+        case e.Literal(value=int() | float() | Decimal() as value) if expr.type.is_numeric:
             number = Decimal(str(value))
             return number if number.is_finite() else None
-        case Negate():
+        case e.Negate():
             operand = number_of(expr.operand)
             return None if operand is None else -operand
-        case Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
+        case e.Cast() if expr.type.is_fractional or expr.type.kind is Kind.LONG:
             operand = number_of(expr.operand)
             return None if operand is None else _widened(operand, type_of(expr.operand), expr.type)
         case _:
@@ -128,25 +106,25 @@ class FactSource(StrEnum):
     """From the query's conditions."""
 
 
-def broken_by(kind: FactKind, column: ColumnRef) -> Expr:
+def broken_by(kind: FactKind, column: e.ColumnRef) -> e.Expr:
     """The condition that is true of exactly those values of the column that break the fact."""
     match kind:
         case FactKind.NOT_NULL:
-            return IsNull(column)
+            return e.IsNull(column)
         case FactKind.NONNEGATIVE:
-            return Compare(CompareOp.LESS, column, _zero(column))
+            return e.Compare(e.CompareOp.LESS, column, _zero(column))
         case FactKind.NONPOSITIVE:
             # True of NaN.
-            return Not(Compare(CompareOp.LESS_EQUAL, column, _zero(column)))
+            return e.Not(e.Compare(e.CompareOp.LESS_EQUAL, column, _zero(column)))
         case FactKind.NAN_FREE:
-            return Compare(CompareOp.EQUAL, column, Literal(math.nan, DOUBLE))
+            return e.Compare(e.CompareOp.EQUAL, column, e.Literal(math.nan, DOUBLE))
         case _:
             assert_never(kind)
 
 
-def _zero(column: ColumnRef) -> Literal:
+def _zero(column: e.ColumnRef) -> e.Literal:
     """Zero of the column's type, so that the comparison casts nothing."""
-    return Literal(0, column.type)
+    return e.Literal(0, column.type)
 
 
 class Fact(Struct, frozen=True):
@@ -214,7 +192,7 @@ class Signs(Struct, frozen=True):
 
 NOTHING = Signs()
 
-KnownSigns = Mapping[AttributeId | Expr, Signs]
+KnownSigns = Mapping[AttributeId | e.Expr, Signs]
 """Facts by column id, and for some whole expressions (`WHERE price * n >= 0`)."""
 
 
@@ -225,7 +203,7 @@ def may_be_nan(sql_type: SqlType | None, signs: Signs) -> bool:
     return sql_type is None or not (sql_type.is_numeric and not sql_type.is_fractional)
 
 
-def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Expr, Signs]:
+def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | e.Expr, Signs]:
     """Facts of a table's columns in one access."""
     about: dict[ColumnName, set[Fact]] = {}
     for fact in facts:
@@ -261,7 +239,7 @@ _NONNEGATIVE_CALLS = frozenset(
 _ROUNDING = frozenset({"floor", "ceil", "ceiling", "round", "bround"})
 
 
-def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
+def signs_of_call(call: e.Call, parts: Sequence[Signs]) -> Signs:
     """What is known about the value; `parts` is what is known about the arguments. An argument for
     which Spark fails has no value."""
     name, arguments = call.name.lower(), call.arguments
@@ -279,7 +257,7 @@ def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
     return NOTHING
 
 
-def _is_power_nonnegative(call: Call, base: Signs) -> bool:
+def _is_power_nonnegative(call: e.Call, base: Signs) -> bool:
     """Whether the power is never negative. -0.0 counts as nonnegative, but with an odd negative
     exponent its power is -Infinity."""
     first, second = call.arguments
@@ -317,9 +295,9 @@ _NULL_LITERAL = Signs(
 """NULL is no value, so every statement about values is true of it."""
 
 
-def signs_of(expr: Expr, known: KnownSigns) -> Signs:
+def signs_of(expr: e.Expr, known: KnownSigns) -> Signs:
     """What is known about the expression's value on every row."""
-    if isinstance(expr, ColumnRef):
+    if isinstance(expr, e.ColumnRef):
         return known.get(expr.id, NOTHING)
     result = _signs(expr, known)
     sql_type = type_of(expr)
@@ -329,37 +307,37 @@ def signs_of(expr: Expr, known: KnownSigns) -> Signs:
     return result if recorded is None else result.also(recorded)
 
 
-def _signs(expr: Expr, known: KnownSigns) -> Signs:
+def _signs(expr: e.Expr, known: KnownSigns) -> Signs:
     match expr:
-        case Literal():
+        case e.Literal():
             return _of_literal(expr)
-        case Negate():
+        case e.Negate():
             return _negated_signs(signs_of(expr.operand, known), expr.operand)
-        case Arithmetic():
+        case e.Arithmetic():
             return _of_arithmetic(expr, known)
-        case Case():
+        case e.Case():
             return _of_case(expr, known)
-        case Coalesce():
+        case e.Coalesce():
             parts = [signs_of(part, known) for part in expr.operands]
             not_null = any(part.not_null for part in parts)
             return replace(reduce(Signs.meet, parts), not_null=not_null)
-        case Cast():
+        case e.Cast():
             return _of_cast(expr, known)
-        case Mean():
+        case e.Mean():
             return signs_of(expr.total, known).or_null().unbounded()
-        case Call():
+        case e.Call():
             return signs_of_call(expr, [signs_of(part, known) for part in expr.arguments])
-        case IsNull():
+        case e.IsNull():
             return Signs(not_null=True)
-        case Compare():
-            strict = expr.op is not CompareOp.NULL_SAFE_EQUAL
+        case e.Compare():
+            strict = expr.op is not e.CompareOp.NULL_SAFE_EQUAL
             both = signs_of(expr.left, known).not_null and signs_of(expr.right, known).not_null
             return Signs(not_null=both or not strict)
         case _:
             return NOTHING
 
 
-def _of_literal(literal: Literal) -> Signs:
+def _of_literal(literal: e.Literal) -> Signs:
     if literal.value is None:
         return _NULL_LITERAL
     value = number_of(literal)
@@ -371,7 +349,7 @@ def _of_literal(literal: Literal) -> Signs:
     return Signs(value >= 0, value <= 0, nan_free=True, not_null=True, least=bound, most=bound)
 
 
-def _negated_signs(signs: Signs, operand: Expr) -> Signs:
+def _negated_signs(signs: Signs, operand: e.Expr) -> Signs:
     clean = not may_be_nan(type_of(operand), signs)
     return Signs(
         nonnegative=signs.nonpositive,
@@ -381,7 +359,7 @@ def _negated_signs(signs: Signs, operand: Expr) -> Signs:
     )
 
 
-def _of_arithmetic(expr: Arithmetic, known: KnownSigns) -> Signs:
+def _of_arithmetic(expr: e.Arithmetic, known: KnownSigns) -> Signs:
     left, right = signs_of(expr.left, known), signs_of(expr.right, known)
     sql_type = type_of(expr)
     if sql_type is None or not sql_type.is_numeric:
@@ -390,26 +368,26 @@ def _of_arithmetic(expr: Arithmetic, known: KnownSigns) -> Signs:
     return replace(_typed_signs(expr, left, right), not_null=not_null)
 
 
-def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
+def _typed_signs(expr: e.Arithmetic, left: Signs, right: Signs) -> Signs:
     match expr.op:
-        case ArithmeticOp.ADD:
+        case e.ArithmeticOp.ADD:
             return _sum(left, right, expr.left, expr.right)
-        case ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.SUBTRACT:
             return _sum(left, _negated_signs(right, expr.right), expr.left, expr.right)
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             return _product(expr, left, right, is_square=expr.left == expr.right)
-        case ArithmeticOp.INTEGER_DIVIDE if _may_wrap(expr):
+        case e.ArithmeticOp.INTEGER_DIVIDE if _may_wrap(expr):
             return NOTHING
-        case ArithmeticOp.DIVIDE | ArithmeticOp.INTEGER_DIVIDE:
+        case e.ArithmeticOp.DIVIDE | e.ArithmeticOp.INTEGER_DIVIDE:
             return _product(expr, left, right, is_square=False)
-        case ArithmeticOp.REMAINDER:
+        case e.ArithmeticOp.REMAINDER:
             # The sign is the dividend's; infinity % x is NaN.
             return Signs(
                 nonnegative=left.nonnegative, nonpositive=left.nonpositive and _operands_exact(expr)
             )
 
 
-def _sum(left: Signs, right: Signs, left_expr: Expr, right_expr: Expr) -> Signs:
+def _sum(left: Signs, right: Signs, left_expr: e.Expr, right_expr: e.Expr) -> Signs:
     up = left.nonnegative and right.nonnegative
     down = left.nonpositive and right.nonpositive
     clean = left.nan_free and right.nan_free
@@ -418,7 +396,7 @@ def _sum(left: Signs, right: Signs, left_expr: Expr, right_expr: Expr) -> Signs:
     return Signs(up, down, nan_free=clean and (up or down or finite))
 
 
-def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) -> Signs:
+def _product(expr: e.Arithmetic, left: Signs, right: Signs, *, is_square: bool) -> Signs:
     up = (
         is_square
         or (left.nonnegative and right.nonnegative)
@@ -428,7 +406,7 @@ def _product(expr: Arithmetic, left: Signs, right: Signs, *, is_square: bool) ->
     return Signs(up, down and _operands_exact(expr), nan_free=_operands_exact(expr))
 
 
-def _may_wrap(expr: Arithmetic) -> bool:
+def _may_wrap(expr: e.Arithmetic) -> bool:
     """Whether a quotient of decimals may exceed BIGINT; Spark then keeps the last 64 bits."""
     left, right = type_of(expr.left), type_of(expr.right)
     if left is None or right is None or not _operands_exact(expr):
@@ -439,18 +417,18 @@ def _may_wrap(expr: Arithmetic) -> bool:
     return dividend.precision - dividend.scale + right.scale > _LONG_DIGITS
 
 
-def _operands_exact(expr: Arithmetic) -> bool:
+def _operands_exact(expr: e.Arithmetic) -> bool:
     """Whether both operands are finite by type, so that the result is not NaN."""
     types = (type_of(expr.left), type_of(expr.right))
     return all(t is not None and t.is_numeric and not t.is_fractional for t in types)
 
 
-def _of_case(expr: Case, known: KnownSigns) -> Signs:
+def _of_case(expr: e.Case, known: KnownSigns) -> Signs:
     results = [signs_of(result, learn(condition, known)) for condition, result in expr.branches]
     return reduce(Signs.meet, results, signs_of(expr.default, known))
 
 
-def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
+def _of_cast(expr: e.Cast, known: KnownSigns) -> Signs:
     operand, source = signs_of(expr.operand, known), type_of(expr.operand)
     if source is None:
         return NOTHING
@@ -466,7 +444,7 @@ def _of_cast(expr: Cast, known: KnownSigns) -> Signs:
     return replace(bounded, nan_free=clean, not_null=not_null)
 
 
-def learn(condition: Expr, known: KnownSigns) -> KnownSigns:
+def learn(condition: e.Expr, known: KnownSigns) -> KnownSigns:
     """The known facts and those that the condition adds on rows for which it is true, over the
     table or over the sketch, since both evaluate it on their own rows."""
     return _extended(known, _implied(normalized(condition), known))
@@ -476,19 +454,19 @@ def _extended(known: KnownSigns, more: KnownSigns) -> KnownSigns:
     return {**known, **{key: known.get(key, NOTHING).also(more[key]) for key in more}}
 
 
-def _implied(condition: Expr, known: KnownSigns) -> KnownSigns:
+def _implied(condition: e.Expr, known: KnownSigns) -> KnownSigns:
     match condition:
-        case And():
+        case e.And():
             return reduce(_extended, [_implied(part, known) for part in condition.operands], {})
-        case Or():
+        case e.Or():
             return _common([_implied(part, known) for part in condition.operands])
-        case Compare():
+        case e.Compare():
             return _of_comparison(condition, known)
-        case Not(operand=IsNull(operand=operand)):
+        case e.Not(operand=e.IsNull(operand=operand)):
             return {_key(operand): Signs(not_null=True)}
-        case InList():
+        case e.InList():
             return _of_list(condition, known)
-        case Like():
+        case e.Like():
             return {_key(condition.operand): Signs(not_null=True)}
         case _:
             return {}
@@ -496,7 +474,7 @@ def _implied(condition: Expr, known: KnownSigns) -> KnownSigns:
 
 def _common(branches: list[KnownSigns]) -> KnownSigns:
     shared = set(branches[0]).intersection(*branches[1:])
-    result: dict[AttributeId | Expr, Signs] = {}
+    result: dict[AttributeId | e.Expr, Signs] = {}
     for key in shared:
         signs = branches[0][key]
         for branch in branches[1:]:
@@ -505,23 +483,23 @@ def _common(branches: list[KnownSigns]) -> KnownSigns:
     return result
 
 
-def _key(expr: Expr) -> AttributeId | Expr:
-    return expr.id if isinstance(expr, ColumnRef) else expr
+def _key(expr: e.Expr) -> AttributeId | e.Expr:
+    return expr.id if isinstance(expr, e.ColumnRef) else expr
 
 
-def _of_comparison(condition: Compare, known: KnownSigns) -> KnownSigns:
+def _of_comparison(condition: e.Compare, known: KnownSigns) -> KnownSigns:
     left, op, right = condition.left, condition.op, condition.right
     return {
         _key(subject): _compared(subject, operator, other, known)
         for subject, operator, other in ((left, op, right), (right, op.mirrored, left))
-        if not isinstance(subject, Literal)
+        if not isinstance(subject, e.Literal)
     }
 
 
-def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> Signs:
+def _compared(subject: e.Expr, op: e.CompareOp, other: e.Expr, known: KnownSigns) -> Signs:
     """What `subject op other` says about the subject."""
     other_signs = signs_of(other, known)
-    if op is CompareOp.NULL_SAFE_EQUAL:
+    if op is e.CompareOp.NULL_SAFE_EQUAL:
         return Signs(not_null=other_signs.not_null)
     types = _compared_types(subject, other)
     if types is None:
@@ -531,18 +509,18 @@ def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> S
         # Decimals without a common type are rounded first: a tiny negative one becomes 0.
         return Signs(not_null=True)
     clean = not may_be_nan(types[1], other_signs)
-    rises = op in (CompareOp.GREATER, CompareOp.GREATER_EQUAL, CompareOp.EQUAL)
-    falls = op in (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.EQUAL)
+    rises = op in (e.CompareOp.GREATER, e.CompareOp.GREATER_EQUAL, e.CompareOp.EQUAL)
+    falls = op in (e.CompareOp.LESS, e.CompareOp.LESS_EQUAL, e.CompareOp.EQUAL)
     return Signs(
         nonnegative=rises and other_signs.nonnegative,
         nonpositive=falls and other_signs.nonpositive,
         # NaN is the greatest value, so what is less than a value is not NaN.
-        nan_free=op is CompareOp.LESS or (falls and clean),
+        nan_free=op is e.CompareOp.LESS or (falls and clean),
         not_null=True,
     )
 
 
-def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | None:
+def _compared_types(subject: e.Expr, other: e.Expr) -> tuple[SqlType, SqlType] | None:
     """The types of two numbers as they are compared; None if one is no number."""
     left, right = type_of(subject), type_of(other)
     if left is None or right is None or not (left.is_numeric and right.is_numeric):
@@ -550,18 +528,19 @@ def _compared_types(subject: Expr, other: Expr) -> tuple[SqlType, SqlType] | Non
     return narrowed(subject, left, right), narrowed(other, right, left)
 
 
-def _of_list(condition: InList, known: KnownSigns) -> KnownSigns:
-    if isinstance(condition.operand, Literal) or not condition.options:
+def _of_list(condition: e.InList, known: KnownSigns) -> KnownSigns:
+    if isinstance(condition.operand, e.Literal) or not condition.options:
         return {}
     signs = [
-        _compared(condition.operand, CompareOp.EQUAL, option, known) for option in condition.options
+        _compared(condition.operand, e.CompareOp.EQUAL, option, known)
+        for option in condition.options
     ]
     if not _has_common_type((condition.operand, *condition.options)):
         signs = [Signs(not_null=True)]
     return {_key(condition.operand): reduce(Signs.meet, signs)}
 
 
-def _has_common_type(values: tuple[Expr, ...]) -> bool:
+def _has_common_type(values: tuple[e.Expr, ...]) -> bool:
     """Whether one type has all values unrounded; IN does not narrow the types of literals."""
     result = type_of(values[0])
     for value in values[1:]:

@@ -15,46 +15,10 @@ from fractions import Fraction
 from msgspec import Struct
 
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
-from impctl.expr.nodes import (
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    children,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import as_decimal, sum_type, type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Distinct,
-    Join,
-    OneRow,
-    Plan,
-    Project,
-    Query,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    attributes_of,
-    expressions_of,
-    inputs_of,
-    nodes_of,
-)
 from impctl.plan.properties import part_can_fail
 from impctl.safety.direction import (
     FALLING,
@@ -76,7 +40,7 @@ Interval = tuple[Fraction, Fraction]
 """The least and the greatest possible value of a number."""
 Ranges = Mapping[AttributeId, Interval]
 
-_DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.REMAINDER)
+_DIVISIONS = (e.ArithmeticOp.DIVIDE, e.ArithmeticOp.INTEGER_DIVIDE, e.ArithmeticOp.REMAINDER)
 _BITS = {Kind.BYTE: 7, Kind.SHORT: 15, Kind.INTEGER: 31, Kind.LONG: 63}
 _NEVER_FAILING = frozenset(
     {"cbrt", "ceil", "ceiling", "exp", "floor", "isnan", "ln", "log", "log10", "log2", "pow",
@@ -97,15 +61,15 @@ class Sizes(Struct, frozen=True):
 
 
 def part_failure(
-    query: Query, sketched: Sketched, facts: Iterable[Fact], sizes: Sizes
+    query: p.Query, sketched: Sketched, facts: Iterable[Fact], sizes: Sizes
 ) -> Refusal | None:
     """A part of the query that may fail because a sketch skips rows, or None. `facts` may be all
     that is true at the versions read."""
     result = node_states(query, sketched, tuple(facts))
     calls = {
         output.attribute.id: output.call
-        for node in nodes_of(query.root)
-        if isinstance(node, Aggregate)
+        for node in query.root.walk()
+        if isinstance(node, p.Aggregate)
         for output in node.aggregates
     }
     finder = _Finder(_ranges(query.root, sizes), calls, Wording.of(query.sql, query.root))
@@ -114,30 +78,30 @@ def part_failure(
 
 class _Finder(Struct, frozen=True):
     ranges: Ranges
-    calls: Mapping[AttributeId, AggregateCall]
+    calls: Mapping[AttributeId, p.AggregateCall]
     wording: Wording
 
-    def first(self, node: Plan, judged: Judged) -> Refusal | None:
+    def first(self, node: p.Plan, judged: Judged) -> Refusal | None:
         below = [part.state for part in judged.inputs]
         # Nothing is known about what is unsafe alone, such as a window under `rank <= 1`.
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
-        for child, part in zip(inputs_of(node), judged.inputs, strict=True):
+        for child, part in zip(node.inputs, judged.inputs, strict=True):
             result = self.first(child, part)
             if result is not None:
                 return result
         columns = _merged([state.columns for state in below])
-        for expr in expressions_of(node):
+        for expr in node.expressions:
             failing = self._failing(expr, columns, frozenset())
             if failing is not None:
                 return Refusal(_reason(self.wording.text(failing)), failing.span)
-        if isinstance(node, Aggregate) and judged.state.status is Status.CONTAINED:
+        if isinstance(node, p.Aggregate) and judged.state.status is Status.CONTAINED:
             for output in node.aggregates:
                 if self._may_overflow(output.call, output.attribute.id, columns):
                     return Refusal(_reason(self.wording.call(output)), output.call.span)
         return None
 
-    def _may_overflow(self, call: AggregateCall, output: AttributeId, columns: Columns) -> bool:
+    def _may_overflow(self, call: p.AggregateCall, output: AttributeId, columns: Columns) -> bool:
         if call.function not in AGGREGATES:
             return True
         if call.function not in _OVERFLOWING:
@@ -154,7 +118,7 @@ class _Finder(Struct, frozen=True):
         is_sure = relation_of(call, columns, self.wording)[0] is not Relation.UNKNOWN
         return not (is_sure or output in self.ranges)
 
-    def _failing(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> Expr | None:
+    def _failing(self, expr: e.Expr, columns: Columns, nonzero: frozenset[e.Expr]) -> e.Expr | None:
         """The innermost part that may fail; `nonzero`: what is not zero where it is evaluated."""
         if columns.are_equal(expr):
             return None
@@ -166,43 +130,43 @@ class _Finder(Struct, frozen=True):
             return None
         return expr
 
-    def _is_harmless(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> bool:
+    def _is_harmless(self, expr: e.Expr, columns: Columns, nonzero: frozenset[e.Expr]) -> bool:
         sql_type = type_of(expr)
-        if isinstance(expr, Call) and expr.name.lower().startswith("try_"):
+        if isinstance(expr, e.Call) and expr.name.lower().startswith("try_"):
             return True
         if sql_type is None:
             return False
         match expr:
-            case Arithmetic() if expr.op in _DIVISIONS:
+            case e.Arithmetic() if expr.op in _DIVISIONS:
                 is_nonzero = self._is_nonzero(expr.right, columns, nonzero)
                 return (is_nonzero or self._is_of_none(expr)) and _has_room(expr, sql_type)
-            case Arithmetic() if sql_type.is_numeric:
+            case e.Arithmetic() if sql_type.is_numeric:
                 return sql_type.is_fractional or self._fits(expr) or _is_smaller(expr, columns)
-            case Negate(operand=operand):
+            case e.Negate(operand=operand):
                 is_positive = signs_of(operand, columns.signs).nonnegative
                 return sql_type.is_fractional or is_positive or self._fits(expr)
-            case Cast(operand=operand):
+            case e.Cast(operand=operand):
                 source = type_of(operand)
                 if sql_type in (STRING, BOOLEAN) or source is None:
                     return source is not None and source.is_numeric
                 if not (sql_type.is_numeric and source.is_numeric):
                     return False
                 return sql_type.is_fractional or self._fits(expr) or _is_no_larger(operand, columns)
-            case Mean():
+            case e.Mean():
                 return sql_type.is_fractional
-            case Call(name=name):
+            case e.Call(name=name):
                 lower = name.lower()
                 types = [type_of(argument) for argument in expr.arguments]
                 is_double = all(t is not None and t.is_fractional for t in types[:1])
                 return (
                     (lower in _NEVER_FAILING and is_double)
                     or (lower in ("round", "bround", "abs") and sql_type.is_fractional)
-                    or (lower == "abs" and self._fits(Negate(expr.arguments[0])))
+                    or (lower == "abs" and self._fits(e.Negate(expr.arguments[0])))
                 )
             case _:
                 return False
 
-    def _is_nonzero(self, expr: Expr, columns: Columns, nonzero: frozenset[Expr]) -> bool:
+    def _is_nonzero(self, expr: e.Expr, columns: Columns, nonzero: frozenset[e.Expr]) -> bool:
         """Whether the divisor is NULL or not zero wherever the division is evaluated."""
         bare = _bare(expr)
         if expr in nonzero or bare in nonzero:
@@ -210,7 +174,7 @@ class _Finder(Struct, frozen=True):
         number = number_of(expr)
         if number is not None:
             return number != 0
-        if isinstance(bare, Case):
+        if isinstance(bare, e.Case):
             parts = _evaluated(bare, columns, nonzero)
             # A condition, then its result, and the default last.
             return all(
@@ -220,11 +184,11 @@ class _Finder(Struct, frozen=True):
         result = _interval(bare, self.ranges)
         return result is not None and (result[0] > 0 or result[1] < 0)
 
-    def _is_of_none(self, expr: Arithmetic) -> bool:
+    def _is_of_none(self, expr: e.Arithmetic) -> bool:
         """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`. NULL
         divided by zero is NULL."""
         divisor = _bare(expr.right)
-        count = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
+        count = self.calls.get(divisor.id) if isinstance(divisor, e.ColumnRef) else None
         if count is None or count.function != "count":
             return False
         return any(
@@ -234,19 +198,19 @@ class _Finder(Struct, frozen=True):
             for call in (self.calls.get(column) for column in _strict_columns(expr.left))
         )
 
-    def _fits(self, expr: Expr) -> bool:
+    def _fits(self, expr: e.Expr) -> bool:
         """Whether the number always fits its type."""
         sql_type, result = type_of(expr), _computed(expr, self.ranges)
         return sql_type is not None and result is not None and _is_within(result, sql_type)
 
 
-def _strict_columns(expr: Expr) -> Iterator[AttributeId]:
+def _strict_columns(expr: e.Expr) -> Iterator[AttributeId]:
     """Columns where a NULL makes the whole expression NULL."""
     match expr:
-        case ColumnRef():
+        case e.ColumnRef():
             yield expr.id
-        case Arithmetic() | Cast() | Negate():
-            for part in children(expr):
+        case e.Arithmetic() | e.Cast() | e.Negate():
+            for part in expr.expressions:
                 yield from _strict_columns(part)
         case _:
             pass
@@ -265,11 +229,11 @@ def _merged(columns: list[Columns]) -> Columns:
 
 
 def _evaluated(
-    expr: Expr, columns: Columns, nonzero: frozenset[Expr]
-) -> list[tuple[Expr, Columns, frozenset[Expr]]]:
+    expr: e.Expr, columns: Columns, nonzero: frozenset[e.Expr]
+) -> list[tuple[e.Expr, Columns, frozenset[e.Expr]]]:
     """The operands, each with what is known where it is evaluated, in order of evaluation."""
-    if not isinstance(expr, Case):
-        return [(part, columns, nonzero) for part in children(expr)]
+    if not isinstance(expr, e.Case):
+        return [(part, columns, nonzero) for part in expr.expressions]
     parts = []
     for condition, result in expr.branches:
         parts.append((condition, columns, nonzero))
@@ -281,14 +245,14 @@ def _evaluated(
     return parts
 
 
-def _nonzero_if(condition: Expr) -> frozenset[Expr]:
+def _nonzero_if(condition: e.Expr) -> frozenset[e.Expr]:
     """What is not zero where the condition is true."""
-    result: set[Expr] = set()
-    for part in conjuncts(condition):
+    result: set[e.Expr] = set()
+    for part in e.conjuncts(condition):
         match part:
-            case Not(operand=Compare() as compared):
+            case e.Not(operand=e.Compare() as compared):
                 result |= _zero_tested(compared)
-            case Compare():
+            case e.Compare():
                 mirrored = part.right, part.op.mirrored, part.left
                 for subject, op, other in ((part.left, part.op, part.right), mirrored):
                     number = number_of(other)
@@ -299,34 +263,34 @@ def _nonzero_if(condition: Expr) -> frozenset[Expr]:
     return frozenset(result)
 
 
-def _excludes_zero(op: CompareOp, number: Decimal) -> bool:
+def _excludes_zero(op: e.CompareOp, number: Decimal) -> bool:
     match op:
-        case CompareOp.GREATER:
+        case e.CompareOp.GREATER:
             return number >= 0
-        case CompareOp.GREATER_EQUAL:
+        case e.CompareOp.GREATER_EQUAL:
             return number > 0
-        case CompareOp.LESS:
+        case e.CompareOp.LESS:
             return number <= 0
-        case CompareOp.LESS_EQUAL:
+        case e.CompareOp.LESS_EQUAL:
             return number < 0
-        case CompareOp.NOT_EQUAL:
+        case e.CompareOp.NOT_EQUAL:
             return number == 0
-        case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
+        case e.CompareOp.EQUAL | e.CompareOp.NULL_SAFE_EQUAL:
             return number != 0
 
 
-def _zero_tested(condition: Expr) -> frozenset[Expr]:
+def _zero_tested(condition: e.Expr) -> frozenset[e.Expr]:
     """What is not zero where the condition is false: x in `x = 0`."""
-    if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
+    if not (isinstance(condition, e.Compare) and condition.op is e.CompareOp.EQUAL):
         return frozenset()
     sides = ((condition.left, condition.right), (condition.right, condition.left))
     zeros = [subject for subject, other in sides if number_of(other) == 0]
     return frozenset(zeros) | frozenset(_bare(subject) for subject in zeros)
 
 
-def _bare(expr: Expr) -> Expr:
+def _bare(expr: e.Expr) -> e.Expr:
     """The number without casts that turn only zero into zero."""
-    while isinstance(expr, Cast):
+    while isinstance(expr, e.Cast):
         source = type_of(expr.operand)
         if source is None or not source.is_numeric:
             return expr
@@ -338,18 +302,18 @@ def _bare(expr: Expr) -> Expr:
     return expr
 
 
-def _is_null(expr: Expr) -> bool:
-    while isinstance(expr, Cast):
+def _is_null(expr: e.Expr) -> bool:
+    while isinstance(expr, e.Cast):
         expr = expr.operand
-    return isinstance(expr, Literal) and expr.value is None
+    return isinstance(expr, e.Literal) and expr.value is None
 
 
-def _has_room(expr: Arithmetic, sql_type: SqlType) -> bool:
+def _has_room(expr: e.Arithmetic, sql_type: SqlType) -> bool:
     """Whether every quotient or remainder fits, except by zero."""
-    if expr.op is ArithmeticOp.REMAINDER or sql_type.is_fractional:
+    if expr.op is e.ArithmeticOp.REMAINDER or sql_type.is_fractional:
         return True
     left, right = type_of(expr.left), type_of(expr.right)
-    if expr.op is ArithmeticOp.INTEGER_DIVIDE or left is None or right is None:
+    if expr.op is e.ArithmeticOp.INTEGER_DIVIDE or left is None or right is None:
         return False
     # A divisor is at least one unit of its last digit.
     dividend = as_decimal(left)
@@ -357,7 +321,7 @@ def _has_room(expr: Arithmetic, sql_type: SqlType) -> bool:
     return digits <= sql_type.precision - sql_type.scale
 
 
-def _is_no_larger(expr: Expr, columns: Columns) -> bool:
+def _is_no_larger(expr: e.Expr, columns: Columns) -> bool:
     """Whether the number is no farther from zero than over the table."""
     relation = direction(expr, columns)
     if relation is Relation.EQUAL:
@@ -366,14 +330,14 @@ def _is_no_larger(expr: Expr, columns: Columns) -> bool:
     return (signs.nonnegative and relation in RISING) or (signs.nonpositive and relation in FALLING)
 
 
-def _is_smaller(expr: Arithmetic, columns: Columns) -> bool:
+def _is_smaller(expr: e.Arithmetic, columns: Columns) -> bool:
     """Whether the result fits because the table's does, or by the signs of its operands."""
-    if expr.op is ArithmeticOp.MULTIPLY:
+    if expr.op is e.ArithmeticOp.MULTIPLY:
         return _is_no_larger(expr.left, columns) and _is_no_larger(expr.right, columns)
     if _is_no_larger(expr, columns):
         return True
     left, right = (signs_of(part, columns.signs) for part in (expr.left, expr.right))
-    if expr.op is ArithmeticOp.ADD:
+    if expr.op is e.ArithmeticOp.ADD:
         return (left.nonnegative and right.nonpositive) or (left.nonpositive and right.nonnegative)
     return (left.nonnegative and right.nonnegative) or (left.nonpositive and right.nonpositive)
 
@@ -403,7 +367,7 @@ def _of_type(sql_type: SqlType | None) -> Interval | None:
     return None
 
 
-def _interval(expr: Expr, ranges: Ranges) -> Interval | None:
+def _interval(expr: e.Expr, ranges: Ranges) -> Interval | None:
     """Bounds of a number that is computed without failure; None if unknown."""
     sql_type = type_of(expr)
     if sql_type is None or not sql_type.is_numeric or sql_type.is_fractional:
@@ -414,39 +378,39 @@ def _interval(expr: Expr, ranges: Ranges) -> Interval | None:
     return _of_type(sql_type)
 
 
-def _computed(expr: Expr, ranges: Ranges) -> Interval | None:
+def _computed(expr: e.Expr, ranges: Ranges) -> Interval | None:
     match expr:
-        case ColumnRef():
+        case e.ColumnRef():
             return ranges.get(expr.id)
-        case Literal():
+        case e.Literal():
             number = number_of(expr)
             return None if number is None else (Fraction(number), Fraction(number))
-        case Negate():
+        case e.Negate():
             operand = _interval(expr.operand, ranges)
             return None if operand is None else (-operand[1], -operand[0])
-        case Cast():
+        case e.Cast():
             operand = _interval(expr.operand, ranges)
             # A decimal is rounded by at most one.
             return None if operand is None else (operand[0] - 1, operand[1] + 1)
-        case Coalesce():
+        case e.Coalesce():
             return _hull(_interval(part, ranges) for part in expr.operands)
-        case Case():
+        case e.Case():
             results = [*(result for _, result in expr.branches), expr.default]
             return _hull(_interval(part, ranges) for part in results if not _is_null(part))
-        case Arithmetic():
+        case e.Arithmetic():
             left, right = _interval(expr.left, ranges), _interval(expr.right, ranges)
             return None if left is None or right is None else _combined(expr.op, left, right)
         case _:
             return None
 
 
-def _combined(op: ArithmeticOp, left: Interval, right: Interval) -> Interval | None:
+def _combined(op: e.ArithmeticOp, left: Interval, right: Interval) -> Interval | None:
     match op:
-        case ArithmeticOp.ADD:
+        case e.ArithmeticOp.ADD:
             return left[0] + right[0], left[1] + right[1]
-        case ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.SUBTRACT:
             return left[0] - right[1], left[1] - right[0]
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             corners = [a * b for a in left for b in right]
             return min(corners) - 1, max(corners) + 1
         case _:
@@ -463,35 +427,35 @@ def _hull(intervals: Iterable[Interval | None]) -> Interval | None:
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
-def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
+def _ranges(root: p.Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
     """Bounds of every numeric column of the plan, over all or part of the tables."""
     ranges: dict[AttributeId, Interval] = {}
     rows: dict[int, int | None] = {}
-    for node in reversed(tuple(nodes_of(root))):
-        below = [rows[id(part)] for part in inputs_of(node)]
+    for node in reversed(tuple(root.walk())):
+        below = [rows[id(part)] for part in node.inputs]
         rows[id(node)] = _rows(node, below, sizes)
         bounds = _bounds_of_outputs(node, below, sizes, ranges)
         ranges.update({column: result for column, result in bounds if result is not None})
     return ranges
 
 
-def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
+def _rows(node: p.Plan, below: list[int | None], sizes: Sizes) -> int | None:
     """Maximum number of rows; None if unknown."""
     match node:
-        case Scan():
+        case p.Scan():
             return sizes.rows.get(node.access)
-        case OneRow():
+        case p.OneRow():
             return 1
-        case Select() | Project() | Distinct() | Sort() | TopK() | Window():
+        case p.Select() | p.Project() | p.Distinct() | p.Sort() | p.TopK() | p.Window():
             return below[0]
-        case Aggregate():
+        case p.Aggregate():
             sets = 1 if node.grouping_sets is None else len(node.grouping_sets)
             return None if below[0] is None else max(below[0], 1) * sets
-        case Join():
+        case p.Join():
             left, right = below
             # An outer join keeps rows without a match once.
             return None if left is None or right is None else (left + 1) * (right + 1)
-        case SetOperation():
+        case p.SetOperation():
             left, right = below
             return None if left is None or right is None else left + right
         case _:
@@ -499,24 +463,22 @@ def _rows(node: Plan, below: list[int | None], sizes: Sizes) -> int | None:
 
 
 def _bounds_of_outputs(
-    node: Plan, below: list[int | None], sizes: Sizes, ranges: Ranges
+    node: p.Plan, below: list[int | None], sizes: Sizes, ranges: Ranges
 ) -> list[tuple[AttributeId, Interval | None]]:
     match node:
-        case Scan():
+        case p.Scan():
             return [(a.id, sizes.bounds.get(a.id)) for a in node.attributes]
-        case Project():
+        case p.Project():
             return [(o.attribute.id, _interval(o.expr, ranges)) for o in node.outputs]
-        case Aggregate():
+        case p.Aggregate():
             keys = [(key.attribute.id, _interval(key.expr, ranges)) for key in node.keys]
             is_filled = bool(node.keys) and node.grouping_sets is None
             return keys + [
                 (o.attribute.id, _of_call(o.call, below[0], ranges, is_filled=is_filled))
                 for o in node.aggregates
             ]
-        case SetOperation():
-            sides = zip(
-                attributes_of(node.left), attributes_of(node.right), node.attributes, strict=True
-            )
+        case p.SetOperation():
+            sides = zip(node.left.attributes, node.right.attributes, node.attributes, strict=True)
             return [
                 (output.id, _hull((ranges.get(left.id), ranges.get(right.id))))
                 for left, right, output in sides
@@ -526,11 +488,11 @@ def _bounds_of_outputs(
 
 
 def _of_call(
-    call: AggregateCall, rows: int | None, ranges: Ranges, *, is_filled: bool
+    call: p.AggregateCall, rows: int | None, ranges: Ranges, *, is_filled: bool
 ) -> Interval | None:
     """Bounds of the aggregate over any part of `rows` rows, if it fits its type."""
     if call.function == "count":
-        constant = all(isinstance(x, Literal) and x.value is not None for x in call.arguments)
+        constant = all(isinstance(x, e.Literal) and x.value is not None for x in call.arguments)
         is_all = is_filled and call.condition is None and constant
         return Fraction(1 if is_all else 0), Fraction(2**63 - 1 if rows is None else rows)
     if len(call.arguments) != 1 or call.function not in _NULL_OF_NONE:

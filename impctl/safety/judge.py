@@ -12,30 +12,10 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.errors import InvariantError, UsageError
-from impctl.expr.nodes import Span, substitute
+from impctl.expr.nodes import Span
 from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import ORDER_DEPENDENT
-from impctl.plan.nodes import (
-    Aggregate,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Query,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    inputs_of,
-    nodes_of,
-    scans_of,
-)
 from impctl.safety.direction import Refusal, SafetyState, Sketched, Status
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.messages import Wording
@@ -56,7 +36,7 @@ from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableNam
 if TYPE_CHECKING:
     from impctl.safety.direction import Columns
 
-_OUTER = (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
+_OUTER = (p.JoinKind.LEFT, p.JoinKind.RIGHT, p.JoinKind.FULL)
 
 
 def chosen_barriers(
@@ -91,38 +71,38 @@ def _can_drop_keys(analysis: Analysis) -> bool:
     return any(id(node) in narrowed and state.status is Status.KEYED for node, state in pairs)
 
 
-def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
+def _narrowed(plan: p.Plan, *, is_narrowed: bool) -> Iterator[p.Fixpoint]:
     """The fixpoints below something that drops rows."""
-    if isinstance(plan, Fixpoint):
+    if isinstance(plan, p.Fixpoint):
         if is_narrowed:
             yield plan
         return
     match plan:
-        case Project() | Sort() | Distinct() | Aggregate() | Window():
+        case p.Project() | p.Sort() | p.Distinct() | p.Aggregate() | p.Window():
             pass
-        case SetOperation(kind=SetKind.UNION):
+        case p.SetOperation(kind=p.SetKind.UNION):
             pass
-        case Join(kind=kind) if kind in _OUTER:
+        case p.Join(kind=kind) if kind in _OUTER:
             pass
         case _:
             is_narrowed = True
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         yield from _narrowed(child, is_narrowed=is_narrowed)
 
 
 def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
     """Nodes that make sketched inputs exact: fixpoints, and top-k except as the last step."""
     last = 0
-    while isinstance(analysis.nodes[last], Project | Sort):
+    while isinstance(analysis.nodes[last], p.Project | p.Sort):
         last += 1
     return tuple(
         position
         for position, (node, state) in enumerate(zip(analysis.nodes, analysis.states, strict=True))
         if state.status is Status.EXACT
         and (
-            (isinstance(node, Fixpoint) and state.sketched)
+            (isinstance(node, p.Fixpoint) and state.sketched)
             or (
-                isinstance(node, TopK)
+                isinstance(node, p.TopK)
                 and position != last
                 and analysis.states[position + 1].status is not Status.EXACT
             )
@@ -130,13 +110,13 @@ def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
     )
 
 
-def keyed_groups(plan: Plan, sketched: Sketched, by: PlanJudge) -> Iterator[frozenset[AccessId]]:
+def keyed_groups(plan: p.Plan, sketched: Sketched, by: PlanJudge) -> Iterator[frozenset[AccessId]]:
     """Per fixpoint that can be KEYED for some data, the accesses below it, which then share one
     sketch."""
     for has_rank_barriers in (False, True):
         result = by.of_all_facts(sketched, has_rank_barriers, True)
-        for node, state in zip(nodes_of(plan), result.states, strict=True):
-            if isinstance(node, Fixpoint) and state.status is Status.KEYED:
+        for node, state in zip(plan.walk(), result.states, strict=True):
+            if isinstance(node, p.Fixpoint) and state.status is Status.KEYED:
                 yield state.sketched
 
 
@@ -148,9 +128,9 @@ class Judged(Struct, frozen=True, eq=False):
 
 
 class Analysis(Struct, frozen=True, dict=True):
-    """States of all nodes, in the order of `nodes_of(root)`."""
+    """States of all nodes, in the order of `root.walk()`."""
 
-    nodes: tuple[Plan, ...]
+    nodes: tuple[p.Plan, ...]
     judged: Judged
 
     @property
@@ -170,7 +150,7 @@ class Analysis(Struct, frozen=True, dict=True):
 class _CachedNode(Struct):
     """A node, its constant properties, and the results cached for it."""
 
-    node: Plan
+    node: p.Plan
     is_at_root: bool
     """Nothing above drops rows."""
     inputs: tuple[_CachedNode, ...]
@@ -189,7 +169,7 @@ class _CachedNode(Struct):
 
     def columns_of(self, known: int) -> Columns:
         """Columns of a scan if the facts `known` are true."""
-        assert isinstance(self.node, Scan)
+        assert isinstance(self.node, p.Scan)
         known &= self.concerning
         result = self.columns.get(known)
         if result is None:
@@ -237,12 +217,12 @@ class PlanJudge:
     one bit for each kind of fact about each column, whatever its source, so that one `&` selects
     those that concern a part."""
 
-    def __init__(self, root: Plan, wording: Wording) -> None:
-        self.nodes = tuple(nodes_of(root))
-        self.scans = tuple(node for node in self.nodes if isinstance(node, Scan))
+    def __init__(self, root: p.Plan, wording: Wording) -> None:
+        self.nodes = tuple(root.walk())
+        self.scans = tuple(node for node in self.nodes if isinstance(node, p.Scan))
         self.accesses = frozenset(scan.access for scan in self.scans)
-        self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
-        self.has_fixpoints = any(isinstance(node, Fixpoint) for node in self.nodes)
+        self.has_ranks = any(isinstance(n, p.TopK) and n.rank is not None for n in self.nodes)
+        self.has_fixpoints = any(isinstance(node, p.Fixpoint) for node in self.nodes)
         self._wording = wording
         self._root = _cached_node(root, is_at_root=True)
         self.last_needed: frozenset[Fact] = frozenset()
@@ -308,7 +288,7 @@ class PlanJudge:
     def _judged(self, cached: _CachedNode, request: _Request) -> Judged:
         key = request.concerning(cached)
         judged = cached.judged.get(key)
-        if judged is None and request.has_keyed_fixpoints and isinstance(cached.node, Fixpoint):
+        if judged is None and request.has_keyed_fixpoints and isinstance(cached.node, p.Fixpoint):
             judged = self._keyed(cached.node, cached, request)
         if judged is None:
             inputs = tuple([self._judged(part, request) for part in cached.inputs])
@@ -316,7 +296,7 @@ class PlanJudge:
         cached.judged[key] = judged
         return judged
 
-    def _keyed(self, node: Fixpoint, cached: _CachedNode, request: _Request) -> Judged | None:
+    def _keyed(self, node: p.Fixpoint, cached: _CachedNode, request: _Request) -> Judged | None:
         """The fixpoint as KEYED on one of its columns; None if on none."""
         base = self._judged(cached.inputs[0], request)
         for key in key_candidates(node, base.state, request.sketched):
@@ -333,10 +313,10 @@ class PlanJudge:
         node = cached.node
         if cached.changing is not None:
             return cached.changing
-        if isinstance(node, Scan):
+        if isinstance(node, p.Scan):
             name = request.sketched.get(node.access)
             return cached.interned(scan_state(node, name, cached.columns_of(request.known)))
-        if isinstance(node, Recursive):
+        if isinstance(node, p.Recursive):
             return cached.interned(leaf(node, request.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
         unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
@@ -359,23 +339,23 @@ class PlanJudge:
             state = cached.states[key] = cached.interned(state)
         return state
 
-    def _ranked(self, node: Plan, inputs: tuple[Judged, ...]) -> SafetyState | None:
+    def _ranked(self, node: p.Plan, inputs: tuple[Judged, ...]) -> SafetyState | None:
         """`rank <= k` over a window, judged from the window's input; None for anything else.
         Projections in between work row by row, so the filter is moved below them."""
-        if not isinstance(node, Select):
+        if not isinstance(node, p.Select):
             return None
         predicate, below, judged = node.predicate, node.child, inputs[0]
-        between: list[Project] = []
-        while isinstance(below, Project):
+        between: list[p.Project] = []
+        while isinstance(below, p.Project):
             between.append(below)
-            predicate = substitute(predicate, {o.attribute.id: o.expr for o in below.outputs})
+            predicate = predicate.substitute({o.attribute.id: o.expr for o in below.outputs})
             below, judged = below.child, judged.inputs[0]
-        if not isinstance(below, Window):
+        if not isinstance(below, p.Window):
             return None
         child = judged.inputs[0].state
         if child.status in (Status.UNSAFE, Status.EXACT) or child.ties is not None:
             return None
-        parts: tuple[Plan, ...] = (node, below, *between)
+        parts: tuple[p.Plan, ...] = (node, below, *between)
         if any(changing_state(part) is not None for part in parts):
             return None
         state = first_rows_per_partition(predicate, below, child, self._wording)
@@ -386,11 +366,11 @@ class PlanJudge:
         return state
 
 
-def _cached_node(node: Plan, *, is_at_root: bool) -> _CachedNode:
-    is_below_at_root = is_at_root and isinstance(node, Project | Sort)
-    inputs = tuple(_cached_node(part, is_at_root=is_below_at_root) for part in inputs_of(node))
+def _cached_node(node: p.Plan, *, is_at_root: bool) -> _CachedNode:
+    is_below_at_root = is_at_root and isinstance(node, p.Project | p.Sort)
+    inputs = tuple(_cached_node(part, is_at_root=is_below_at_root) for part in node.inputs)
     accesses = frozenset[AccessId]().union(*(part.accesses for part in inputs))
-    if isinstance(node, Scan):
+    if isinstance(node, p.Scan):
         accesses = frozenset({node.access})
     return _CachedNode(node, is_at_root, inputs, accesses, changing_state(node))
 
@@ -405,7 +385,7 @@ def _readers(root: _CachedNode) -> _ReadersByColumn:
     while pending:
         path = pending.pop()
         node = path[-1].node
-        if isinstance(node, Scan):
+        if isinstance(node, p.Scan):
             for name in {attribute.name.lower() for attribute in node.attributes}:
                 result.setdefault((node.table, name), []).append(path)
         pending.extend((*path, part) for part in path[-1].inputs)
@@ -416,9 +396,9 @@ class Judges:
     """The judges of a query's plans, one per plan."""
 
     def __init__(self) -> None:
-        self._known: list[tuple[Plan, PlanJudge]] = []
+        self._known: list[tuple[p.Plan, PlanJudge]] = []
 
-    def of(self, query: Query) -> PlanJudge:
+    def of(self, query: p.Query) -> PlanJudge:
         for root, judge in self._known:
             if root is query.root:
                 return judge
@@ -457,7 +437,7 @@ class Verdict(Struct, frozen=True):
       provenance, the query over the sketched tables returns its answer over the tables. The test is
       sound, not complete: unsure is unsafe.
     - `keyed`: per access, the root's output columns that equal its partition attribute.
-    - `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
+    - `key_columns`: for an Aggregate at that position of `root.walk()`, per access the grouping
       output that equals its partition attribute, so that all rows of a group are in one range. For
       a KEYED fixpoint, the column that all accesses below share, with one sketch.
     - `root_keyed`: touch maintenance is allowed.
@@ -502,7 +482,7 @@ class Verdict(Struct, frozen=True):
 
 
 def check_safety(
-    query: Query,
+    query: p.Query,
     sketched: Sketched,
     facts: Collection[Fact],
     *,
@@ -549,7 +529,7 @@ def check_safety(
 class _SketchJudge(Struct, frozen=True):
     """Everything that a plan is judged by except the facts. `barriers`: see `chosen_barriers`."""
 
-    query: Query
+    query: p.Query
     sketched: Sketched
     barriers: tuple[bool, bool]
     by: PlanJudge
@@ -564,7 +544,7 @@ class _SketchJudge(Struct, frozen=True):
 
 
 def judged_by(
-    verdict: Verdict, query: Query, sketched: Sketched, judges: Judges | None = None
+    verdict: Verdict, query: p.Query, sketched: Sketched, judges: Judges | None = None
 ) -> Verdict:
     """The verdict on another plan of the same rows, by the facts of the first verdict. It may be
     unsafe, for example if the plan lacks the column that keeps groups whole. InvariantError if the
@@ -580,8 +560,8 @@ def judged_by(
 
 
 def check_with_core(
-    query: Query,
-    core: Plan,
+    query: p.Query,
+    core: p.Plan,
     sketched: Sketched,
     facts: Collection[Fact],
     judges: Judges | None = None,
@@ -597,7 +577,7 @@ def check_with_core(
 
 
 def verdict_of_core(
-    verdict: Verdict, query: Query, core: Plan, sketched: Sketched, judges: Judges | None = None
+    verdict: Verdict, query: p.Query, core: p.Plan, sketched: Sketched, judges: Judges | None = None
 ) -> Verdict:
     """The verdict on the core of an accepted query."""
     core_verdict = judged_by(verdict, replace(query, root=core), sketched, judges)
@@ -608,7 +588,7 @@ def verdict_of_core(
     )
 
 
-def carried_verdict(verdict: Verdict, query: Query, sketched: Sketched) -> Verdict:
+def carried_verdict(verdict: Verdict, query: p.Query, sketched: Sketched) -> Verdict:
     """The safe verdict on another plan of the same rows, by the facts of the first verdict.
     InvariantError if either is unsafe."""
     return judged_by(verdict, query, sketched).required()
@@ -687,7 +667,7 @@ def _why_safe(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
     if not analysis.root.sketched:
         return "no table has a sketch"
     keyed = any(
-        isinstance(node, Aggregate) and state.status is Status.KEYED
+        isinstance(node, p.Aggregate) and state.status is Status.KEYED
         for node, state in zip(analysis.nodes, analysis.states, strict=True)
     )
     if keyed:
@@ -700,38 +680,38 @@ def _why_safe(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
 def _key_columns(analysis: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
     keyed: dict[int, dict[AccessId, AttributeId]] = {}
     for position, node in enumerate(analysis.nodes):
-        if isinstance(node, Aggregate):
+        if isinstance(node, p.Aggregate):
             # Nodes are in preorder: a node's first input follows it.
             keys = grouped_keys(node, analysis.states[position + 1])
             if keys:
                 keyed[position] = {access: min(columns) for access, columns in keys.items()}
-        elif isinstance(node, Fixpoint) and analysis.states[position].status is Status.KEYED:
+        elif isinstance(node, p.Fixpoint) and analysis.states[position].status is Status.KEYED:
             keys = analysis.states[position].keys
             keyed[position] = {access: min(columns) for access, columns in keys.items()}
     return keyed
 
 
-def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Sketched) -> bool:
-    scans = scans_of(root)
+def _is_root_keyed(root: p.Plan, analysis: Analysis, sketched: Sketched) -> bool:
+    scans = root.scans
     tables = [scan.table for scan in scans if scan.access in sketched]
     if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
         return False
     position = 0
     while analysis.states[position].status is not Status.KEYED:
-        if not isinstance(analysis.nodes[position], Project | Sort | Aggregate | Distinct):
+        if not isinstance(analysis.nodes[position], p.Project | p.Sort | p.Aggregate | p.Distinct):
             return False
         position += 1
     return True
 
 
-def states_of(verdict: Verdict, query: Query, sketched: Sketched) -> tuple[SafetyState, ...]:
-    """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
+def states_of(verdict: Verdict, query: p.Query, sketched: Sketched) -> tuple[SafetyState, ...]:
+    """The states of all nodes, in the order of `walk()`, as an accepted query was judged."""
     result = verdict.required()
     barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
     return Judges().of(query).of(sketched, result.facts, *barriers).states
 
 
-def node_states(query: Query, sketched: Sketched, facts: Collection[Fact]) -> Analysis:
+def node_states(query: p.Query, sketched: Sketched, facts: Collection[Fact]) -> Analysis:
     """The states of all nodes without rank barriers or KEYED fixpoints."""
     return Judges().of(query).of(sketched, facts)
 
@@ -754,7 +734,7 @@ _OTHER_RUNS = "remove it from the query, or compute it from the query's result"
 _WITHOUT = "`sketch: none` keeps the query in the file without a sketch"
 
 
-def hint_of(query: Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
+def hint_of(query: p.Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
     """What to do about a query without a safe sketch; `would_serve` are columns (`table.column`)
     that are safe but no candidates."""
     if query.nondeterministic:
@@ -781,19 +761,19 @@ def hint_of(query: Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
     return f"a column in GROUP BY is usually safe; {_WITHOUT}"
 
 
-def _is_of_window(query: Query, verdict: Verdict) -> bool:
+def _is_of_window(query: p.Query, verdict: Verdict) -> bool:
     """Whether a window function is the obstacle."""
     return verdict.span is not None and any(
         verdict.span in (node.span, *(call.span for call in node.calls))
-        for node in nodes_of(query.root)
-        if isinstance(node, Window)
+        for node in query.root.walk()
+        if isinstance(node, p.Window)
     )
 
 
-def _added_text(query: Query) -> str:
+def _added_text(query: p.Query) -> str:
     """The first SUM or AVG of text, as the query has it; empty without one."""
-    for node in nodes_of(query.root):
-        for output in node.aggregates if isinstance(node, Aggregate) else ():
+    for node in query.root.walk():
+        for output in node.aggregates if isinstance(node, p.Aggregate) else ():
             call = output.call
             is_sum = call.function in ("sum", "avg") and len(call.arguments) == 1
             result = type_of(call.arguments[0]) if is_sum else None

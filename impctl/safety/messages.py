@@ -7,20 +7,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
+from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span
 from impctl.expr.signature import ONE_ROW
+from impctl.plan import nodes as p
 from impctl.plan.explain import shortened
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateOutput,
-    Fixpoint,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    nodes_of,
-)
 from impctl.safety.direction import Objection, Relation
 
 if TYPE_CHECKING:
@@ -36,18 +26,18 @@ class Wording(Struct, frozen=True):
     names: dict[AttributeId, str]
 
     @classmethod
-    def of(cls, sql: str, root: Plan) -> Wording:
+    def of(cls, sql: str, root: p.Plan) -> Wording:
         """Names from the plan: columns by name, aggregates by their call in the text."""
         wording = cls(sql, {})
-        for node in reversed(list(nodes_of(root))):
+        for node in reversed(list(root.walk())):
             match node:
-                case Scan() | Recursive() | Fixpoint():
+                case p.Scan() | p.Recursive() | p.Fixpoint():
                     wording.names.update((a.id, a.name) for a in node.attributes)
-                case Project():
+                case p.Project():
                     wording.names.update(
                         (o.attribute.id, wording.text(o.expr)) for o in node.outputs
                     )
-                case Aggregate():
+                case p.Aggregate():
                     wording.names.update((k.attribute.id, wording.text(k.expr)) for k in node.keys)
                     wording.names.update((o.attribute.id, wording.call(o)) for o in node.aggregates)
                 case _:
@@ -60,7 +50,7 @@ class Wording(Struct, frozen=True):
             return self.names[expr.id]
         return self.slice(expr.span) or self._columns(expr)
 
-    def call(self, output: AggregateOutput) -> str:
+    def call(self, output: p.AggregateOutput) -> str:
         """An aggregate call as the query spells it."""
         call = output.call
         if text := self.slice(call.span):
@@ -75,17 +65,17 @@ class Wording(Struct, frozen=True):
         return shortened(" ".join(self.sql[span.start : span.end].split()), _LONGEST)
 
     def _columns(self, expr: Expr) -> str:
-        if not children(expr):
+        if not expr.expressions:
             return str(getattr(expr, "value", getattr(expr, "id", "expression")))
-        return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(columns_of(expr))))
+        return ", ".join(dict.fromkeys(self.names.get(c, c) for c in sorted(expr.columns)))
 
 
-def condition_name(node: Select) -> str:
+def condition_name(node: p.Select) -> str:
     """The user's name for this condition."""
-    below: Plan = node.child
-    while isinstance(below, Project | Select):
+    below: p.Plan = node.child
+    while isinstance(below, p.Project | p.Select):
         below = below.child
-    return "HAVING" if isinstance(below, Aggregate) else "WHERE"
+    return "HAVING" if isinstance(below, p.Aggregate) else "WHERE"
 
 
 def difference(relation: Relation) -> str:
@@ -116,5 +106,5 @@ def objection_text(
             "over all of it"
         )
     sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"
-    known = [causes[c] for c in sorted(columns_of(objection.operand)) if c in causes]
+    known = [causes[c] for c in sorted(objection.operand.columns) if c in causes]
     return f"{sentence}, because {known[0]}" if known else sentence

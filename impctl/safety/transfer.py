@@ -10,37 +10,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Kind
-from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, walk
+from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr
 from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import TIE_DEPENDENT, VOLATILE
 from impctl.plan.lineage import is_sketched_for_answer
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Attribute,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    expressions_of,
-    scans_of,
-)
 from impctl.plan.properties import is_whole
 from impctl.plan.recursion import leaves_of, table_of
 from impctl.safety.direction import (
@@ -83,22 +57,22 @@ if TYPE_CHECKING:
 # sketches, so a union is never KEYED.
 
 
-def join(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
+def join(node: p.Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     clash = _clash_of_ties(left, right)
     if clash is not None:
         return clash
     match node.kind:
-        case JoinKind.INNER:
+        case p.JoinKind.INNER:
             return _inner(node, left, right, wording)
-        case JoinKind.SEMI:
+        case p.JoinKind.SEMI:
             return _semi(node, left, right, wording)
-        case JoinKind.ANTI:
+        case p.JoinKind.ANTI:
             return _preserved_side(node, left, right, "NOT EXISTS or NOT IN", wording)
-        case JoinKind.LEFT:
+        case p.JoinKind.LEFT:
             return _preserved_side(node, left, right, "LEFT JOIN", wording)
-        case JoinKind.RIGHT:
+        case p.JoinKind.RIGHT:
             return _preserved_side(node, right, left, "RIGHT JOIN", wording)
-        case JoinKind.FULL:
+        case p.JoinKind.FULL:
             return _full(node, left, right)
 
 
@@ -112,7 +86,7 @@ def _clash_of_ties(left: SafetyState, right: SafetyState) -> SafetyState | None:
     return None
 
 
-def _joined(node: Join, left: Columns, right: Columns) -> Columns:
+def _joined(node: p.Join, left: Columns, right: Columns) -> Columns:
     """Both sides' columns, and what the condition says about them where it is true."""
 
     def compute() -> Columns:
@@ -140,7 +114,7 @@ def _live_keys(state: SafetyState) -> Keys:
     return state.keys if state.status is Status.KEYED else {}
 
 
-def _inner(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
+def _inner(node: p.Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     both = _merged(left, right, _joined(node, left.columns, right.columns))
     if left.is_whole and right.is_whole:
         status = Status.KEYED if both.keys else Status.EXACT
@@ -158,7 +132,7 @@ def _unpreserved(condition: Expr | None, both: SafetyState, wording: Wording) ->
     return refused(objection_text("The join", objection, both.causes, wording), objection.atom.span)
 
 
-def _semi(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
+def _semi(node: p.Join, left: SafetyState, right: SafetyState, wording: Wording) -> SafetyState:
     joined = _joined(node, left.columns, right.columns)
     plain = {**left.columns.signs, **right.columns.signs}
     both = _merged(left, right, Columns(joined.relations, plain))
@@ -175,7 +149,7 @@ def _semi(node: Join, left: SafetyState, right: SafetyState, wording: Wording) -
 
 
 def _preserved_side(
-    node: Join, preserved: SafetyState, other: SafetyState, name: str, wording: Wording
+    node: p.Join, preserved: SafetyState, other: SafetyState, name: str, wording: Wording
 ) -> SafetyState:
     """LEFT, RIGHT and anti joins: `other` must be EXACT, since its missing rows add output rows."""
     if other.status is not Status.EXACT:
@@ -190,7 +164,7 @@ def _preserved_side(
                 "can differ from its value over all of them",
                 node.condition.span if node.condition.span is not None else node.span,
             )
-    if node.kind is JoinKind.ANTI:
+    if node.kind is p.JoinKind.ANTI:
         ties = preserved.ties if preserved.ties is not None else other.ties
         return replace(preserved, sketched=preserved.sketched | other.sketched, ties=ties)
     relations = {**preserved.columns.relations, **other.columns.relations}
@@ -205,7 +179,7 @@ def _padded(side: SafetyState) -> dict[AttributeId | Expr, Signs]:
     return {key: signs.or_null() for key, signs in known if isinstance(key, str)}
 
 
-def _full(node: Join, left: SafetyState, right: SafetyState) -> SafetyState:
+def _full(node: p.Join, left: SafetyState, right: SafetyState) -> SafetyState:
     if left.status is not Status.EXACT or right.status is not Status.EXACT:
         return refused(
             "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
@@ -214,24 +188,24 @@ def _full(node: Join, left: SafetyState, right: SafetyState) -> SafetyState:
     return _merged(left, right, Columns(relations, {**_padded(left), **_padded(right)}))
 
 
-def combine(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
+def combine(node: p.SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     """The state of UNION, EXCEPT or INTERSECT, before duplicates are removed."""
     clash = _clash_of_ties(left, right)
     if clash is not None:
         return clash
     sides = (branch(node, node.left, left), branch(node, node.right, right))
     match node.kind:
-        case SetKind.UNION:
+        case p.SetKind.UNION:
             return _union(*sides)
-        case SetKind.EXCEPT:
+        case p.SetKind.EXCEPT:
             return _except(node, *sides)
-        case SetKind.INTERSECT:
+        case p.SetKind.INTERSECT:
             return _intersect(node, *sides)
 
 
-def branch(node: SetOperation, side: Plan, state: SafetyState) -> SafetyState:
+def branch(node: p.SetOperation, side: p.Plan, state: SafetyState) -> SafetyState:
     """The state of a branch under the outputs' ids; values may be cast to the common type."""
-    pairs = tuple(zip(node.attributes, attributes_of(side), strict=True))
+    pairs = tuple(zip(node.attributes, side.attributes, strict=True))
     outputs = {output.id: source.id for output, source in pairs}
     keys: dict[AccessId, frozenset[AttributeId]] = dict.fromkeys(state.keys, frozenset())
     for output, source in pairs:
@@ -251,7 +225,7 @@ def branch(node: SetOperation, side: Plan, state: SafetyState) -> SafetyState:
     )
 
 
-def _of_branch(pairs: tuple[tuple[Attribute, Attribute], ...], columns: Columns) -> Columns:
+def _of_branch(pairs: tuple[tuple[p.Attribute, p.Attribute], ...], columns: Columns) -> Columns:
     relations: dict[AttributeId, Relation] = {}
     signs: dict[AttributeId | Expr, Signs] = {}
     for output, source in pairs:
@@ -263,7 +237,7 @@ def _of_branch(pairs: tuple[tuple[Attribute, Attribute], ...], columns: Columns)
     return Columns(relations, signs)
 
 
-def _is_monotone(source: Attribute, output: Attribute) -> bool:
+def _is_monotone(source: p.Attribute, output: p.Attribute) -> bool:
     if source.type is None or output.type is None:
         return False
     return source.type == output.type or (source.type.is_numeric and output.type.is_numeric)
@@ -288,7 +262,7 @@ def _union(left: SafetyState, right: SafetyState) -> SafetyState:
     )
 
 
-def _except(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
+def _except(node: p.SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     if right.status is not Status.EXACT:
         return refused(
             "EXCEPT keeps rows that are not on its right side, and a sketch could hide rows there",
@@ -302,7 +276,7 @@ def _except(node: SetOperation, left: SafetyState, right: SafetyState) -> Safety
     return replace(left, sketched=left.sketched | right.sketched, ties=ties)
 
 
-def _intersect(node: SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
+def _intersect(node: p.SetOperation, left: SafetyState, right: SafetyState) -> SafetyState:
     ties = left.ties if left.ties is not None else right.ties
     result = replace(left, sketched=left.sketched | right.sketched, ties=ties)
     if left.is_whole and right.status is Status.EXACT:
@@ -328,11 +302,11 @@ _NONNEGATIVE = frozenset(
 )  # fmt: skip
 
 
-def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
+def group(node: p.Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
     ties = child.ties if child.ties is not None else _order_dependence(node, wording)
 
     def compute() -> Columns:
-        return equal_columns(attributes_of(node), _signs_of_outputs(node, child.columns.signs))
+        return equal_columns(node.attributes, _signs_of_outputs(node, child.columns.signs))
 
     base = SafetyState(
         Status.EXACT,
@@ -349,7 +323,7 @@ def group(node: Aggregate, child: SafetyState, wording: Wording) -> SafetyState:
     return _contained_groups(node, child, base, wording)
 
 
-def grouped_keys(node: Aggregate, child: SafetyState) -> Keys:
+def grouped_keys(node: p.Aggregate, child: SafetyState) -> Keys:
     """Per access of a KEYED child, the grouping outputs that equal its partition attribute."""
     if child.status is not Status.KEYED:
         return {}
@@ -365,13 +339,13 @@ def grouped_keys(node: Aggregate, child: SafetyState) -> Keys:
     return result
 
 
-def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
+def _identifiers(node: p.Aggregate) -> frozenset[frozenset[AttributeId]]:
     if node.grouping_sets is not None:
         return frozenset()
     return frozenset({frozenset(key.attribute.id for key in node.keys)})
 
 
-def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
+def _order_dependence(node: p.Aggregate, wording: Wording) -> Refusal | None:
     """The first aggregate whose result depends on ties; a judged plan only outputs the results of
     other order-dependent functions."""
     for output in node.aggregates:
@@ -382,7 +356,7 @@ def _order_dependence(node: Aggregate, wording: Wording) -> Refusal | None:
 
 
 def _contained_groups(
-    node: Aggregate, child: SafetyState, base: SafetyState, wording: Wording
+    node: p.Aggregate, child: SafetyState, base: SafetyState, wording: Wording
 ) -> SafetyState:
     relations: dict[AttributeId, Relation] = {}
     causes: dict[AttributeId, str] = {}
@@ -404,7 +378,7 @@ def _contained_groups(
     return replace(base, status=Status.CONTAINED, columns=columns, causes=causes)
 
 
-def relation_of(call: AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
+def relation_of(call: p.AggregateCall, columns: Columns, wording: Wording) -> tuple[Relation, str]:
     """How the aggregate over part of a group compares with it over the whole; why if unknown."""
     if call.condition is not None:
         if not columns.are_equal(call.condition):
@@ -450,7 +424,7 @@ def _of_extreme(argument: Expr, columns: Columns, wanted: Relation) -> Relation:
     return wanted if relation in (Relation.EQUAL, wanted) else Relation.UNKNOWN
 
 
-def _signs_of_outputs(node: Aggregate, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
+def _signs_of_outputs(node: p.Aggregate, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
     result: dict[AttributeId | Expr, Signs] = {}
     for key in node.keys:
         signs = signs_of(key.expr, known)
@@ -464,7 +438,7 @@ def _signs_of_outputs(node: Aggregate, known: KnownSigns) -> dict[AttributeId | 
 
 
 def _signs_of_call(
-    call: AggregateCall, attribute: Attribute, known: KnownSigns, *, never_empty: bool
+    call: p.AggregateCall, attribute: p.Attribute, known: KnownSigns, *, never_empty: bool
 ) -> Signs:
     if call.function in ("count", "count_if"):
         return Signs(nonnegative=True, nan_free=True, not_null=True)
@@ -504,7 +478,7 @@ _TIE_FREE = frozenset({"rank", "dense_rank", "percent_rank", "cume_dist"})
 
 
 def first_rows(
-    node: TopK, child: SafetyState, wording: Wording, *, as_barrier: bool = False
+    node: p.TopK, child: SafetyState, wording: Wording, *, as_barrier: bool = False
 ) -> SafetyState:
     """The state of ORDER BY ... LIMIT, or of the first ranks per partition. Ranks within the keys
     of a KEYED child stay KEYED, unless all first rows must be kept."""
@@ -522,7 +496,9 @@ def first_rows(
         is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
         if is_keyed and not as_barrier:
             return result
-        loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
+        loose = next(
+            (expr for expr in node.partition_by if not child.columns.are_equal(expr)), None
+        )
         if loose is not None:
             text = f"`{node.rank.function}` is partitioned by `{wording.text(loose)}`, which"
             return refused(f"{text} can differ over part of a group", loose.span or node.span)
@@ -537,14 +513,14 @@ def first_rows(
     return replace(result, status=Status.EXACT, keys={}, columns=columns)
 
 
-def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
+def _with_rank(columns: Columns, rank: p.WindowCall | None) -> Columns:
     if rank is None:
         return columns
     added = equal_columns((rank.attribute,), {rank.attribute.id: NOTHING})
     return Columns({**columns.relations, **added.relations}, {**columns.signs, **added.signs})
 
 
-def _ties(node: TopK, child: SafetyState) -> Refusal | None:
+def _ties(node: p.TopK, child: SafetyState) -> Refusal | None:
     if node.rank is not None and node.rank.function in _TIE_FREE:
         return None
     terms = (*node.partition_by, *(key.expr for key in node.order))
@@ -563,7 +539,7 @@ def _ties(node: TopK, child: SafetyState) -> Refusal | None:
 
 
 def order_objection(
-    order: tuple[SortKey, ...], child: SafetyState, wording: Wording
+    order: tuple[p.SortKey, ...], child: SafetyState, wording: Wording
 ) -> SafetyState | None:
     """Refusal for the first ORDER BY term by which a row could overtake others, or None."""
     for key in order:
@@ -590,7 +566,7 @@ def _has_own_order(expr: Expr) -> bool:
     return result is not None and result.kind is not Kind.OTHER
 
 
-def window(node: Window, child: SafetyState, wording: Wording) -> SafetyState:
+def window(node: p.Window, child: SafetyState, wording: Wording) -> SafetyState:
     """The rows of a window's partition must be kept or dropped together."""
     columns = child.columns
     added = tuple(call.attribute for call in node.calls)
@@ -610,12 +586,12 @@ def window(node: Window, child: SafetyState, wording: Wording) -> SafetyState:
     return result
 
 
-def _is_partitioned(call: WindowCall, child: SafetyState) -> bool:
+def _is_partitioned(call: p.WindowCall, child: SafetyState) -> bool:
     columns = {expr.id for expr in call.partition_by if isinstance(expr, ColumnRef)}
     return all(columns & keys for keys in child.keys.values())
 
 
-def _window_ties(node: Window, child: SafetyState) -> Refusal | None:
+def _window_ties(node: p.Window, child: SafetyState) -> Refusal | None:
     for call in node.calls:
         terms = (*call.partition_by, *(key.expr for key in call.order))
         columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
@@ -633,7 +609,7 @@ def _window_ties(node: Window, child: SafetyState) -> Refusal | None:
 
 
 def first_rows_per_partition(
-    predicate: Expr, below: Window, child: SafetyState, wording: Wording
+    predicate: Expr, below: p.Window, child: SafetyState, wording: Wording
 ) -> SafetyState | None:
     """The state of `rank <= k` directly above the window, at the root; None for another shape.
     Sound because all rows of rank k and better are in the result, so their lineage is in the
@@ -704,7 +680,7 @@ def rank_bound(predicate: Expr, rank: AttributeId) -> RankBound | None:
 # induction so do all rounds.
 
 
-def leaf(node: Recursive, key: int | None = None) -> SafetyState:
+def leaf(node: p.Recursive, key: int | None = None) -> SafetyState:
     """The state of a fixpoint's rows inside its step; KEYED on the column at position `key`."""
     signs: KnownSigns = {attribute.id: NOTHING for attribute in node.attributes}
     columns = equal_columns(node.attributes, signs)
@@ -715,9 +691,9 @@ def leaf(node: Recursive, key: int | None = None) -> SafetyState:
     return SafetyState(Status.KEYED, columns, keys=keys)
 
 
-def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetyState:
+def recursion(node: p.Recursive | p.Fixpoint, inputs: list[SafetyState]) -> SafetyState:
     """The state of a fixpoint that is not KEYED, or of its rows inside the step."""
-    if isinstance(node, Recursive):
+    if isinstance(node, p.Recursive):
         return leaf(node)
     base, step = inputs
     sketched = base.sketched | step.sketched
@@ -740,10 +716,10 @@ def recursion(node: Recursive | Fixpoint, inputs: list[SafetyState]) -> SafetySt
     )
 
 
-def key_candidates(node: Fixpoint, base: SafetyState, sketched: Sketched) -> Iterator[int]:
+def key_candidates(node: p.Fixpoint, base: SafetyState, sketched: Sketched) -> Iterator[int]:
     """Positions of the columns that the base is KEYED on for all sketches below; none if these are
     of several tables or columns, with different ranges."""
-    scans = [scan for scan in scans_of(node) if scan.access in sketched]
+    scans = [scan for scan in node.scans if scan.access in sketched]
     if len({(scan.table, sketched[scan.access].lower()) for scan in scans}) != 1:
         return
     name = sketched[scans[0].access].lower()
@@ -752,19 +728,19 @@ def key_candidates(node: Fixpoint, base: SafetyState, sketched: Sketched) -> Ite
     if base.status is not Status.KEYED or base.keys.keys() != base.sketched:
         return
     for position, (attribute, source) in enumerate(
-        zip(node.attributes, attributes_of(node.base), strict=True)
+        zip(node.attributes, node.base.attributes, strict=True)
     ):
         if kinds == {attribute.type} == {source.type} and _is_key(source, base):
             yield position
 
 
 def keyed_fixpoint(
-    node: Fixpoint, position: int, base: SafetyState, step: SafetyState
+    node: p.Fixpoint, position: int, base: SafetyState, step: SafetyState
 ) -> SafetyState | None:
     """The state of a fixpoint KEYED on a candidate; None if its step is not. `step` was judged with
     the leaves KEYED on that column."""
     leaves = {table_of(recursive).access for recursive in leaves_of(node)}
-    source, attribute = attributes_of(node.step)[position], node.attributes[position]
+    source, attribute = node.step.attributes[position], node.attributes[position]
     is_keyed = (
         # Unless groups are within keys, rows of other keys replace rows of this one.
         (node.best is None or position in node.best.keys)
@@ -787,7 +763,7 @@ def keyed_fixpoint(
     )
 
 
-def facts_of_rows(node: Fixpoint, state: SafetyState) -> Iterator[Fact]:
+def facts_of_rows(node: p.Fixpoint, state: SafetyState) -> Iterator[Fact]:
     """What is known about a fixpoint's columns, as facts of the table that has its rows."""
     for attribute in table_of(node).attributes:
         signs = _sign(state.columns, attribute)
@@ -802,22 +778,22 @@ def facts_of_rows(node: Fixpoint, state: SafetyState) -> Iterator[Fact]:
                 yield Fact(node.id, attribute.name, kind, FactSource.PREDICATE)
 
 
-def _step_identifiers(node: Fixpoint) -> frozenset[frozenset[AttributeId]]:
+def _step_identifiers(node: p.Fixpoint) -> frozenset[frozenset[AttributeId]]:
     """All columns together identify the rows of a set."""
     every = frozenset(attribute.id for attribute in node.attributes)
     return frozenset({every}) if node.is_set else frozenset()
 
 
-def _is_key(attribute: Attribute, state: SafetyState) -> bool:
+def _is_key(attribute: p.Attribute, state: SafetyState) -> bool:
     """Whether the column equals the keys of all accesses."""
     return all(attribute.id in columns for columns in state.keys.values())
 
 
-def _inexact(node: Fixpoint, side: Plan, state: SafetyState) -> SafetyState | None:
+def _inexact(node: p.Fixpoint, side: p.Plan, state: SafetyState) -> SafetyState | None:
     """Refusal where a side may have different rows over part of the tables."""
     if state.is_whole:
         return None
-    for output, attribute in zip(node.attributes, attributes_of(side), strict=True):
+    for output, attribute in zip(node.attributes, side.attributes, strict=True):
         relation = state.columns.relations.get(attribute.id, Relation.UNKNOWN)
         if relation is not Relation.EQUAL:
             text = f"WITH RECURSIVE derives rows by `{output.name}`, which {difference(relation)}"
@@ -825,17 +801,17 @@ def _inexact(node: Fixpoint, side: Plan, state: SafetyState) -> SafetyState | No
     return None
 
 
-def _signs(node: Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
+def _signs(node: p.Fixpoint, base: SafetyState, step: SafetyState) -> KnownSigns:
     """What is known about each column in both base and step."""
     return {
         output.id: _sign(base.columns, in_base).meet(_sign(step.columns, in_step))
         for output, in_base, in_step in zip(
-            node.attributes, attributes_of(node.base), attributes_of(node.step), strict=True
+            node.attributes, node.base.attributes, node.step.attributes, strict=True
         )
     }
 
 
-def _sign(columns: Columns, attribute: Attribute) -> Signs:
+def _sign(columns: Columns, attribute: p.Attribute) -> Signs:
     return columns.signs.get(attribute.id, NOTHING)
 
 
@@ -845,7 +821,7 @@ def _sign(columns: Columns, attribute: Attribute) -> Signs:
 
 
 def state_of(
-    node: Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool = False
+    node: p.Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool = False
 ) -> SafetyState:
     """The state of a node without a `changing_state`, from its inputs' states. A scan is EXACT
     here; see `scan_state`. `has_rank_barriers`: first ranks are barriers even where they could stay
@@ -858,46 +834,46 @@ def state_of(
 
 
 def _state(
-    node: Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool
+    node: p.Plan, inputs: list[SafetyState], wording: Wording, *, has_rank_barriers: bool
 ) -> SafetyState:
     match node:
-        case Scan() | OneRow():
+        case p.Scan() | p.OneRow():
             return SafetyState(Status.EXACT, scan_columns(node, ()))
-        case Select():
+        case p.Select():
             return _select(node, inputs[0], wording)
-        case Project():
+        case p.Project():
             return project_state(node, inputs[0])
-        case Join():
+        case p.Join():
             return join(node, inputs[0], inputs[1], wording)
-        case Aggregate():
+        case p.Aggregate():
             return group(node, inputs[0], wording)
-        case Distinct():
+        case p.Distinct():
             return _distinct(inputs[0], node)
-        case SetOperation():
+        case p.SetOperation():
             combined = combine(node, inputs[0], inputs[1])
             if node.all or combined.status is Status.UNSAFE:
                 return combined
             return _distinct(combined, node)
-        case Recursive() | Fixpoint():
+        case p.Recursive() | p.Fixpoint():
             return recursion(node, inputs)
-        case Sort() | Witness():
+        case p.Sort() | p.Witness():
             # No executed plan has a Witness; it marks the rows that a sketch is kept for.
             return inputs[0]
-        case TopK():
+        case p.TopK():
             return first_rows(node, inputs[0], wording, as_barrier=has_rank_barriers)
-        case Explode():
+        case p.Explode():
             return _explode(node, inputs[0])
-        case Window():
+        case p.Window():
             return window(node, inputs[0], wording)
         case _:
             assert_never(node)
 
 
-def _without_loose_ties(node: Plan, inputs: list[SafetyState], state: SafetyState) -> SafetyState:
+def _without_loose_ties(node: p.Plan, inputs: list[SafetyState], state: SafetyState) -> SafetyState:
     """Refuse to combine rows chosen among ties if the other tied rows may not be in the sketch.
     Filtering row by row is sound: the choice at capture and another at use combine to an answer of
     the query. Grouping or joining mixes the two."""
-    if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
+    if isinstance(node, p.Scan | p.Select | p.Project | p.Sort) or state.status is Status.KEYED:
         return state
     for result in inputs:
         if result.ties is not None and result.status is not Status.EXACT:
@@ -908,10 +884,10 @@ def _without_loose_ties(node: Plan, inputs: list[SafetyState], state: SafetyStat
     return state
 
 
-def changing_state(node: Plan) -> SafetyState | None:
+def changing_state(node: p.Plan) -> SafetyState | None:
     """The state of a node with a call whose value changes from run to run; None without one."""
-    for expr in expressions_of(node):
-        for part in walk(expr):
+    for expr in node.expressions:
+        for part in expr.walk():
             if isinstance(part, Call) and part.name.lower() in VOLATILE:
                 # `unix_timestamp(text)` only converts; without arguments it reads the clock.
                 if part.name.lower() == "unix_timestamp" and part.arguments:
@@ -920,14 +896,14 @@ def changing_state(node: Plan) -> SafetyState | None:
     return None
 
 
-def scan_columns(node: Scan | OneRow, facts: Collection[Fact]) -> Columns:
+def scan_columns(node: p.Scan | p.OneRow, facts: Collection[Fact]) -> Columns:
     """What these facts say about a table's columns in one access."""
-    if isinstance(node, OneRow):
+    if isinstance(node, p.OneRow):
         return equal_columns((), {})
     return equal_columns(node.attributes, signs_of_scan(node, facts))
 
 
-def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> SafetyState:
+def scan_state(node: p.Scan, name: ColumnName | None, columns: Columns) -> SafetyState:
     """The state of an access that is sketched on the column `name`, or not sketched."""
     if name is None:
         return SafetyState(Status.EXACT, columns)
@@ -946,7 +922,7 @@ def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> SafetyS
     )
 
 
-def _select(node: Select, child: SafetyState, wording: Wording) -> SafetyState:
+def _select(node: p.Select, child: SafetyState, wording: Wording) -> SafetyState:
     known = child.columns
     columns = known.once(lambda: Columns(known.relations, learn(node.predicate, known.signs)), node)
     result = replace(child, columns=columns)
@@ -960,7 +936,7 @@ def _select(node: Select, child: SafetyState, wording: Wording) -> SafetyState:
     return refused(text, span)
 
 
-def _explode(node: Explode, child: SafetyState) -> SafetyState:
+def _explode(node: p.Explode, child: SafetyState) -> SafetyState:
     """Nothing identifies the resulting rows: an array may have an element twice."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
@@ -971,7 +947,7 @@ def _explode(node: Explode, child: SafetyState) -> SafetyState:
     return replace(child, columns=columns, identifiers=frozenset())
 
 
-def project_state(node: Project, child: SafetyState) -> SafetyState:
+def project_state(node: p.Project, child: SafetyState) -> SafetyState:
     causes: dict[AttributeId, str] = {}
     renamed: dict[AttributeId, frozenset[AttributeId]] = {}
     for output in node.outputs:
@@ -1002,7 +978,7 @@ def project_state(node: Project, child: SafetyState) -> SafetyState:
     )
 
 
-def _projected(node: Project, columns: Columns) -> Columns:
+def _projected(node: p.Project, columns: Columns) -> Columns:
     relations: dict[AttributeId, Relation] = {}
     signs: dict[AttributeId | Expr, Signs] = {}
     for output in node.outputs:
@@ -1011,7 +987,7 @@ def _projected(node: Project, columns: Columns) -> Columns:
     return Columns(relations, signs)
 
 
-def _distinct(child: SafetyState, node: Distinct | SetOperation) -> SafetyState:
+def _distinct(child: SafetyState, node: p.Distinct | p.SetOperation) -> SafetyState:
     if not child.is_whole and not child.is_equal:
         return refused("DISTINCT compares values that can differ over part of a group", node.span)
     every = frozenset(child.columns.relations)

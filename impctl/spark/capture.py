@@ -13,52 +13,10 @@ from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, LONG, Column, SqlType, other
 from impctl.errors import QueryError, UnsafeSketchError
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    Span,
-    columns_of,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan import nodes as p
 from impctl.plan.lineage import follow, reads, trace
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Query,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    ids_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
 from impctl.spark.render import with_ties
 from impctl.types import AccessId
 
@@ -77,15 +35,15 @@ _SETS_TYPE = other("array<array<int>>")
 class Annotated(Struct, frozen=True):
     """A plan whose column `ranges` annotates each row, with an id or with an array of them."""
 
-    plan: Plan
-    ranges: Attribute
+    plan: p.Plan
+    ranges: p.Attribute
 
     @property
     def is_set(self) -> bool:
         return self.ranges.type == _SET_TYPE
 
 
-def collect(plan: Plan, source: Scan, range_id: AttributeId) -> Annotated:
+def collect(plan: p.Plan, source: p.Scan, range_id: AttributeId) -> Annotated:
     """The plan annotated with the ranges in column `range_id` of `source`, one of its scans."""
     ids = (f"impctl/fragments{number}" for number in count())
     result = _Collector(source, range_id, ids).visit(plan)
@@ -93,99 +51,101 @@ def collect(plan: Plan, source: Scan, range_id: AttributeId) -> Annotated:
     return result
 
 
-def distinct_ranges(annotated: Annotated) -> Plan:
+def distinct_ranges(annotated: Annotated) -> p.Plan:
     """All ranges of all rows, once each, as the plan's only column."""
     column, child = annotated.ranges, annotated.plan
     if not annotated.is_set:
-        return Distinct(Project(child, (ComputedColumn(column, column.ref()),)))
-    single = Attribute(f"{column.id}/each", "fragment", INTEGER)
-    return Distinct(
-        Project(child, (ComputedColumn(single, Call("explode", (column.ref(),), INTEGER)),))
+        return p.Distinct(p.Project(child, (p.ComputedColumn(column, column.ref()),)))
+    single = p.Attribute(f"{column.id}/each", "fragment", INTEGER)
+    return p.Distinct(
+        p.Project(child, (p.ComputedColumn(single, e.Call("explode", (column.ref(),), INTEGER)),))
     )
 
 
 class _Collector(Struct, frozen=True):
-    source: Scan
+    source: p.Scan
     range_id: AttributeId
     ids: Iterator[AttributeId]
 
-    def visit(self, plan: Plan) -> Annotated | None:
+    def visit(self, plan: p.Plan) -> Annotated | None:
         """The node annotated, or None where `source` is not below it."""
-        if plan == self.source and isinstance(plan, Scan):
+        if plan == self.source and isinstance(plan, p.Scan):
             column = next(a for a in plan.attributes if a.id == self.range_id)
             return Annotated(plan, column)
-        if not any(node == self.source for node in nodes_of(plan)):
+        if not any(node == self.source for node in plan.walk()):
             return None
         match plan:
-            case Join():
+            case p.Join():
                 return self._join(plan)
-            case Fixpoint():
+            case p.Fixpoint():
                 raise _refusal("rows that WITH RECURSIVE derives", plan.span)
-            case SetOperation():
+            case p.SetOperation():
                 return self._set_operation(plan)
             case _:
                 return self._unary(plan)
 
-    def _unary(self, plan: Plan) -> Annotated | None:
-        child = self.visit(inputs_of(plan)[0])
+    def _unary(self, plan: p.Plan) -> Annotated | None:
+        child = self.visit(plan.inputs[0])
         if child is None:
             return None
         match plan:
-            case Sort():
+            case p.Sort():
                 return child
-            case Select() | TopK() | Witness() | Explode():
+            case p.Select() | p.TopK() | p.Witness() | p.Explode():
                 return Annotated(replace(plan, child=child.plan), child.ranges)
-            case Project():
+            case p.Project():
                 column = self._column(child.is_set)
-                outputs = (*plan.outputs, ComputedColumn(column, child.ranges.ref()))
+                outputs = (*plan.outputs, p.ComputedColumn(column, child.ranges.ref()))
                 return Annotated(replace(plan, child=child.plan, outputs=outputs), column)
-            case Aggregate():
+            case p.Aggregate():
                 return self._grouped(plan, child)
-            case Distinct():
-                return self._without_duplicates(attributes_of(plan), child)
-            case Window():
+            case p.Distinct():
+                return self._without_duplicates(plan.attributes, child)
+            case p.Window():
                 return self._window(plan, child)
         return None
 
-    def _column(self, is_set: bool) -> Attribute:
-        return Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
+    def _column(self, is_set: bool) -> p.Attribute:
+        return p.Attribute(next(self.ids), "fragments", _SET_TYPE if is_set else INTEGER)
 
-    def _grouped(self, plan: Aggregate, child: Annotated) -> Annotated:
+    def _grouped(self, plan: p.Aggregate, child: Annotated) -> Annotated:
         """The same aggregation, whose groups have the ranges of all their rows."""
         function, kind = _collecting(child)
-        column = Attribute(next(self.ids), "fragments", kind)
-        call = AggregateOutput(column, AggregateCall(function, (child.ranges.ref(),)))
+        column = p.Attribute(next(self.ids), "fragments", kind)
+        call = p.AggregateOutput(column, p.AggregateCall(function, (child.ranges.ref(),)))
         gathered = replace(plan, child=child.plan, aggregates=(*plan.aggregates, call))
         if kind == _SET_TYPE:
             return Annotated(gathered, column)
         # Arrays of arrays are concatenated.
         flat = self._column(is_set=True)
-        union = ComputedColumn(flat, _union_of_sets(column.ref()))
+        union = p.ComputedColumn(flat, _union_of_sets(column.ref()))
         return Annotated(
-            Project(gathered, (*ComputedColumn.unchanged(attributes_of(plan)), union)), flat
+            p.Project(gathered, (*p.ComputedColumn.unchanged(plan.attributes), union)), flat
         )
 
-    def _without_duplicates(self, attributes: tuple[Attribute, ...], child: Annotated) -> Annotated:
+    def _without_duplicates(
+        self, attributes: tuple[p.Attribute, ...], child: Annotated
+    ) -> Annotated:
         """Grouping by all columns keeps one row of each, with the ranges of all its copies."""
-        keys = ComputedColumn.unchanged(attributes)
+        keys = p.ComputedColumn.unchanged(attributes)
         renamed = tuple(
-            ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
+            p.ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
             for key in keys
         )
-        result = self._grouped(Aggregate(child.plan, renamed, ()), child)
+        result = self._grouped(p.Aggregate(child.plan, renamed, ()), child)
         back = tuple(
-            ComputedColumn(key.attribute, once.attribute.ref())
+            p.ComputedColumn(key.attribute, once.attribute.ref())
             for key, once in zip(keys, renamed, strict=True)
         )
-        column = ComputedColumn(result.ranges, result.ranges.ref())
-        return Annotated(Project(result.plan, (*back, column)), result.ranges)
+        column = p.ComputedColumn(result.ranges, result.ranges.ref())
+        return Annotated(p.Project(result.plan, (*back, column)), result.ranges)
 
-    def _window(self, plan: Window, child: Annotated) -> Annotated:
+    def _window(self, plan: p.Window, child: Annotated) -> Annotated:
         """A row's value comes from its window partition, so all rows of that are its lineage."""
         function, kind = _collecting(child)
         calls = tuple(
-            WindowCall(
-                Attribute(next(self.ids), "fragments", kind),
+            p.WindowCall(
+                p.Attribute(next(self.ids), "fragments", kind),
                 function,
                 (child.ranges.ref(),),
                 partition_by,
@@ -194,30 +154,30 @@ class _Collector(Struct, frozen=True):
             for partition_by in dict.fromkeys(call.partition_by for call in plan.calls)
         )
         windowed = replace(plan, child=child.plan, calls=(*plan.calls, *calls))
-        sets: list[Expr] = [
+        sets: list[e.Expr] = [
             _union_of_sets(call.attribute.ref()) if child.is_set else call.attribute.ref()
             for call in calls
         ]
         column = self._column(is_set=True)
-        union = reduce(lambda a, b: Call("array_union", (a, b), _SET_TYPE), sets)
-        outputs = (*ComputedColumn.unchanged(attributes_of(plan)), ComputedColumn(column, union))
-        return Annotated(Project(windowed, outputs), column)
+        union = reduce(lambda a, b: e.Call("array_union", (a, b), _SET_TYPE), sets)
+        outputs = (*p.ComputedColumn.unchanged(plan.attributes), p.ComputedColumn(column, union))
+        return Annotated(p.Project(windowed, outputs), column)
 
-    def _join(self, plan: Join) -> Annotated:
+    def _join(self, plan: p.Join) -> Annotated:
         left = self.visit(plan.left)
         if left is not None:
             return Annotated(replace(plan, left=left.plan), left.ranges)
         right = self.visit(plan.right)
         assert right is not None, "the scan is below one of the sides"
         match plan.kind:
-            case JoinKind.SEMI:
+            case p.JoinKind.SEMI:
                 return self._matched(plan, right)
-            case JoinKind.ANTI:
+            case p.JoinKind.ANTI:
                 raise _refusal("rows that NOT IN, NOT EXISTS or an anti join looks for", plan.span)
             case _:
                 return Annotated(replace(plan, right=right.plan), right.ranges)
 
-    def _matched(self, plan: Join, right: Annotated) -> Annotated:
+    def _matched(self, plan: p.Join, right: Annotated) -> Annotated:
         """A semi join's rows with the ranges of all rows they match. The right side is grouped by
         the compared columns, so that no left row is repeated; that needs one type, since several
         texts can equal one number."""
@@ -227,48 +187,48 @@ class _Collector(Struct, frozen=True):
         if not all(groups_as_compared(type_of(a), type_of(b)) for a, b in pairs):
             raise _refusal("an IN or EXISTS that compares values of different types", plan.span)
         keys = tuple(
-            ComputedColumn(Attribute(next(self.ids), "matched", None), right_side)
+            p.ComputedColumn(p.Attribute(next(self.ids), "matched", None), right_side)
             for _, right_side in pairs
         )
-        groups = self._grouped(Aggregate(right.plan, keys, ()), right)
+        groups = self._grouped(p.Aggregate(right.plan, keys, ()), right)
         matches = tuple(
-            Compare(CompareOp.EQUAL, left_side, key.attribute.ref())
+            e.Compare(e.CompareOp.EQUAL, left_side, key.attribute.ref())
             for (left_side, _), key in zip(pairs, keys, strict=True)
         )
-        joined = Join(JoinKind.INNER, plan.left, groups.plan, And(matches), span=plan.span)
+        joined = p.Join(p.JoinKind.INNER, plan.left, groups.plan, e.And(matches), span=plan.span)
         column = self._column(is_set=True)
         outputs = (
-            *ComputedColumn.unchanged(attributes_of(plan)),
-            ComputedColumn(column, groups.ranges.ref()),
+            *p.ComputedColumn.unchanged(plan.attributes),
+            p.ComputedColumn(column, groups.ranges.ref()),
         )
-        return Annotated(Project(joined, outputs), column)
+        return Annotated(p.Project(joined, outputs), column)
 
-    def _set_operation(self, plan: SetOperation) -> Annotated:
-        if plan.kind is SetKind.UNION:
+    def _set_operation(self, plan: p.SetOperation) -> Annotated:
+        if plan.kind is p.SetKind.UNION:
             united = self._union_all(plan)
             return united if plan.all else self._without_duplicates(plan.attributes, united)
         left, right = self.visit(plan.left), self.visit(plan.right)
-        if left is None and plan.kind is SetKind.EXCEPT:
+        if left is None and plan.kind is p.SetKind.EXCEPT:
             raise _refusal("rows that EXCEPT removes", plan.span)
         return self._copies(plan) if plan.all else self._members(plan, left, right)
 
-    def _union_all(self, plan: SetOperation) -> Annotated:
+    def _union_all(self, plan: p.SetOperation) -> Annotated:
         """Rows of the side without annotation have none."""
-        sides = [(self.visit(part), part) for part in inputs_of(plan)]
+        sides = [(self.visit(part), part) for part in plan.inputs]
         is_set = any(result is not None and result.is_set for result, _ in sides)
-        branches: list[Plan] = []
+        branches: list[p.Plan] = []
         for result, part in sides:
             column = self._column(is_set)
-            ranges: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
+            ranges: e.Expr = e.Literal(None, _SET_TYPE if is_set else INTEGER)
             if result is not None:
                 ranges = result.ranges.ref()
             below = part if result is None else result.plan
             branches.append(
-                Project(
+                p.Project(
                     below,
                     (
-                        *ComputedColumn.unchanged(attributes_of(part)),
-                        ComputedColumn(column, ranges),
+                        *p.ComputedColumn.unchanged(part.attributes),
+                        p.ComputedColumn(column, ranges),
                     ),
                 )
             )
@@ -282,25 +242,25 @@ class _Collector(Struct, frozen=True):
         )
         return Annotated(united, column)
 
-    def _copies(self, plan: SetOperation) -> Annotated:
+    def _copies(self, plan: p.SetOperation) -> Annotated:
         """INTERSECT ALL or EXCEPT ALL: copies are counted on each side, the remaining ones
         repeated. All copies of a side are a row's lineage, since which ones remain is unknown."""
         sides = (plan.left, plan.right)
-        marks = tuple(Attribute(next(self.ids), "copies", LONG) for _ in sides)
+        marks = tuple(p.Attribute(next(self.ids), "copies", LONG) for _ in sides)
         marked = []
         for side_index, side in enumerate(sides):
             ones = tuple(
-                ComputedColumn(
+                p.ComputedColumn(
                     replace(mark, id=f"{mark.id}/{side_index}"),
-                    Literal(int(index == side_index), LONG),
+                    e.Literal(int(index == side_index), LONG),
                 )
                 for index, mark in enumerate(marks)
             )
-            marked.append(Project(side, (*ComputedColumn.unchanged(attributes_of(side)), *ones)))
+            marked.append(p.Project(side, (*p.ComputedColumn.unchanged(side.attributes), *ones)))
         left, right = marked
         both = replace(
             plan,
-            kind=SetKind.UNION,
+            kind=p.SetKind.UNION,
             all=True,
             left=left,
             right=right,
@@ -309,51 +269,55 @@ class _Collector(Struct, frozen=True):
         return self._repeated(plan, self._union_all(both), marks)
 
     def _repeated(
-        self, plan: SetOperation, both: Annotated, marks: tuple[Attribute, ...]
+        self, plan: p.SetOperation, both: Annotated, marks: tuple[p.Attribute, ...]
     ) -> Annotated:
         """Each row of both sides once, repeated for its remaining copies, counted by `marks`."""
         keys = tuple(
-            ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
+            p.ComputedColumn(replace(a, id=f"{a.id}/once"), a.ref()) for a in plan.attributes
         )
         sums = tuple(
-            AggregateOutput(replace(mark, id=f"{mark.id}/sum"), AggregateCall("sum", (mark.ref(),)))
+            p.AggregateOutput(
+                replace(mark, id=f"{mark.id}/sum"), p.AggregateCall("sum", (mark.ref(),))
+            )
             for mark in marks
         )
-        once = self._grouped(Aggregate(both.plan, keys, sums), both)
+        once = self._grouped(p.Aggregate(both.plan, keys, sums), both)
         left_total, right_total = (total.attribute.ref() for total in sums)
-        left: Expr = Call("least", (left_total, right_total), LONG)
-        if plan.kind is SetKind.EXCEPT:
-            left = Arithmetic(ArithmeticOp.SUBTRACT, left_total, right_total)
-        some = Select(once.plan, Compare(CompareOp.GREATER, left, Literal(0, LONG)), span=plan.span)
-        copies = Call("array_repeat", (once.ranges.ref(), Cast(left, INTEGER)), _SETS_TYPE)
+        left: e.Expr = e.Call("least", (left_total, right_total), LONG)
+        if plan.kind is p.SetKind.EXCEPT:
+            left = e.Arithmetic(e.ArithmeticOp.SUBTRACT, left_total, right_total)
+        some = p.Select(
+            once.plan, e.Compare(e.CompareOp.GREATER, left, e.Literal(0, LONG)), span=plan.span
+        )
+        copies = e.Call("array_repeat", (once.ranges.ref(), e.Cast(left, INTEGER)), _SETS_TYPE)
         back = tuple(
-            ComputedColumn(out, key.attribute.ref())
+            p.ComputedColumn(out, key.attribute.ref())
             for out, key in zip(plan.attributes, keys, strict=True)
         )
         column = self._column(is_set=True)
-        each = ComputedColumn(column, Call("explode", (copies,), _SET_TYPE))
-        return Annotated(Project(some, (*back, each)), column)
+        each = p.ComputedColumn(column, e.Call("explode", (copies,), _SET_TYPE))
+        return Annotated(p.Project(some, (*back, each)), column)
 
     def _members(
-        self, plan: SetOperation, left: Annotated | None, right: Annotated | None
+        self, plan: p.SetOperation, left: Annotated | None, right: Annotated | None
     ) -> Annotated:
         """INTERSECT or EXCEPT: distinct rows of the annotated side that are (not) in the other."""
         annotated, own_side, other_side = (
             (left, plan.left, plan.right) if left is not None else (right, plan.right, plan.left)
         )
         assert annotated is not None, "the scan is below one of the sides"
-        once = self._without_duplicates(attributes_of(own_side), annotated)
-        pairs = zip(attributes_of(own_side), attributes_of(other_side), strict=True)
-        same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
-        kind = JoinKind.SEMI if plan.kind is SetKind.INTERSECT else JoinKind.ANTI
-        joined = Join(kind, once.plan, other_side, And(same), span=plan.span)
+        once = self._without_duplicates(own_side.attributes, annotated)
+        pairs = zip(own_side.attributes, other_side.attributes, strict=True)
+        same = tuple(e.Compare(e.CompareOp.NULL_SAFE_EQUAL, a.ref(), b.ref()) for a, b in pairs)
+        kind = p.JoinKind.SEMI if plan.kind is p.SetKind.INTERSECT else p.JoinKind.ANTI
+        joined = p.Join(kind, once.plan, other_side, e.And(same), span=plan.span)
         outputs = tuple(
-            ComputedColumn(out, a.ref())
-            for out, a in zip(plan.attributes, attributes_of(own_side), strict=True)
+            p.ComputedColumn(out, a.ref())
+            for out, a in zip(plan.attributes, own_side.attributes, strict=True)
         )
         column = self._column(is_set=True)
         return Annotated(
-            Project(joined, (*outputs, ComputedColumn(column, once.ranges.ref()))), column
+            p.Project(joined, (*outputs, p.ComputedColumn(column, once.ranges.ref()))), column
         )
 
 
@@ -362,20 +326,20 @@ def _collecting(child: Annotated) -> tuple[str, SqlType]:
     return ("collect_list", _SETS_TYPE) if child.is_set else ("collect_set", _SET_TYPE)
 
 
-def _union_of_sets(sets: Expr) -> Expr:
-    return Call("array_distinct", (Call("flatten", (sets,), _SET_TYPE),), _SET_TYPE)
+def _union_of_sets(sets: e.Expr) -> e.Expr:
+    return e.Call("array_distinct", (e.Call("flatten", (sets,), _SET_TYPE),), _SET_TYPE)
 
 
-def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
+def _equalities(plan: p.Join) -> list[tuple[e.Expr, e.Expr]] | None:
     """The condition as pairs (left side, right side) that must be equal; None if it is more."""
-    left = ids_of(plan.left)
-    right = ids_of(plan.right)
-    pairs: list[tuple[Expr, Expr]] = []
-    for part in () if plan.condition is None else conjuncts(plan.condition):
-        if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+    left = plan.left.ids
+    right = plan.right.ids
+    pairs: list[tuple[e.Expr, e.Expr]] = []
+    for part in () if plan.condition is None else e.conjuncts(plan.condition):
+        if not isinstance(part, e.Compare) or part.op is not e.CompareOp.EQUAL:
             return None
         for a, b in ((part.left, part.right), (part.right, part.left)):
-            if columns_of(a) <= left and columns_of(b) <= right:
+            if a.columns <= left and b.columns <= right:
                 pairs.append((a, b))
                 break
         else:
@@ -383,7 +347,7 @@ def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
     return pairs
 
 
-def _refusal(construct: str, span: Span | None) -> QueryError:
+def _refusal(construct: str, span: e.Span | None) -> QueryError:
     place = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
     return QueryError(
         f"impctl cannot yet capture a sketch of {construct}{place}",
@@ -427,15 +391,15 @@ class SketchPass(Struct, frozen=True):
     access STAGED, named as `staged` says."""
 
     way: PassKind
-    rows: Plan
+    rows: p.Plan
     keys: Mapping[AccessId, AttributeId]
     group: tuple[AttributeId, ...] = ()
-    groups: Plan | None = None
-    above: Plan | None = None
+    groups: p.Plan | None = None
+    above: p.Plan | None = None
 
 
 def sketch_passes(
-    query: Query, verdict: Verdict, columns: Mapping[AccessId, Column]
+    query: p.Query, verdict: Verdict, columns: Mapping[AccessId, Column]
 ) -> tuple[SketchPass, ...]:
     """The passes that find the needed ranges; each access is in the keys of one pass. `verdict` is
     that of this very query (`check_safety`). Raises UnsafeSketchError for an unsafe one, QueryError
@@ -449,10 +413,10 @@ def sketch_passes(
     shared: list[tuple[_Basis, dict[AccessId, Column]]] = []
     for access, column in columns.items():
         node = _whole_result(query.root, verdict, access)
-        while isinstance(node, Project | Sort | Distinct):
+        while isinstance(node, p.Project | p.Sort | p.Distinct):
             # Top steps that do not affect lineage.
             node = node.child
-        if isinstance(node, TopK):
+        if isinstance(node, p.TopK):
             node = with_ties(node)
         basis = _basis(node, access, column)
         for candidate, members in shared:
@@ -464,26 +428,26 @@ def sketch_passes(
     return tuple(_pass(basis, members) for basis, members in shared)
 
 
-def staged(rows: Plan) -> Scan:
+def staged(rows: p.Plan) -> p.Scan:
     """`rows` as a table of columns `r0`, `r1`, ... and the range."""
     named = tuple(
         replace(attribute, name=staged_name(index))
-        for index, attribute in enumerate(attributes_of(rows))
+        for index, attribute in enumerate(rows.attributes)
     )
-    return Scan(STAGED, STAGED, (*named, Attribute(RANGE_ID, RANGE_ID, INTEGER)))
+    return p.Scan(STAGED, STAGED, (*named, p.Attribute(RANGE_ID, RANGE_ID, INTEGER)))
 
 
 def staged_name(index: int) -> str:
     return f"r{index}"
 
 
-def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
+def _whole_result(root: p.Plan, verdict: Verdict, access: AccessId) -> p.Plan:
     """The lowest node whose rows' lineage in the access is all in the sketch: the barrier next
     above the access, whose rows all count; without one, the query."""
-    result, nodes = root, tuple(nodes_of(root))
+    result, nodes = root, tuple(root.walk())
     for position in verdict.barrier_positions:
         node = nodes[position]
-        if not isinstance(node, TopK | Fixpoint):
+        if not isinstance(node, p.TopK | p.Fixpoint):
             raise ValueError("the verdict is of another plan than the query's")
         if reads(node, access):
             result = node
@@ -494,10 +458,10 @@ class _Basis(Struct, frozen=True):
     """The basis of a sketch: the rows of `plan`, only those of surviving groups if it has any.
     Without a plan to trace the access in, ranges are collected along `whole`."""
 
-    plan: Plan | None
-    node: Aggregate | None = None
-    groups: Plan | None = None
-    whole: Plan | None = None
+    plan: p.Plan | None
+    node: p.Aggregate | None = None
+    groups: p.Plan | None = None
+    whole: p.Plan | None = None
 
 
 def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
@@ -510,50 +474,50 @@ def _pass(basis: _Basis, members: Mapping[AccessId, Column]) -> SketchPass:
     if basis.node is not None:
         return _joined_back(basis, plan, keys)
     is_keyed = all(
-        any(isinstance(node, Aggregate | Distinct) for node in _path(plan, access))
+        any(isinstance(node, p.Aggregate | p.Distinct) for node in _path(plan, access))
         for access in keys
     )
     ids = {access: key.id for access, key in keys.items()}
     return SketchPass(PassKind.KEYED if is_keyed else PassKind.ROWS, plan, ids)
 
 
-_Traced = tuple[Plan, Mapping[AccessId, Attribute]]
+_Traced = tuple[p.Plan, Mapping[AccessId, p.Attribute]]
 """The rows of a pass and, per access, the column that gives the range."""
 
 
-def _traced(plan: Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | None:
+def _traced(plan: p.Plan | None, columns: Mapping[AccessId, Column]) -> _Traced | None:
     """The plan with the columns of all the accesses, traced one after another, or None."""
     if plan is None:
         return None
-    keys: dict[AccessId, Attribute] = {}
+    keys: dict[AccessId, p.Attribute] = {}
     for access, column in columns.items():
         traced = trace(plan, access, column)
         if traced is None:
             return None
         plan, keys[access] = traced.plan, traced.key
     # Tracing a later access may project an earlier key away.
-    known = ids_of(plan)
+    known = plan.ids
     return (plan, keys) if all(key.id in known for key in keys.values()) else None
 
 
-def _path(plan: Plan, access: AccessId) -> Iterator[Plan]:
+def _path(plan: p.Plan, access: AccessId) -> Iterator[p.Plan]:
     yield plan
-    for child in inputs_of(plan):
+    for child in plan.inputs:
         if reads(child, access):
             yield from _path(child, access)
 
 
-def _basis(whole: Plan, access: AccessId, column: Column) -> _Basis:
+def _basis(whole: p.Plan, access: AccessId, column: Column) -> _Basis:
     """The cheapest basis of a sketch that is exact."""
     if trace(whole, access, column) is not None:
         return _Basis(whole)
     return _by_groups(whole, access, column) or _Basis(None, whole=whole)
 
 
-def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
+def _by_groups(plan: p.Plan, access: AccessId, column: Column) -> _Basis | None:
     """By the lowest grouping of the access that mixes ranges, if it is the only one."""
     for node in _path(plan, access):
-        if not isinstance(node, Aggregate) or node.grouping_sets is not None:
+        if not isinstance(node, p.Aggregate) or node.grouping_sets is not None:
             continue
         if trace(node.child, access, column) is None:
             continue
@@ -564,38 +528,38 @@ def _by_groups(plan: Plan, access: AccessId, column: Column) -> _Basis | None:
     return None
 
 
-def _keeps_all(plan: Plan, node: Aggregate) -> bool:
+def _keeps_all(plan: p.Plan, node: p.Aggregate) -> bool:
     """Whether every group of `node` is in the result: only groupings and projections above."""
     while plan is not node:
-        if not isinstance(plan, Project | Sort | Distinct | Aggregate):
+        if not isinstance(plan, p.Project | p.Sort | p.Distinct | p.Aggregate):
             return False
         plan = plan.child
     return True
 
 
-def _joined_back(basis: _Basis, plan: Plan, result: Mapping[AccessId, Attribute]) -> SketchPass:
+def _joined_back(basis: _Basis, plan: p.Plan, result: Mapping[AccessId, p.Attribute]) -> SketchPass:
     assert basis.node is not None
     keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in result.items()}
-    outputs = (ComputedColumn(keys[access], key.ref()) for access, key in result.items())
-    rows = Project(plan, (*basis.node.keys, *outputs))
+    outputs = (p.ComputedColumn(keys[access], key.ref()) for access, key in result.items())
+    rows = p.Project(plan, (*basis.node.keys, *outputs))
     group = tuple(output.attribute.id for output in basis.node.keys)
     ids = {access: key.id for access, key in keys.items()}
     return SketchPass(PassKind.GROUPS, rows, ids, group=group, groups=basis.groups)
 
 
-def _collected(plan: Plan, access: AccessId, column: Column) -> SketchPass:
-    scan = next(scan for scan in scans_of(plan) if scan.access == access)
+def _collected(plan: p.Plan, access: AccessId, column: Column) -> SketchPass:
+    scan = next(scan for scan in plan.scans if scan.access == access)
     rows = trace(scan, access, column)
     assert rows is not None, "a scan has its own column"
     source = staged(rows.plan)
     # Above it there are the scan's own columns only: DISTINCT and set operations go by all.
-    columns = Project(source, ComputedColumn.unchanged(scan.attributes))
+    columns = p.Project(source, p.ComputedColumn.unchanged(scan.attributes))
     annotated = collect(_replaced(plan, scan, columns), source, RANGE_ID)
     above = distinct_ranges(annotated)
     return SketchPass(PassKind.COLLECTED, rows.plan, {access: rows.key.id}, above=above)
 
 
-def _replaced(plan: Plan, scan: Scan, source: Plan) -> Plan:
+def _replaced(plan: p.Plan, scan: p.Scan, source: p.Plan) -> p.Plan:
     if plan is scan:
         return source
-    return with_inputs(plan, tuple(_replaced(child, scan, source) for child in inputs_of(plan)))
+    return plan.map_inputs(lambda child: _replaced(child, scan, source))

@@ -14,28 +14,7 @@ from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import QueryError
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    LiteralValue,
-    Mean,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 from impctl.expr.signature import ONE_ROW, SEVERAL_ROWS
 from impctl.types import AttributeId
 
@@ -65,7 +44,7 @@ def sql_type(kind: SqlType) -> exp.DataType:
     return exp.DataType.build(kind.spark_name, dialect=DIALECT)
 
 
-def literal(value: LiteralValue, kind: SqlType) -> Sql:
+def literal(value: e.LiteralValue, kind: SqlType) -> Sql:
     """The constant; dates are days and timestamps microseconds, decimals `Decimal` values."""
     if value is None:
         return exp.null() if kind.kind is Kind.NULL else _cast(exp.null(), kind)
@@ -171,62 +150,62 @@ Names = Mapping[AttributeId, str]
 """The name each column has in the SQL."""
 
 _ARITHMETIC = {
-    ArithmeticOp.ADD: exp.Add,
-    ArithmeticOp.SUBTRACT: exp.Sub,
-    ArithmeticOp.MULTIPLY: exp.Mul,
-    ArithmeticOp.DIVIDE: exp.Div,
-    ArithmeticOp.INTEGER_DIVIDE: exp.IntDiv,
-    ArithmeticOp.REMAINDER: exp.Mod,
+    e.ArithmeticOp.ADD: exp.Add,
+    e.ArithmeticOp.SUBTRACT: exp.Sub,
+    e.ArithmeticOp.MULTIPLY: exp.Mul,
+    e.ArithmeticOp.DIVIDE: exp.Div,
+    e.ArithmeticOp.INTEGER_DIVIDE: exp.IntDiv,
+    e.ArithmeticOp.REMAINDER: exp.Mod,
 }
 _COMPARE = {
-    CompareOp.EQUAL: exp.EQ,
-    CompareOp.NOT_EQUAL: exp.NEQ,
-    CompareOp.LESS: exp.LT,
-    CompareOp.LESS_EQUAL: exp.LTE,
-    CompareOp.GREATER: exp.GT,
-    CompareOp.GREATER_EQUAL: exp.GTE,
-    CompareOp.NULL_SAFE_EQUAL: exp.NullSafeEQ,
+    e.CompareOp.EQUAL: exp.EQ,
+    e.CompareOp.NOT_EQUAL: exp.NEQ,
+    e.CompareOp.LESS: exp.LT,
+    e.CompareOp.LESS_EQUAL: exp.LTE,
+    e.CompareOp.GREATER: exp.GT,
+    e.CompareOp.GREATER_EQUAL: exp.GTE,
+    e.CompareOp.NULL_SAFE_EQUAL: exp.NullSafeEQ,
 }
 _ATOMS = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Paren, exp.Cast, exp.Func)
 _DEFAULT_ESCAPE = "\\"
 
 
-def render_expr(expr: Expr, names: Names) -> Sql:
+def render_expr(expr: e.Expr, names: Names) -> Sql:
     match expr:
-        case Literal():
+        case e.Literal():
             return literal(expr.value, expr.type)
-        case ColumnRef():
+        case e.ColumnRef():
             return column(names[expr.id])
-        case Arithmetic():
+        case e.Arithmetic():
             node = _ARITHMETIC[expr.op]
             return node(this=_operand(expr.left, names), expression=_operand(expr.right, names))
-        case Compare():
+        case e.Compare():
             return _COMPARE[expr.op](
                 this=_operand(expr.left, names), expression=_operand(expr.right, names)
             )
-        case Negate():
+        case e.Negate():
             operand = _operand(expr.operand, names)
             # Without brackets the sign would be the constant's own, whose digits then count.
             is_bare = isinstance(operand, exp.Literal)
             return exp.Neg(this=exp.Paren(this=operand) if is_bare else operand)
-        case And():
+        case e.And():
             return conjunction([_operand(part, names) for part in expr.operands])
-        case Or():
+        case e.Or():
             parts = [_operand(part, names) for part in expr.operands]
             return reduce(lambda left, right: exp.Or(this=left, expression=right), parts)
-        case Not():
+        case e.Not():
             return exp.Not(this=_operand(expr.operand, names))
-        case IsNull():
+        case e.IsNull():
             return exp.Is(this=_operand(expr.operand, names), expression=exp.null())
-        case InList():
+        case e.InList():
             options = [render_expr(option, names) for option in expr.options]
             return exp.In(this=_operand(expr.operand, names), expressions=options)
-        case Like():
+        case e.Like():
             like = exp.Like(this=_operand(expr.operand, names), expression=string_sql(expr.pattern))
             if expr.escape == _DEFAULT_ESCAPE:
                 return like
             return exp.Escape(this=like, expression=exp.Literal.string(expr.escape))
-        case Case() | Coalesce() | Cast() | Mean() | Call():
+        case e.Case() | e.Coalesce() | e.Cast() | e.Mean() | e.Call():
             return _render_call(expr, names)
         case _:
             assert_never(expr)
@@ -249,24 +228,24 @@ def bracketed(node: Sql) -> Sql:
     return node if isinstance(node, _ATOMS) and not is_operator else exp.Paren(this=node)
 
 
-def _operand(expr: Expr, names: Names) -> Sql:
+def _operand(expr: e.Expr, names: Names) -> Sql:
     return bracketed(render_expr(expr, names))
 
 
-def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sql:
+def _render_call(expr: e.Case | e.Coalesce | e.Cast | e.Mean | e.Call, names: Names) -> Sql:
     match expr:
-        case Case():
+        case e.Case():
             branches = [
                 exp.If(this=render_expr(condition, names), true=render_expr(result, names))
                 for condition, result in expr.branches
             ]
             return exp.Case(ifs=branches, default=render_expr(expr.default, names))
-        case Coalesce():
+        case e.Coalesce():
             parts = [render_expr(part, names) for part in expr.operands]
             return exp.Coalesce(this=parts[0], expressions=parts[1:])
-        case Cast():
+        case e.Cast():
             return exp.Cast(this=render_expr(expr.operand, names), to=sql_type(expr.type))
-        case Mean():
+        case e.Mean():
             # AVG's last step. A count of 0 becomes NULL first, since ANSI forbids division by it.
             # For decimals it differs from AVG in its last digits; there Spark computes AVG
             # (`spark.render`).
@@ -275,13 +254,13 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
             share = exp.Div(this=_operand(expr.total, names), expression=count)
             is_decimal = expr.type.kind is Kind.DECIMAL
             return exp.Cast(this=share, to=sql_type(expr.type)) if is_decimal else share
-        case Call(name=name) if name == ONE_ROW:
+        case e.Call(name=name) if name == ONE_ROW:
             # A condition that fails in Spark if there are several rows.
             rows = render_expr(expr.arguments[0], names)
             is_single = exp.LTE(this=rows, expression=exp.Literal.number(1))
             failure = exp.Anonymous(this="RAISE_ERROR", expressions=[string_sql(SEVERAL_ROWS)])
             return exp.Case(ifs=[exp.If(this=is_single, true=exp.true())], default=failure)
-        case Call():
+        case e.Call():
             if not expr.name.replace("_", "").isalnum():
                 raise QueryError(f"`{expr.name}` is not the name of a function")
             parts = [render_expr(part, names) for part in expr.arguments]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -15,10 +15,10 @@ from sqlglot import exp, parse_one
 
 from impctl.data.schema import Kind, SqlType, name_parts
 from impctl.errors import QueryError
-from impctl.expr.nodes import Span, columns_of
-from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import LiveRows, Query, Scan
 from impctl.sketch.sketch import Interval, RangeFilter, RangeSet, range_filter, ranges_between
-from impctl.spark.expressions import DIALECT, boundary, bracketed, column, literal
+from impctl.spark.expressions import DIALECT, boundary, bracketed, column, conjunction, literal
 from impctl.sql.text import without_recursion_limits
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
@@ -47,19 +47,16 @@ def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
 
 def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
     """The same as a tree."""
-    column = exp.column(exp.to_identifier(name, quoted=True))
-    parts: list[Sql] = []
-    for interval in wanted.intervals:
-        part = _range(interval, wanted.partition.type, column)
-        if part is None:
-            return None
-        parts.append(part)
-    if wanted.includes_null:
-        parts.append(exp.Is(this=column.copy(), expression=exp.null()))
-    if not parts:
-        return exp.false()
-    closed = [part if len(parts) == 1 else exp.Paren(this=part) for part in parts]
-    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
+    both = ((interval.low, interval.high) for interval in wanted.intervals)
+    edges = [edge for pair in both for edge in pair if edge is not None]
+    written = ((edge, _constant(edge, wanted.partition.type)) for edge in edges)
+    constants = {edge: constant for edge, constant in written if constant is not None}
+    if not constants.keys() >= set(edges):
+        return None
+    ranges = [
+        _range(interval, column(name), constants.__getitem__) for interval in wanted.intervals
+    ]
+    return _either(ranges, wanted, column(name), lambda part: exp.Paren(this=part))
 
 
 def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
@@ -67,8 +64,7 @@ def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | No
     constant = plain_edge(live)
     if constant is None:
         return None
-    column = exp.column(exp.to_identifier(name, quoted=True))
-    result = exp.GT(this=column, expression=constant).sql(PLAIN_DIALECT)
+    result = exp.GT(this=column(name), expression=constant).sql(PLAIN_DIALECT)
     return result if beside is None else f"{result} AND ({beside})"
 
 
@@ -76,20 +72,6 @@ def plain_edge(live: LiveRows) -> Sql | None:
     """The bound that rows must exceed; None for a time without a text."""
     value = live.later_than.value
     return _constant(value, live.later_than.type) if isinstance(value, int) else None
-
-
-def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:
-    parts: list[Sql] = []
-    for value, compared in ((interval.low, exp.GTE), (interval.high, exp.LT)):
-        if value is None:
-            continue
-        constant = _constant(value, kind)
-        if constant is None:
-            return None
-        parts.append(compared(this=column.copy(), expression=constant))
-    if not parts:
-        return exp.Not(this=exp.Paren(this=exp.Is(this=column.copy(), expression=exp.null())))
-    return parts[0] if len(parts) == 1 else exp.And(this=parts[0], expression=parts[1])
 
 
 def _constant(value: BoundaryValue, kind: SqlType) -> Sql | None:
@@ -164,7 +146,7 @@ def rewrite_sql(
     filters, live = place_filters(query, filters), dict(query.live)
     # No condition is on a column that no expression reads.
     used = frozenset[AttributeId]().union(
-        *(columns_of(expr) for node in nodes_of(query.root) for expr in expressions_of(node))
+        *(expr.columns for node in query.root.walk() for expr in node.expressions)
     )
     news: dict[tuple[int, int], tuple[Sql | None, Guard | None]] = {}
     for place, scans in _places(query).items():
@@ -276,7 +258,7 @@ def table_filters(
     """The possible filter of each access where tables are filtered before the query reads them: all
     accesses of a table share one filter, or have none."""
     scans: dict[TableName, list[Scan]] = {}
-    for scan in scans_of(query.root):
+    for scan in query.root.scans:
         scans.setdefault(scan.table, []).append(scan)
     return _shared(scans.values(), filters)
 
@@ -299,7 +281,7 @@ def _shared(
 
 def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
     places: dict[tuple[int, int], list[Scan]] = {}
-    for scan in scans_of(query.root):
+    for scan in query.root.scans:
         if scan.span is None:
             raise QueryError(
                 f"The query cannot be rewritten, because the position of table `{scan.table}` in "
@@ -312,19 +294,46 @@ def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:
 
 def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
     """The filter as a sorted OR of ranges on the bare column."""
-    name = column(wanted.partition.attribute)
     if wanted.is_everything:
         return exp.true()
-    parts = [_range_of_access(interval, wanted, is_nan_free) for interval in wanted.intervals]
+    name, kind = column(wanted.partition.attribute), wanted.partition.type
+    ranges: list[Sql] = []
+    for interval in wanted.intervals:
+        part = _range(interval, name, lambda edge: boundary(edge, kind))
+        if isinstance(part, exp.GTE) and kind.is_fractional and not is_nan_free:
+            # NaN is greater than any bound, but file statistics ignore it, so Spark would skip a
+            # row group that has one. IsNaN is not pushed, so nothing is skipped.
+            part = exp.Or(this=part, expression=exp.Anonymous(this="ISNAN", expressions=[name]))
+        ranges.append(part)
+    return _either(
+        ranges,
+        wanted,
+        name,
+        lambda part: part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part),
+    )
+
+
+def _range(interval: Interval, name: exp.Column, constant: Callable[[BoundaryValue], Sql]) -> Sql:
+    parts: list[Sql] = []
+    if interval.low is not None:
+        parts.append(exp.GTE(this=name.copy(), expression=constant(interval.low)))
+    if interval.high is not None:
+        parts.append(exp.LT(this=name.copy(), expression=constant(interval.high)))
+    if not parts:
+        return exp.Not(this=exp.Paren(this=exp.Is(this=name.copy(), expression=exp.null())))
+    return conjunction(parts)
+
+
+def _either(
+    ranges: list[Sql], wanted: RangeFilter, name: exp.Column, bracket: Callable[[Sql], Sql]
+) -> Sql:
+    """An OR of the ranges, and NULL if it is wanted; `bracket` applies where there are several."""
+    parts = list(ranges)
     if wanted.includes_null:
-        parts.append(exp.Is(this=name, expression=exp.null()))
+        parts.append(exp.Is(this=name.copy(), expression=exp.null()))
     if not parts:
         return exp.false()
-    if len(parts) == 1:
-        return parts[0]
-    closed: list[Sql] = [
-        part if isinstance(part, exp.GTE | exp.LT | exp.Is) else bracketed(part) for part in parts
-    ]
+    closed = parts if len(parts) == 1 else list(map(bracket, parts))
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
@@ -339,24 +348,6 @@ def _united(filters: list[RangeFilter]) -> RangeFilter:
         for interval in filter_.intervals:
             ids.update(ranges_between(interval, partition))
     return range_filter(RangeSet.of(ids, partition.size), partition)
-
-
-def _range_of_access(interval: Interval, wanted: RangeFilter, is_nan_free: bool) -> Sql:
-    name, kind = column(wanted.partition.attribute), wanted.partition.type
-    parts: list[Sql] = []
-    if interval.low is not None:
-        parts.append(exp.GTE(this=name.copy(), expression=boundary(interval.low, kind)))
-    if interval.high is not None:
-        parts.append(exp.LT(this=name.copy(), expression=boundary(interval.high, kind)))
-    if not parts:
-        return exp.Not(this=exp.Paren(this=exp.Is(this=name, expression=exp.null())))
-    if len(parts) == 2:
-        return exp.And(this=parts[0], expression=parts[1])
-    if interval.high is None and kind.is_fractional and not is_nan_free:
-        # NaN is greater than any bound, but file statistics ignore it, so Spark would skip a row
-        # group that has one. IsNaN is not pushed, so nothing is skipped.
-        return exp.Or(this=parts[0], expression=exp.Anonymous(this="ISNAN", expressions=[name]))
-    return parts[0]
 
 
 def _named(table: exp.Table, name: str | None) -> exp.Table:

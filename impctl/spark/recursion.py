@@ -13,7 +13,7 @@ from impctl.data.schema import LONG
 from impctl.engine.operator import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
 from impctl.plan.lineage import is_sketched_for_answer
-from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query, nodes_of, scans_of
+from impctl.plan.nodes import BestOnly, Fixpoint, Plan, Query
 from impctl.plan.recursion import (
     base_and_step,
     column_names,
@@ -136,7 +136,7 @@ class Rounds(Struct, frozen=True):
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         plan = with_fixpoint_tables(plan)
-        views = {scan.access: f"impctl_view{index}" for index, scan in enumerate(scans_of(plan))}
+        views = {scan.access: f"impctl_view{index}" for index, scan in enumerate(plan.scans)}
         read = {name: frames[access] for access, name in views.items()}
         return selected(self.spark, render_plan(plan, views).sql, read)
 
@@ -185,7 +185,7 @@ def capture_recursive(
     states = states_of(verdict, query, {a: p.attribute for a, p in partitions.items()})
     facts = [
         fact
-        for node, state in zip(nodes_of(query.root), states, strict=True)
+        for node, state in zip(query.root.walk(), states, strict=True)
         if isinstance(node, Fixpoint)
         for fact in facts_of_rows(node, state)
     ]
@@ -222,7 +222,7 @@ class _RecursiveCapture(Struct, frozen=True):
             for fixpoint in outer_fixpoints(plan)
             # The use of its rows decides what is sketched below it.
             if is_sketched_for_answer(fixpoint)
-            and any(scan.access in self.partitions for scan in scans_of(fixpoint))
+            and any(scan.access in self.partitions for scan in fixpoint.scans)
             and table_of(fixpoint).access not in self.keyed
         ]
         with plain_failures(self.versions):
@@ -273,9 +273,7 @@ class _RecursiveCapture(Struct, frozen=True):
         self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
     ) -> Mapping[AccessId, RangeSet]:
         """What the rows of a plan without fixpoints need of its accesses."""
-        sketched = {
-            s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions
-        }
+        sketched = {s.access: partitions[s.access] for s in plan.scans if s.access in partitions}
         if not sketched:
             return {}
         part = replace(self.query, root=plan)
@@ -310,7 +308,7 @@ def _keyed_tables(
     root: Plan, verdict: Verdict, partitions: Mapping[AccessId, RangePartition]
 ) -> Iterator[_KeyedTable]:
     keyed = keyed_rows(root, verdict.key_columns)
-    for node in nodes_of(root):
+    for node in root.walk():
         if not isinstance(node, Fixpoint):
             continue
         table = table_of(node)

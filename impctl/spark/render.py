@@ -12,37 +12,8 @@ from sqlglot import exp, parse_one
 
 from impctl.data.schema import INTEGER, Kind
 from impctl.errors import QueryError
-from impctl.expr.nodes import ColumnRef, Expr, Mean, columns_of, transform, walk
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    expressions_of,
-    inputs_of,
-    with_inputs,
-)
+from impctl.expr.nodes import ColumnRef, Expr, Mean
+from impctl.plan import nodes as p
 from impctl.rules.prune import prune_columns
 from impctl.rules.witnesses import first_by
 from impctl.spark.expressions import DIALECT, bracketed, column, render_expr
@@ -57,15 +28,15 @@ if TYPE_CHECKING:
 # filter on `row_number`, may give, and those before an OFFSET. Without an order that tells rows
 # apart, all rows.
 
-_RANK = Attribute("impctl/rank", "rank", INTEGER, nullable=False)
+_RANK = p.Attribute("impctl/rank", "rank", INTEGER, nullable=False)
 
 
-def with_ties(node: TopK) -> Plan:
+def with_ties(node: p.TopK) -> p.Plan:
     """The node with every row tied at the last place; at the end there may be one more rank."""
-    order = tuple(key for key in node.order if columns_of(key.expr))
+    order = tuple(key for key in node.order if key.expr.columns)
     if node.count is None or not order:
         return node.child
-    rank = WindowCall(_RANK, "rank", (), (), order) if node.rank is None else node.rank
+    rank = p.WindowCall(_RANK, "rank", (), (), order) if node.rank is None else node.rank
     if rank.function == "row_number":
         rank = replace(rank, function="rank")
     return replace(node, order=order, count=node.offset + node.count, offset=0, rank=rank)
@@ -76,7 +47,7 @@ def with_ties(node: TopK) -> Plan:
 # the same rows in the same columns; a plan with such a quotient left is refused.
 
 
-def whole_averages(root: Plan) -> Plan:
+def whole_averages(root: p.Plan) -> p.Plan:
     """The plan with AVG for every average of decimals; raises QueryError where one remains."""
     result = _whole(root)
     if result is root:
@@ -85,59 +56,54 @@ def whole_averages(root: Plan) -> Plan:
     return prune_columns(result)
 
 
-def _whole(plan: Plan) -> Plan:
-    inputs = inputs_of(plan)
-    rebuilt = tuple(_whole(child) for child in inputs)
-    if any(new is not old for new, old in zip(rebuilt, inputs, strict=True)):
-        plan = with_inputs(plan, rebuilt)
+def _whole(plan: p.Plan) -> p.Plan:
+    plan = plan.map_inputs(_whole)
     means = dict.fromkeys(_means(plan))
     if not means:
         return plan
-    if not isinstance(plan, Project | Select):
+    if not isinstance(plan, p.Project | p.Select):
         raise _unsupported()
-    child, result = plan.child, {}
+    child, averages = plan.child, {}
     for mean in means:
-        child, average = _averaged(child, mean)
-        result[mean] = average
+        child, averages[mean] = _averaged(child, mean)
 
     def swap(expr: Expr) -> Expr | None:
-        return result.get(expr) if isinstance(expr, Mean) else None
+        return averages.get(expr) if isinstance(expr, Mean) else None
 
-    if isinstance(plan, Project):
-        outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)
-        return replace(plan, child=child, outputs=outputs)
-    columns = ComputedColumn.unchanged(attributes_of(plan))
-    return Project(replace(plan, child=child, predicate=transform(plan.predicate, swap)), columns)
+    result = replace(plan, child=child).map(lambda expr: expr.transform(swap))
+    if isinstance(plan, p.Project):
+        return result
+    return p.Project(result, p.ComputedColumn.unchanged(plan.attributes))
 
 
-def _means(plan: Plan) -> Iterator[Mean]:
-    for expr in expressions_of(plan):
-        for part in walk(expr):
+def _means(plan: p.Plan) -> Iterator[Mean]:
+    for expr in plan.expressions:
+        for part in expr.walk():
             if isinstance(part, Mean) and part.type.kind is Kind.DECIMAL:
                 yield part
 
 
-def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
+def _averaged(plan: p.Plan, mean: Mean) -> tuple[p.Plan, ColumnRef]:
     total, count = mean.total, mean.count
     if not (isinstance(total, ColumnRef) and isinstance(count, ColumnRef)):
         raise _unsupported()
     match plan:
-        case Aggregate():
+        case p.Aggregate():
             return _with_average(plan, mean, total, count)
-        case Select():
+        case p.Select():
             child, average = _averaged(plan.child, mean)
             return replace(plan, child=child), average
-        case Project():
+        case p.Project():
             exprs = {output.attribute.id: output.expr for output in plan.outputs}
             inner = replace(mean, total=exprs[total.id], count=exprs[count.id])
             child, average = _averaged(plan.child, inner)
             if average.id not in exprs:
-                passed = ComputedColumn(Attribute(average.id, "average", mean.type), average)
+                passed = p.ComputedColumn(p.Attribute(average.id, "average", mean.type), average)
                 plan = replace(plan, child=child, outputs=(*plan.outputs, passed))
             return plan, average
-        case Join():
-            is_left = any(attribute.id == total.id for attribute in attributes_of(plan.left))
-            if not is_left and plan.kind in (JoinKind.SEMI, JoinKind.ANTI):
+        case p.Join():
+            is_left = any(attribute.id == total.id for attribute in plan.left.attributes)
+            if not is_left and plan.kind in (p.JoinKind.SEMI, p.JoinKind.ANTI):
                 raise _unsupported()
             side, average = _averaged(plan.left if is_left else plan.right, mean)
             joined = replace(plan, left=side) if is_left else replace(plan, right=side)
@@ -147,15 +113,15 @@ def _averaged(plan: Plan, mean: Mean) -> tuple[Plan, ColumnRef]:
 
 
 def _with_average(
-    plan: Aggregate, mean: Mean, total: ColumnRef, count: ColumnRef
-) -> tuple[Plan, ColumnRef]:
+    plan: p.Aggregate, mean: Mean, total: ColumnRef, count: ColumnRef
+) -> tuple[p.Plan, ColumnRef]:
     calls = {output.attribute.id: output.call for output in plan.aggregates}
     summed, counted = calls.get(total.id), calls.get(count.id)
     if summed is None or counted is None or replace(summed, function="count") != counted:
         raise _unsupported()
-    column = Attribute(f"{total.id}/whole", "average", mean.type)
+    column = p.Attribute(f"{total.id}/whole", "average", mean.type)
     if column.id not in calls:
-        average = AggregateOutput(column, replace(summed, function="avg"))
+        average = p.AggregateOutput(column, replace(summed, function="avg"))
         plan = replace(plan, aggregates=(*plan.aggregates, average))
     return plan, column.ref()
 
@@ -173,15 +139,15 @@ def _unsupported() -> QueryError:
 # order.
 
 
-def spelled_out(node: Witness) -> Plan:
+def spelled_out(node: p.Witness) -> p.Plan:
     """The node as a union of first ranks."""
-    columns = attributes_of(node)
+    columns = node.attributes
 
-    def both(left: Plan, right: Plan) -> Plan:
-        return SetOperation(SetKind.UNION, True, left, right, columns, span=node.span)
+    def both(left: p.Plan, right: p.Plan) -> p.Plan:
+        return p.SetOperation(p.SetKind.UNION, True, left, right, columns, span=node.span)
 
-    outputs = ComputedColumn.unchanged(columns)
-    firsts: list[Plan] = [Project(first_by(node, order), outputs) for order in node.orders]
+    outputs = p.ComputedColumn.unchanged(columns)
+    firsts: list[p.Plan] = [p.Project(first_by(node, order), outputs) for order in node.orders]
     return reduce(both, firsts)
 
 
@@ -190,17 +156,17 @@ def spelled_out(node: Witness) -> Plan:
 # nodes only.
 
 _JOIN_WORDS = {
-    JoinKind.INNER: ("", "INNER"),
-    JoinKind.LEFT: ("LEFT", "OUTER"),
-    JoinKind.RIGHT: ("RIGHT", "OUTER"),
-    JoinKind.FULL: ("FULL", "OUTER"),
-    JoinKind.SEMI: ("LEFT", "SEMI"),
-    JoinKind.ANTI: ("LEFT", "ANTI"),
+    p.JoinKind.INNER: ("", "INNER"),
+    p.JoinKind.LEFT: ("LEFT", "OUTER"),
+    p.JoinKind.RIGHT: ("RIGHT", "OUTER"),
+    p.JoinKind.FULL: ("FULL", "OUTER"),
+    p.JoinKind.SEMI: ("LEFT", "SEMI"),
+    p.JoinKind.ANTI: ("LEFT", "ANTI"),
 }
 _SET_NODES = {
-    SetKind.UNION: exp.Union,
-    SetKind.EXCEPT: exp.Except,
-    SetKind.INTERSECT: exp.Intersect,
+    p.SetKind.UNION: exp.Union,
+    p.SetKind.EXCEPT: exp.Except,
+    p.SetKind.INTERSECT: exp.Intersect,
 }
 
 
@@ -228,67 +194,67 @@ class Renderer(Struct, frozen=True):
         """The SQL name of a column, the same at every call."""
         return self.names.setdefault(attribute, f"c{len(self.names)}")
 
-    def columns(self, attributes: Sequence[Attribute]) -> list[Sql]:
+    def columns(self, attributes: Sequence[p.Attribute]) -> list[Sql]:
         if not attributes:
             return [exp.alias_(exp.Literal.number(1), "nothing", quoted=True)]
         return [column(self.name(attribute.id)) for attribute in attributes]
 
-    def outputs(self, outputs: Sequence[ComputedColumn]) -> list[Sql]:
+    def outputs(self, outputs: Sequence[p.ComputedColumn]) -> list[Sql]:
         if not outputs:
             return self.columns(())
         return [self.aliased(self.expr(output.expr), output.attribute) for output in outputs]
 
-    def aliased(self, node: Sql, attribute: Attribute) -> Sql:
+    def aliased(self, node: Sql, attribute: p.Attribute) -> Sql:
         return exp.alias_(node, self.name(attribute.id), quoted=True)
 
     def expr(self, expr: Expr) -> Sql:
         return render_expr(expr, self.names)
 
-    def source(self, plan: Plan) -> exp.Subquery:
+    def source(self, plan: p.Plan) -> exp.Subquery:
         return self.select(plan).subquery()
 
-    def select(self, plan: Plan) -> exp.Select:
+    def select(self, plan: p.Plan) -> exp.Select:
         match plan:
-            case Scan() | OneRow():
+            case p.Scan() | p.OneRow():
                 return self._relation(plan)
-            case Select():
+            case p.Select():
                 child = self.source(plan.child)
-                rows = exp.select(*self.columns(attributes_of(plan.child))).from_(child)
+                rows = exp.select(*self.columns(plan.child.attributes)).from_(child)
                 return rows.where(self.expr(plan.predicate))
-            case Project():
+            case p.Project():
                 child = self.source(plan.child)
                 return exp.select(*self.outputs(plan.outputs)).from_(child)
-            case Distinct():
+            case p.Distinct():
                 child = self.source(plan.child)
-                return exp.select(*self.columns(attributes_of(plan))).from_(child).distinct()
-            case Sort():
+                return exp.select(*self.columns(plan.attributes)).from_(child).distinct()
+            case p.Sort():
                 # Which rows there are does not depend on it, and ordering them costs.
                 return self.select(plan.child)
-            case TopK():
+            case p.TopK():
                 return self._top_k(plan)
-            case Join():
+            case p.Join():
                 return self._join(plan)
-            case SetOperation():
+            case p.SetOperation():
                 return self._set_operation(plan)
-            case Aggregate():
+            case p.Aggregate():
                 return self._aggregate(plan)
-            case Window():
+            case p.Window():
                 child = self.source(plan.child)
                 computed = [self.aliased(self._over(call), call.attribute) for call in plan.calls]
-                columns = self.columns(attributes_of(plan.child))
+                columns = self.columns(plan.child.attributes)
                 return exp.select(*columns, *computed).from_(child)
-            case Explode():
+            case p.Explode():
                 return self._explode(plan)
-            case Witness():
+            case p.Witness():
                 return self.select(spelled_out(plan))
-            case Recursive() | Fixpoint():
+            case p.Recursive() | p.Fixpoint():
                 return self._recursion(plan)
             case _:
                 assert_never(plan)
 
-    def _recursion(self, plan: Recursive | Fixpoint) -> exp.Select:
+    def _recursion(self, plan: p.Recursive | p.Fixpoint) -> exp.Select:
         """A WITH RECURSIVE entry and its rows; Spark supports only UNION ALL there."""
-        if isinstance(plan, Recursive):
+        if isinstance(plan, p.Recursive):
             return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
         if plan.is_set:
             raise QueryError(
@@ -306,7 +272,7 @@ class Renderer(Struct, frozen=True):
         parts = []
         for part in (plan.base, plan.step):
             source = self.source(part)
-            read = enumerate(self.name(attribute.id) for attribute in attributes_of(part))
+            read = enumerate(self.name(attribute.id) for attribute in part.attributes)
             columns = [exp.alias_(column(name), f"r{index}", quoted=True) for index, name in read]
             parts.append(exp.select(*columns).from_(source))
         name: Sql = exp.to_identifier(entry, quoted=True)
@@ -321,15 +287,15 @@ class Renderer(Struct, frozen=True):
         rows.set("with_", clause)
         return rows
 
-    def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
+    def _of_entry(self, entry: str, attributes: Sequence[p.Attribute]) -> exp.Select:
         read = [
             self.aliased(column(f"r{index}"), attribute)
             for index, attribute in enumerate(attributes)
         ]
         return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
-    def _relation(self, plan: Scan | OneRow) -> exp.Select:
-        if isinstance(plan, OneRow):
+    def _relation(self, plan: p.Scan | p.OneRow) -> exp.Select:
+        if isinstance(plan, p.OneRow):
             return exp.select(*self.columns(()))
         view = exp.Table(this=exp.to_identifier(self.views[plan.access], quoted=True))
         if not plan.attributes:
@@ -337,40 +303,40 @@ class Renderer(Struct, frozen=True):
         read = [self.aliased(column(a.name), a) for a in plan.attributes]
         return exp.select(*read).from_(view)
 
-    def _explode(self, plan: Explode) -> exp.Select:
+    def _explode(self, plan: p.Explode) -> exp.Select:
         child = self.source(plan.child)
         names = [exp.to_identifier(self.name(attribute.id), quoted=True) for attribute in plan.made]
         alias = exp.TableAlias(this=exp.to_identifier("exploded"), columns=names)
         call = exp.Anonymous(this=plan.function, expressions=[self.expr(plan.array)])
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        rows = exp.select(*self.columns(plan.attributes)).from_(child)
         lateral = exp.Lateral(this=call, view=True, outer=plan.outer, alias=alias)
         rows.append("laterals", lateral)
         return rows
 
-    def _top_k(self, plan: TopK) -> exp.Select:
+    def _top_k(self, plan: p.TopK) -> exp.Select:
         if plan.rank is not None:
-            ranked = self.source(Window(plan.child, (plan.rank,)))
-            rows = exp.select(*self.columns(attributes_of(plan))).from_(ranked)
+            ranked = self.source(p.Window(plan.child, (plan.rank,)))
+            rows = exp.select(*self.columns(plan.attributes)).from_(ranked)
             rank = column(self.name(plan.rank.attribute.id))
             last = exp.Literal.number(0 if plan.count is None else plan.count)
             return rows.where(exp.LTE(this=rank, expression=last))
         child = self.source(plan.child)
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(child)
+        rows = exp.select(*self.columns(plan.attributes)).from_(child)
         if plan.order:
             rows = rows.order_by(*self.order(plan.order))
         if plan.count is not None:
             rows = rows.limit(plan.count)
         return rows.offset(plan.offset) if plan.offset else rows
 
-    def order(self, keys: Sequence[SortKey]) -> list[Sql]:
+    def order(self, keys: Sequence[p.SortKey]) -> list[Sql]:
         """ORDER BY terms; constants order nothing, and a bare number would mean a column."""
         return [
             exp.Ordered(this=self.expr(key.expr), desc=key.descending, nulls_first=key.nulls_first)
             for key in keys
-            if columns_of(key.expr)
+            if key.expr.columns
         ]
 
-    def _join(self, plan: Join) -> exp.Select:
+    def _join(self, plan: p.Join) -> exp.Select:
         left, right = self.source(plan.left), self.source(plan.right)
         condition = exp.true() if plan.condition is None else self.expr(plan.condition)
         if plan.null_aware:
@@ -378,26 +344,26 @@ class Renderer(Struct, frozen=True):
             condition = exp.Or(this=bracketed(condition), expression=bracketed(unknown))
         side, kind = _JOIN_WORDS[plan.kind]
         join = exp.Join(this=right, side=side, kind=kind, on=condition)
-        rows = exp.select(*self.columns(attributes_of(plan))).from_(left)
+        rows = exp.select(*self.columns(plan.attributes)).from_(left)
         rows.append("joins", join)
         return rows
 
-    def _set_operation(self, plan: SetOperation) -> exp.Select:
+    def _set_operation(self, plan: p.SetOperation) -> exp.Select:
         # Each side is a SELECT of its own: else an ORDER BY ... LIMIT of the right one would apply
         # to the whole.
         left_source, right_source = self.source(plan.left), self.source(plan.right)
-        pairs = zip(plan.attributes, attributes_of(plan.left), strict=True)
+        pairs = zip(plan.attributes, plan.left.attributes, strict=True)
         renamed = [self.aliased(column(self.name(attribute.id)), out) for out, attribute in pairs]
         left = exp.select(*renamed).from_(left_source)
-        right = exp.select(*self.columns(attributes_of(plan.right))).from_(right_source)
+        right = exp.select(*self.columns(plan.right.attributes)).from_(right_source)
         both = _SET_NODES[plan.kind](this=left, expression=right, distinct=not plan.all)
         return exp.select(*self.columns(plan.attributes)).from_(both.subquery())
 
-    def _aggregate(self, plan: Aggregate) -> exp.Select:
+    def _aggregate(self, plan: p.Aggregate) -> exp.Select:
         """GROUP BY over plain columns: a constant there would be taken for a column's number."""
         child = self.source(plan.child)
         below = [
-            *self.columns(attributes_of(plan.child)),
+            *self.columns(plan.child.attributes),
             *(self.aliased(self.expr(key.expr), key.attribute) for key in plan.keys),
         ]
         rows = exp.select(*below).from_(child).subquery()
@@ -408,8 +374,7 @@ class Renderer(Struct, frozen=True):
             call = output.call
             if call.function in ("grouping", "grouping_id"):
                 # They take grouping columns, which have names of their own here.
-                arguments = tuple(refs.get(argument, argument) for argument in call.arguments)
-                call = replace(call, arguments=arguments)
+                call = call.map(lambda argument: refs.get(argument, argument))
             calls.append(self.aliased(self.call(call), output.attribute))
         listed = [*keys, *calls] or [exp.alias_(exp.Count(this=exp.Star()), "nothing", quoted=True)]
         grouped = exp.select(*listed).from_(rows)
@@ -424,7 +389,7 @@ class Renderer(Struct, frozen=True):
             grouped = grouped.group_by(*(key.copy() for key in keys))
         return grouped
 
-    def call(self, call: AggregateCall) -> Sql:
+    def call(self, call: p.AggregateCall) -> Sql:
         """An aggregate call; COUNT without arguments is COUNT(*)."""
         arguments = [self.expr(argument) for argument in call.arguments]
         if not arguments and call.function == "count":
@@ -436,7 +401,7 @@ class Renderer(Struct, frozen=True):
             return node
         return exp.Filter(this=node, expression=exp.Where(this=self.expr(call.condition)))
 
-    def _over(self, call: WindowCall) -> Sql:
+    def _over(self, call: p.WindowCall) -> Sql:
         arguments = [self.expr(argument) for argument in call.arguments]
         if not arguments and call.function == "count":
             arguments = [exp.Star()]
@@ -454,7 +419,7 @@ class Renderer(Struct, frozen=True):
         )
 
 
-def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
+def render_plan(plan: p.Plan, table_names: Mapping[AccessId, str]) -> Rendered:
     """The plan in Spark SQL over views called `table_names`, with its columns in order."""
     renderer = Renderer(table_names)
     select = renderer.select(whole_averages(plan))

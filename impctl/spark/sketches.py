@@ -16,7 +16,7 @@ from impctl.data.schema import Column as TableColumn
 from impctl.data.schema import Kind, SqlType, quoted
 from impctl.data.vector import Ints, from_arrow
 from impctl.errors import UsageError
-from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
+from impctl.plan.nodes import Join, Plan, Query
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import RANGE_ID, STAGED, PassKind, SketchPass, sketch_passes, staged_name
 from impctl.spark.render import render_plan
@@ -222,7 +222,7 @@ def capture_sketches(
                 hint="read the attribute together with the columns of the query",
             )
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
-    scans = enumerate(scans_of(query.root))
+    scans = enumerate(query.root.scans)
     views = {scan.access: f"impctl_view{place}" for place, scan in scans}
     capture = _Capture(spark, frames, views, partitions)
     result: dict[AccessId, set[int]] = {}
@@ -259,7 +259,7 @@ class _Capture(Struct, frozen=True):
         rows = self._frame(pass_.rows, self.views)
         names = list(map(staged_name, sorted(set(at.values()))))
         keys = rows.toDF(*map(staged_name, range(len(rows.columns)))).select(*names)
-        if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
+        if any(isinstance(node, Join) for node in pass_.rows.walk()):
             keys = keys.distinct()
         fetched = keys.toArrow()
         result: _RangeIds = {}
@@ -280,7 +280,7 @@ class _Capture(Struct, frozen=True):
         if null_free is None:
             return {access: set() for access in pass_.keys}
         rows = self._rows(pass_)
-        ids = [a.id for a in attributes_of(pass_.rows)]
+        ids = [a.id for a in pass_.rows.attributes]
         condition = F.lit(True)
         for name, group in zip(names, pass_.group, strict=True):
             mine, theirs = F.col(staged_name(ids.index(group))), F.col(name)
@@ -298,10 +298,10 @@ class _Capture(Struct, frozen=True):
         if not pass_.group:
             # One global group, which a filter above it may have dropped.
             return groups, None if groups.count() == 0 else frozenset()
-        kinds = [a.type.kind if a.type is not None else None for a in attributes_of(pass_.groups)]
+        kinds = [a.type.kind if a.type is not None else None for a in pass_.groups.attributes]
         if not all(kind in _RETURNING for kind in kinds):
             return groups, frozenset()
-        if any(isinstance(node, Join) for node in nodes_of(pass_.groups)):
+        if any(isinstance(node, Join) for node in pass_.groups.walk()):
             groups = groups.distinct()
         answer = groups.toArrow()
         if answer.num_rows == 0:
@@ -327,13 +327,13 @@ class _Capture(Struct, frozen=True):
         staged: Mapping[AccessId, DataFrame] = MappingProxyType({}),
     ) -> DataFrame:
         frames = {**self.frames, **staged}
-        read = {scan.access for scan in scans_of(plan)} & frames.keys()
+        read = {scan.access for scan in plan.scans} & frames.keys()
         sql = render_plan(plan, views).sql
         return selected(self.spark, sql, {views[access]: frames[access] for access in read})
 
 
 def _places(pass_: SketchPass) -> dict[AccessId, int]:
-    ids = [attribute.id for attribute in attributes_of(pass_.rows)]
+    ids = [attribute.id for attribute in pass_.rows.attributes]
     return {access: ids.index(key) for access, key in pass_.keys.items()}
 
 

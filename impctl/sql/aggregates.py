@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Literal, children, columns_of, walk, with_children
+from impctl.expr.nodes import ColumnRef, Expr, Literal
 from impctl.expr.types import average_type, sum_type
 from impctl.plan.explain import column_name
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
@@ -243,7 +243,7 @@ def _grouping(
     listed = (key for factor in factors for alternative in factor for key in alternative)
     keys = list(dict.fromkeys(listed))
     for key in keys:
-        if any(part.startswith("?") for part in columns_of(key)):
+        if any(part.startswith("?") for part in key.columns):
             raise reader.text.error(
                 f"Query `{reader.text.name}` groups by an aggregate or window function",
                 key.span,
@@ -277,8 +277,7 @@ class Lift(Struct, frozen=True):
                 return replace(ref, span=expr.span)
         if isinstance(expr, ColumnRef):
             return self._column(expr)
-        parts = children(expr)
-        return with_children(expr, tuple(self(item) for item in parts)) if parts else expr
+        return expr.map(self)
 
     def _column(self, ref: ColumnRef) -> Expr:
         result = self.results.get(ref.id)
@@ -302,4 +301,4 @@ def placeholder(position: int) -> AttributeId:
 
 def has_placeholder(expr: Expr) -> bool:
     """Whether an expression reads an aggregate or window result that has no identity yet."""
-    return any(isinstance(item, ColumnRef) and item.id.startswith("?") for item in walk(expr))
+    return any(isinstance(item, ColumnRef) and item.id.startswith("?") for item in expr.walk())

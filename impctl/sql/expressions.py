@@ -24,27 +24,8 @@ from impctl.data.schema import (
     decimal,
     from_delta,
 )
+from impctl.expr import nodes as e
 from impctl.expr.functions import number_type
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
-    Span,
-)
 from impctl.expr.types import narrowed, rounded_type, type_of, uncounted
 from impctl.plan.functions import (
     AGGREGATES,
@@ -63,23 +44,23 @@ from impctl.sql.text import Node, SqlText
 # constant beside a date or time (`sql.literals`) and of decimals without a common type. Parentheses
 # are required where sqlglot and Spark bind operators differently.
 
-_ARITHMETIC: dict[type[Node], ArithmeticOp] = {
-    exp.Add: ArithmeticOp.ADD,
-    exp.Sub: ArithmeticOp.SUBTRACT,
-    exp.Mul: ArithmeticOp.MULTIPLY,
-    exp.Div: ArithmeticOp.DIVIDE,
-    exp.IntDiv: ArithmeticOp.INTEGER_DIVIDE,
-    exp.Mod: ArithmeticOp.REMAINDER,
+_ARITHMETIC: dict[type[Node], e.ArithmeticOp] = {
+    exp.Add: e.ArithmeticOp.ADD,
+    exp.Sub: e.ArithmeticOp.SUBTRACT,
+    exp.Mul: e.ArithmeticOp.MULTIPLY,
+    exp.Div: e.ArithmeticOp.DIVIDE,
+    exp.IntDiv: e.ArithmeticOp.INTEGER_DIVIDE,
+    exp.Mod: e.ArithmeticOp.REMAINDER,
 }
-COMPARISONS: dict[type[Node], CompareOp] = {
-    exp.EQ: CompareOp.EQUAL,
-    exp.NEQ: CompareOp.NOT_EQUAL,
-    exp.LT: CompareOp.LESS,
-    exp.LTE: CompareOp.LESS_EQUAL,
-    exp.GT: CompareOp.GREATER,
-    exp.GTE: CompareOp.GREATER_EQUAL,
-    exp.NullSafeEQ: CompareOp.NULL_SAFE_EQUAL,
-    exp.NullSafeNEQ: CompareOp.NULL_SAFE_EQUAL,
+COMPARISONS: dict[type[Node], e.CompareOp] = {
+    exp.EQ: e.CompareOp.EQUAL,
+    exp.NEQ: e.CompareOp.NOT_EQUAL,
+    exp.LT: e.CompareOp.LESS,
+    exp.LTE: e.CompareOp.LESS_EQUAL,
+    exp.GT: e.CompareOp.GREATER,
+    exp.GTE: e.CompareOp.GREATER_EQUAL,
+    exp.NullSafeEQ: e.CompareOp.NULL_SAFE_EQUAL,
+    exp.NullSafeNEQ: e.CompareOp.NULL_SAFE_EQUAL,
 }
 _FUNCTION_OPERATORS: dict[type[Node], str] = {
     exp.DPipe: "concat",
@@ -96,7 +77,7 @@ _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 class Special(Protocol):
     """How a clause reads aggregate and window functions; None leaves the node alone."""
 
-    def __call__(self, reader: ExprReader, node: Node) -> Expr | None: ...
+    def __call__(self, reader: ExprReader, node: Node) -> e.Expr | None: ...
 
 
 class ExprReader(Struct, frozen=True):
@@ -107,14 +88,14 @@ class ExprReader(Struct, frozen=True):
     clause: str
     special: Special | None = None
     in_aggregate: bool = False
-    beside: Mapping[int, Expr] = field(default_factory=dict)
+    beside: Mapping[int, e.Expr] = field(default_factory=dict)
     """Values of subqueries joined beside the rows, by the `id` of their nodes."""
 
     @property
     def text(self) -> SqlText:
         return self.reading.text
 
-    def read(self, node: Node) -> Expr:
+    def read(self, node: Node) -> e.Expr:
         if id(node) in self.beside:
             return self.beside[id(node)]
         if self.special is not None:
@@ -136,10 +117,10 @@ class ExprReader(Struct, frozen=True):
             result = read_call(self, node, span)
         return result if result is not None else self._other(node, span)
 
-    def read_all(self, nodes: Sequence[Node]) -> tuple[Expr, ...]:
+    def read_all(self, nodes: Sequence[Node]) -> tuple[e.Expr, ...]:
         return tuple(self.read(node) for node in nodes)
 
-    def _constant(self, node: Node, span: Span | None) -> Expr | None:
+    def _constant(self, node: Node, span: e.Span | None) -> e.Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
                 result = literals.number(self.text, node)
@@ -159,24 +140,24 @@ class ExprReader(Struct, frozen=True):
                 return self._negative(node, span)
         return None
 
-    def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
+    def _negative(self, node: exp.Neg, span: e.Span | None) -> e.Expr:
         inner = node.this
         result = literals.number(self.text, inner, negative=True)
         if result is not None:
             return result
         if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
             raise self._parentheses(node)
-        return Negate(self.read(inner), span=span)
+        return e.Negate(self.read(inner), span=span)
 
-    def _arithmetic(self, node: Node, span: Span | None) -> Expr:
+    def _arithmetic(self, node: Node, span: e.Span | None) -> e.Expr:
         left, right = self.read(node.this), self.read(node.expression)
         moved = self._moved_date(node, left, span) or self._moved_column(node, left, right, span)
-        return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
+        return moved or e.Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
-    def _moved_date(self, node: Node, left: Expr, span: Span | None) -> Expr | None:
+    def _moved_date(self, node: Node, left: e.Expr, span: e.Span | None) -> e.Expr | None:
         """A constant date or time plus or minus INTERVAL, computed."""
         step = node.expression
-        if not (isinstance(step, exp.Interval) and isinstance(left, Literal)):
+        if not (isinstance(step, exp.Interval) and isinstance(left, e.Literal)):
             return None
         if not isinstance(node, exp.Add | exp.Sub):
             return None
@@ -184,7 +165,9 @@ class ExprReader(Struct, frozen=True):
         sign = 1 if isinstance(node, exp.Add) else -1
         return literals.shifted(left, sign * amount, unit, self.reading.zone, span)
 
-    def _moved_column(self, node: Node, left: Expr, right: Expr, span: Span | None) -> Expr | None:
+    def _moved_column(
+        self, node: Node, left: e.Expr, right: e.Expr, span: e.Span | None
+    ) -> e.Expr | None:
         """DATE plus or minus days, or timestamp plus or minus an INTERVAL of fixed length, as Spark
         functions."""
         kind, step = type_of(left), node.expression
@@ -195,12 +178,14 @@ class ExprReader(Struct, frozen=True):
             return self._later(left, step, span, is_sum=is_sum)
         if isinstance(step, exp.Interval):
             days = literals.days_of(*literals.interval_parts(self.text, step))
-            right = right if days is None else Literal(days, INTEGER, span=right.span)
+            right = right if days is None else e.Literal(days, INTEGER, span=right.span)
         if type_of(right) not in _WHOLE_DAYS:
             return None
-        return Call("date_add" if is_sum else "date_sub", (left, right), DATE, span=span)
+        return e.Call("date_add" if is_sum else "date_sub", (left, right), DATE, span=span)
 
-    def _later(self, left: Expr, step: Node, span: Span | None, *, is_sum: bool) -> Expr | None:
+    def _later(
+        self, left: e.Expr, step: Node, span: e.Span | None, *, is_sum: bool
+    ) -> e.Expr | None:
         if not isinstance(step, exp.Interval):
             return None
         amount, unit = literals.interval_parts(self.text, step)
@@ -208,12 +193,12 @@ class ExprReader(Struct, frozen=True):
             return None
         parts = (
             literals.constant(unit.upper(), span),
-            Literal(amount if is_sum else -amount, INTEGER, span=span),
+            e.Literal(amount if is_sum else -amount, INTEGER, span=span),
             left,
         )
-        return Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
+        return e.Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
 
-    def _comparison(self, node: Node, span: Span | None) -> Expr:
+    def _comparison(self, node: Node, span: e.Span | None) -> e.Expr:
         for side in (node.this, node.expression):
             if isinstance(side, _PREDICATES):
                 raise self._parentheses(node)
@@ -222,12 +207,12 @@ class ExprReader(Struct, frozen=True):
         left, right = self.read(node.this), self.read(node.expression)
         return self.compare(node, left, right, span)
 
-    def compare(self, node: Node, left: Expr, right: Expr, span: Span | None) -> Expr:
+    def compare(self, node: Node, left: e.Expr, right: e.Expr, span: e.Span | None) -> e.Expr:
         left, right = self.alike(left, right)
-        result = Compare(COMPARISONS[type(node)], left, right, span=span)
-        return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
+        result = e.Compare(COMPARISONS[type(node)], left, right, span=span)
+        return e.Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
-    def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
+    def alike(self, left: e.Expr, right: e.Expr) -> tuple[e.Expr, e.Expr]:
         """Bring two sides to the types that Spark compares, rounding decimals without a common
         type."""
         zone = self.reading.zone
@@ -242,7 +227,7 @@ class ExprReader(Struct, frozen=True):
             return left, right
         return _rounded(left, left_type, common), _rounded(right, right_type, common)
 
-    def _operator(self, node: Node, span: Span | None) -> Expr:
+    def _operator(self, node: Node, span: e.Span | None) -> e.Expr:
         for side in (node.this, node.expression):
             if isinstance(side, exp.Binary) and not isinstance(side, type(node)):
                 raise self._parentheses(node)
@@ -253,18 +238,18 @@ class ExprReader(Struct, frozen=True):
         kind = BOOLEAN if name in ("ilike", "rlike") else None
         if name == "concat" and all(type_of(part) == STRING for part in parts):
             kind = STRING
-        result = Call(name, parts, kind, span=span)
+        result = e.Call(name, parts, kind, span=span)
         # sqlglot marks NOT ILIKE on the node itself.
-        return Not(result, span=span) if node.args.get("negate") else result
+        return e.Not(result, span=span) if node.args.get("negate") else result
 
-    def _predicate(self, node: Node, span: Span | None) -> Expr | None:
+    def _predicate(self, node: Node, span: e.Span | None) -> e.Expr | None:
         match node:
             case exp.Paren():
                 return self.read(node.this)
             case exp.And():
-                return And(self.read_all(_flat(node, exp.And)), span=span)
+                return e.And(self.read_all(_flat(node, exp.And)), span=span)
             case exp.Or():
-                return Or(self.read_all(_flat(node, exp.Or)), span=span)
+                return e.Or(self.read_all(_flat(node, exp.Or)), span=span)
             case exp.Not():
                 return self._negated(node, span)
             case exp.Is():
@@ -279,25 +264,25 @@ class ExprReader(Struct, frozen=True):
                 return self._case(node, span)
         return None
 
-    def _negated(self, node: exp.Not, span: Span | None) -> Expr:
+    def _negated(self, node: exp.Not, span: e.Span | None) -> e.Expr:
         inner = self.read(node.this)
-        if isinstance(inner, IsNull | InList | Like):
-            return Not(replace(inner, span=span), span=span)
-        return Not(inner, span=span)
+        if isinstance(inner, e.IsNull | e.InList | e.Like):
+            return e.Not(replace(inner, span=span), span=span)
+        return e.Not(inner, span=span)
 
-    def _is(self, node: exp.Is, span: Span | None) -> Expr:
+    def _is(self, node: exp.Is, span: e.Span | None) -> e.Expr:
         if isinstance(node.this, _PREDICATES) or node.args.get("negate"):
             raise self._parentheses(node)
         operand = self.read(node.this)
         match node.expression:
             case exp.Null():
-                return IsNull(operand, span=span)
+                return e.IsNull(operand, span=span)
             case exp.Boolean() as wanted:
                 truth = literals.constant(bool(wanted.this), span)
-                return Compare(CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
+                return e.Compare(e.CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
         raise self.text.unsupported("IS in this form", node)
 
-    def _between(self, node: exp.Between, span: Span | None) -> Expr:
+    def _between(self, node: exp.Between, span: e.Span | None) -> e.Expr:
         if node.args.get("symmetric") is not None:
             raise self.text.unsupported("BETWEEN SYMMETRIC", node, hint="write two comparisons")
         if any(
@@ -307,11 +292,11 @@ class ExprReader(Struct, frozen=True):
             raise self._parentheses(node)
         low, high = self.read(node.args["low"]), self.read(node.args["high"])
         operand = uncounted(self.read(node.this), low, high)
-        above = Compare(CompareOp.GREATER_EQUAL, *self.alike(operand, low), span=span)
-        below = Compare(CompareOp.LESS_EQUAL, *self.alike(operand, high), span=span)
-        return And((above, below), span=span)
+        above = e.Compare(e.CompareOp.GREATER_EQUAL, *self.alike(operand, low), span=span)
+        below = e.Compare(e.CompareOp.LESS_EQUAL, *self.alike(operand, high), span=span)
+        return e.And((above, below), span=span)
 
-    def _in_list(self, node: exp.In, span: Span | None) -> Expr:
+    def _in_list(self, node: exp.In, span: e.Span | None) -> e.Expr:
         if node.args.get("query") is not None:
             raise self._subquery(node)
         if node.args.get("unnest") is not None or node.args.get("field") is not None:
@@ -329,9 +314,9 @@ class ExprReader(Struct, frozen=True):
         brought = tuple(literals.alike(option, operand, self.reading.zone) for option in options)
         if all(type_of(option) == type_of(operand) for option in brought):
             options = brought
-        return InList(operand, options, span=span)
+        return e.InList(operand, options, span=span)
 
-    def _like(self, node: Node, span: Span | None) -> Expr:
+    def _like(self, node: Node, span: e.Span | None) -> e.Expr:
         escape, like = "\\", node
         if isinstance(node, exp.Escape):
             like = node.this
@@ -340,20 +325,20 @@ class ExprReader(Struct, frozen=True):
             raise self.text.unsupported("LIKE ANY, LIKE ALL or ILIKE with ESCAPE", node)
         negated = bool(like.args.get("negate"))
         operand, pattern = self.read(like.this), self.read(like.expression)
-        if isinstance(pattern, Literal) and isinstance(pattern.value, str):
-            expr: Expr = Like(operand, pattern.value, escape, span=span)
+        if isinstance(pattern, e.Literal) and isinstance(pattern.value, str):
+            expr: e.Expr = e.Like(operand, pattern.value, escape, span=span)
         else:
             escapes = () if like is node else (literals.constant(escape, span),)
-            expr = Call("like", (operand, pattern, *escapes), BOOLEAN, span=span)
-        return Not(expr, span=span) if negated else expr
+            expr = e.Call("like", (operand, pattern, *escapes), BOOLEAN, span=span)
+        return e.Not(expr, span=span) if negated else expr
 
-    def _case(self, node: Node, span: Span | None) -> Expr:
+    def _case(self, node: Node, span: e.Span | None) -> e.Expr:
         default = node.args.get("default" if isinstance(node, exp.Case) else "false")
         otherwise = self.read(default) if default is not None else literals.constant(None, span)
         if isinstance(node, exp.If):
             if default is None:
                 raise self.text.unsupported("`if` with 2 arguments", node)
-            return Case(
+            return e.Case(
                 ((self.read(node.this), self.read(node.args["true"])),), otherwise, span=span
             )
         subject = None if node.this is None else self.read(node.this)
@@ -361,12 +346,12 @@ class ExprReader(Struct, frozen=True):
         for branch in node.args["ifs"]:
             condition = self.read(branch.this)
             if subject is not None:
-                equal = Compare(CompareOp.EQUAL, *self.alike(subject, condition))
+                equal = e.Compare(e.CompareOp.EQUAL, *self.alike(subject, condition))
                 condition = replace(equal, span=self.text.span_of(branch.this))
             branches.append((condition, self.read(branch.args["true"])))
-        return Case(tuple(branches), otherwise, span=span)
+        return e.Case(tuple(branches), otherwise, span=span)
 
-    def _other(self, node: Node, span: Span | None) -> Expr:
+    def _other(self, node: Node, span: e.Span | None) -> e.Expr:
         match node:
             case exp.Column() if not isinstance(node.this, exp.Star):
                 return self.names.column(node, in_aggregate=self.in_aggregate)
@@ -427,8 +412,8 @@ def _flat(node: Node, kind: type[Node]) -> list[Node]:
     return result
 
 
-def _rounded(expr: Expr, source: SqlType, target: SqlType) -> Expr:
-    return expr if source == target else Cast(expr, target, span=expr.span)
+def _rounded(expr: e.Expr, source: SqlType, target: SqlType) -> e.Expr:
+    return expr if source == target else e.Cast(expr, target, span=expr.span)
 
 
 # Function calls and casts. Some become nodes (COALESCE, NULLIF, IF, MOD, casts), the others a Call
@@ -479,7 +464,7 @@ _WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
-def read_call(reader: ExprReader, node: Node, span: Span | None) -> Expr | None:
+def read_call(reader: ExprReader, node: Node, span: e.Span | None) -> e.Expr | None:
     """Read a call or cast; None for any other node."""
     match node:
         case exp.Cast():
@@ -498,7 +483,7 @@ def read_call(reader: ExprReader, node: Node, span: Span | None) -> Expr | None:
             if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
                 return _made(reader, name, (operand,), span)
             # An interval has fields too, for which Spark has no functions.
-            return Call("date_part", (literals.constant(name, span), operand), span=span)
+            return e.Call("date_part", (literals.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
                 hint = "use locate(part, text, start)"
@@ -509,7 +494,7 @@ def read_call(reader: ExprReader, node: Node, span: Span | None) -> Expr | None:
         return None
     span = reader.text.place_of(name) if span is None else span
     reader.reading.note_volatile(name, span)
-    return Call(name, (), span=span)
+    return e.Call(name, (), span=span)
 
 
 def function_name(node: Node) -> str | None:
@@ -525,7 +510,7 @@ def arguments_of(node: Node) -> list[Node]:
     return [node.this.this] if isinstance(node, exp.Any) else list(node.expressions)
 
 
-def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
+def _cast(reader: ExprReader, node: exp.Cast, span: e.Span | None) -> e.Expr:
     text = reader.text
     number = literals.number(text, node)
     if number is not None:
@@ -541,10 +526,12 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
         raise text.unsupported(
             "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST returns NULL"
         )
-    return literals.folded(Cast(reader.read(node.this), target, reader.reading.zone, span=span))
+    return literals.folded(e.Cast(reader.read(node.this), target, reader.reading.zone, span=span))
 
 
-def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
+def _typed_literal(
+    reader: ExprReader, node: exp.Cast, kind: SqlType, span: e.Span | None
+) -> e.Expr:
     """`DATE '2024-01-31'`. The parser takes `DATE '2024-01-31'::STRING` for a date of a cast text;
     Spark casts the date."""
     text, zone, literal = reader.text, reader.reading.zone, node.this
@@ -555,7 +542,7 @@ def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span
     written = literals.string_value(text, literal)
     value = literals.typed(text, kind, written, node, zone, span)
     for cast in reversed(casts):
-        value = literals.folded(Cast(value, _cast_type(text, cast), zone, span=span))
+        value = literals.folded(e.Cast(value, _cast_type(text, cast), zone, span=span))
     return value
 
 
@@ -573,19 +560,19 @@ def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
     return result
 
 
-def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
+def _trim(reader: ExprReader, node: exp.Trim, span: e.Span | None) -> e.Expr:
     position = str(node.args.get("position") or "BOTH").upper()
     name = {"BOTH": "btrim", "LEADING": "ltrim", "TRAILING": "rtrim"}[position]
-    parts: tuple[Expr, ...] = (reader.read(node.this),)
+    parts: tuple[e.Expr, ...] = (reader.read(node.this),)
     if node.expression is None:
         name = "trim" if name == "btrim" else name
     else:
         characters = reader.read(node.expression)
         parts = (*parts, characters) if name == "btrim" else (characters, *parts)
-    return Call(name, parts, _result_type(name, parts), span=span)
+    return e.Call(name, parts, _result_type(name, parts), span=span)
 
 
-def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Expr:
+def _function(reader: ExprReader, node: exp.Anonymous, span: e.Span | None) -> e.Expr:
     name = function_name(node) or ""
     by_unit = _function_by_unit(reader, node, name, span)
     if by_unit is not None:
@@ -615,8 +602,8 @@ _UNITS = frozenset(
 
 
 def _function_by_unit(
-    reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
-) -> Expr | None:
+    reader: ExprReader, node: exp.Anonymous, name: str, span: e.Span | None
+) -> e.Expr | None:
     """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`, whose first argument is a
     bare word; else None."""
     if name not in _UNIT_SUMS | _UNIT_DIFFERENCES or len(node.expressions) != 3:
@@ -630,7 +617,7 @@ def _function_by_unit(
     # A timestamp keeps its type; only Spark knows what a DATE becomes.
     moment = type_of(parts[2])
     moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
-    return Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
+    return e.Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
@@ -660,16 +647,16 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
         )
 
 
-def _call(reader: ExprReader, name: str, arguments: list[Node], span: Span | None) -> Expr:
+def _call(reader: ExprReader, name: str, arguments: list[Node], span: e.Span | None) -> e.Expr:
     return _made(reader, name, reader.read_all(arguments), span)
 
 
-def _made(reader: ExprReader, name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr:
-    result = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+def _made(reader: ExprReader, name: str, parts: tuple[e.Expr, ...], span: e.Span | None) -> e.Expr:
+    result = e.Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
     return literals.computed(result)
 
 
-def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
+def _result_type(name: str, parts: tuple[e.Expr, ...]) -> SqlType | None:
     for kind, names in _RESULT_TYPES:
         if name in names.split():
             return kind if kind != STRING or _is_plain_text(name, parts) else None
@@ -682,7 +669,7 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
     return number_type(name, parts)
 
 
-def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
+def _is_plain_text(name: str, parts: tuple[e.Expr, ...]) -> bool:
     """Whether a text function returns plain text, not collated text or padded bytes."""
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
@@ -690,47 +677,51 @@ def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
     return all(result is not None and result.kind is not Kind.OTHER for result in types)
 
 
-def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
+def _rewritten(
+    name: str, parts: tuple[e.Expr, ...], zone: str, span: e.Span | None
+) -> e.Expr | None:
     """A function with its own node class; None for others."""
     null = literals.constant(None, span)
     match name, parts:
         case "coalesce", (_, *_):
-            return Coalesce(parts, span=span)
+            return e.Coalesce(parts, span=span)
         case (("nvl" | "ifnull"), (_, _)):
-            return Coalesce(parts, span=span)
+            return e.Coalesce(parts, span=span)
         case "nvl2", (tested, present, absent):
-            return Case(((Not(IsNull(tested)), present),), absent, span=span)
+            return e.Case(((e.Not(e.IsNull(tested)), present),), absent, span=span)
         case "nullif", (value, unwanted):
             value = uncounted(value, unwanted)
-            return Case(
-                ((Compare(CompareOp.EQUAL, value, unwanted, span=span), null),), value, span=span
+            return e.Case(
+                ((e.Compare(e.CompareOp.EQUAL, value, unwanted, span=span), null),),
+                value,
+                span=span,
             )
         case "if", (condition, yes, no):
-            return Case(((condition, yes),), no, span=span)
+            return e.Case(((condition, yes),), no, span=span)
         case "mod", (left, right):
-            return Arithmetic(ArithmeticOp.REMAINDER, left, right, span=span)
+            return e.Arithmetic(e.ArithmeticOp.REMAINDER, left, right, span=span)
         case "negative", (operand,):
-            return Negate(operand, span=span)
+            return e.Negate(operand, span=span)
         case "positive", (operand,):
             return _positive(operand, span)
         case "isnull", (operand,):
-            return IsNull(operand, span=span)
+            return e.IsNull(operand, span=span)
         case "isnotnull", (operand,):
-            return Not(IsNull(operand, span=span), span=span)
+            return e.Not(e.IsNull(operand, span=span), span=span)
         case "equal_null", (left, right):
-            return Compare(CompareOp.NULL_SAFE_EQUAL, left, right, span=span)
+            return e.Compare(e.CompareOp.NULL_SAFE_EQUAL, left, right, span=span)
         case (("lcase" | "ucase"), (operand,)):
             name = "lower" if name == "lcase" else "upper"
-            return Call(name, parts, _result_type(name, parts), span=span)
+            return e.Call(name, parts, _result_type(name, parts), span=span)
     if name in CAST_FUNCTIONS and len(parts) == 1:
-        return literals.folded(Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span))
+        return literals.folded(e.Cast(parts[0], from_delta(CAST_FUNCTIONS[name]), zone, span=span))
     return None
 
 
-def _positive(operand: Expr, span: Span | None) -> Expr | None:
+def _positive(operand: e.Expr, span: e.Span | None) -> e.Expr | None:
     """`+x` of a number is the number, but a constant's digits do not count as a literal's; None
     where it may be a cast."""
     result = type_of(operand)
     if result is None or not result.is_numeric:
         return None
-    return Cast(operand, result, span=span) if isinstance(operand, Literal) else operand
+    return e.Cast(operand, result, span=span) if isinstance(operand, e.Literal) else operand

@@ -11,30 +11,10 @@ from sqlglot import exp
 
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.errors import EvaluationError, NotExactError, count_text
+from impctl.expr import nodes as e
 from impctl.expr.evaluate import Evaluator, find_blocker
-from impctl.expr.nodes import (
-    And,
-    Case,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    IsNull,
-    Literal,
-    LiteralValue,
-    Span,
-    columns_of,
-)
 from impctl.expr.types import MAX_PRECISION, type_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Plan,
-    Project,
-)
+from impctl.plan import nodes as p
 from impctl.sql.aggregates import (
     AggregateCollector,
     Lift,
@@ -57,23 +37,23 @@ _PLAIN_BELOW = 6
 """Zeros after the point up to which every notation of a decimal is plain."""
 
 
-def constant_of(expr: Expr) -> Literal | None:
+def constant_of(expr: e.Expr) -> e.Literal | None:
     """Constant value of an expression without columns, such as `CAST('1' AS INT)` or `1 + 1`."""
-    if isinstance(expr, Literal):
+    if isinstance(expr, e.Literal):
         return expr
-    if columns_of(expr) or find_blocker(expr) is not None:
+    if expr.columns or find_blocker(expr) is not None:
         return None
     try:
         result = Evaluator(expr).values({}, 1)
     except (EvaluationError, NotExactError):
         return None
     if not result.validity()[0]:
-        return Literal(None, result.type, span=expr.span)
+        return e.Literal(None, result.type, span=expr.span)
     value = _plain(result.values[0], result.type)
-    return None if value is None else Literal(value, result.type, span=expr.span)
+    return None if value is None else e.Literal(value, result.type, span=expr.span)
 
 
-def _plain(value: object, kind: SqlType) -> LiteralValue:
+def _plain(value: object, kind: SqlType) -> e.LiteralValue:
     """A computed value as a literal holds it; None for unsupported kinds."""
     if kind.kind is Kind.STRING:
         return str(value)
@@ -87,7 +67,7 @@ def _plain(value: object, kind: SqlType) -> LiteralValue:
     return None
 
 
-def as_column(value: Literal, column: SqlType | None) -> Literal | None:
+def as_column(value: e.Literal, column: SqlType | None) -> e.Literal | None:
     """The value in the column's type; None where Spark's cast would or might change it."""
     if value.value is None:
         return value
@@ -105,11 +85,11 @@ def as_column(value: Literal, column: SqlType | None) -> Literal | None:
         if unscaled != unscaled.to_integral_value() or abs(unscaled) >= Decimal(10) ** digits:
             return None
         if column.is_integral:
-            return Literal(int(number), column, span=value.span)
-        return Literal(number.quantize(Decimal(1).scaleb(-column.scale)), column, span=value.span)
+            return e.Literal(int(number), column, span=value.span)
+        return e.Literal(number.quantize(Decimal(1).scaleb(-column.scale)), column, span=value.span)
 
 
-def name_of(values: Sequence[Literal]) -> str | None:
+def name_of(values: Sequence[e.Literal]) -> str | None:
     """Spark's column name for one value, or several in brackets."""
     texts = [text for value in values if (text := _text(value)) is not None]
     if len(texts) < len(values):
@@ -117,7 +97,7 @@ def name_of(values: Sequence[Literal]) -> str | None:
     return texts[0] if len(texts) == 1 else f"{{{', '.join(texts)}}}"
 
 
-def _text(value: Literal) -> str | None:
+def _text(value: e.Literal) -> str | None:
     if value.value is None:
         return "null"
     if isinstance(value.value, bool):
@@ -145,8 +125,8 @@ _ALIAS_HINT = "give it a name with AS"
 class _Results(Struct, frozen=True):
     """Computed for every value: expressions over placeholders of calls."""
 
-    calls: tuple[AggregateCall, ...]
-    columns: tuple[tuple[str | None, Expr], ...]
+    calls: tuple[p.AggregateCall, ...]
+    columns: tuple[tuple[str | None, e.Expr], ...]
     """Suffixes of column names; None where there is one expression only."""
 
     @property
@@ -155,13 +135,15 @@ class _Results(Struct, frozen=True):
         kinds = [known_type(expr) for _, expr in self.columns]
         return all(k is not None and (k.is_numeric or k.kind is Kind.BOOLEAN) for k in kinds)
 
-    def is_null_without_rows(self, expr: Expr) -> bool:
+    def is_null_without_rows(self, expr: e.Expr) -> bool:
         """Whether the expression is NULL without rows, so that it needs no CASE."""
         calls = {placeholder(number): call for number, call in enumerate(self.calls)}
-        return isinstance(expr, ColumnRef) and call_is_nullable(calls[expr.id])
+        return isinstance(expr, e.ColumnRef) and call_is_nullable(calls[expr.id])
 
 
-def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) -> tuple[Plan, Scope]:
+def pivoted(
+    plan: p.Plan, scope: Scope, node: exp.Pivot, reading: ParseContext
+) -> tuple[p.Plan, Scope]:
     """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names."""
     field = _field(node, reading)
     collector = AggregateCollector()
@@ -177,7 +159,7 @@ def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) ->
     keys = _keys(scope, plain, axes, results)
     values = [_value(item, axes, plain) for item in field.expressions]
     grouped = _grouped(plan, keys, results.calls, values, reading.text.span_of(node), reading)
-    named: list[tuple[str, Expr]] = []
+    named: list[tuple[str, e.Expr]] = []
     width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
         *outputs, rows = grouped.aggregates[number * width :][:width]
@@ -192,29 +174,31 @@ def pivoted(plan: Plan, scope: Scope, node: exp.Pivot, reading: ParseContext) ->
 
 
 def _grouped(
-    plan: Plan,
+    plan: p.Plan,
     keys: list[ScopeEntry],
-    calls: tuple[AggregateCall, ...],
-    values: list[tuple[str, Expr]],
-    span: Span | None,
+    calls: tuple[p.AggregateCall, ...],
+    values: list[tuple[str, e.Expr]],
+    span: e.Span | None,
     reading: ParseContext,
-) -> Aggregate:
+) -> p.Aggregate:
     """The calls over the rows of each value, and the number of rows."""
     filtered = [
         (name, _filtered(call, condition))
         for name, condition in values
-        for call in (*calls, AggregateCall("count"))
+        for call in (*calls, p.AggregateCall("count"))
     ]
     ids = reading.fresh("a", [*(entry.name for entry in keys), *(name for name, _ in filtered)])
     key_columns = tuple(
-        ComputedColumn(attribute_for(identity, entry.name, entry.expr), entry.expr)
+        p.ComputedColumn(attribute_for(identity, entry.name, entry.expr), entry.expr)
         for identity, entry in zip(ids, keys, strict=False)
     )
     results = tuple(
-        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        p.AggregateOutput(
+            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
+        )
         for identity, (name, call) in zip(ids[len(keys) :], filtered, strict=True)
     )
-    return Aggregate(plan, key_columns, results, span=span)
+    return p.Aggregate(plan, key_columns, results, span=span)
 
 
 def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
@@ -250,7 +234,7 @@ def _check_calls(node: exp.Pivot, results: _Results, reading: ParseContext) -> N
             )
     for item, (_, expr) in zip(node.expressions, results.columns, strict=True):
         reads_call = has_placeholder(expr)
-        is_bare = reads_call and isinstance(expr, ColumnRef)
+        is_bare = reads_call and isinstance(expr, e.ColumnRef)
         if not is_bare and not (results.is_two_phase and reads_call):
             raise reading.text.unsupported(
                 "an expression around the aggregates of a PIVOT",
@@ -266,11 +250,11 @@ def _keys(
     exprs = [*(reader.read(axis) for axis in axes), *(expr for _, expr in results.columns)]
     for call in results.calls:
         exprs += call.arguments if call.condition is None else (*call.arguments, call.condition)
-    read = frozenset[str]().union(*map(columns_of, exprs))
-    return [entry for entry in scope.star(None) if not columns_of(entry.expr) & read]
+    read = frozenset[str]().union(*(expr.columns for expr in exprs))
+    return [entry for entry in scope.star(None) if not entry.expr.columns & read]
 
 
-def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]:
+def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, e.Expr]:
     """One value of IN: its column name, and the condition on its rows."""
     text = reader.text
     value = item.this if isinstance(item, exp.PivotAlias) else item
@@ -282,8 +266,8 @@ def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]
             item,
             hint="write one value for each column",
         )
-    conditions: list[Expr] = []
-    values: list[Literal] = []
+    conditions: list[e.Expr] = []
+    values: list[e.Literal] = []
     for axis, part in zip(axes, parts, strict=True):
         left = reader.read(axis)
         written = constant_of(reader.read(part))
@@ -302,7 +286,7 @@ def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]
             )
         values.append(written)
         conditions.append(_is_value(left, right, text.span_of(part)))
-    condition = conditions[0] if len(conditions) == 1 else And(tuple(conditions))
+    condition = conditions[0] if len(conditions) == 1 else e.And(tuple(conditions))
     if isinstance(item, exp.PivotAlias):
         return str(item.args["alias"].name), condition
     name = name_of(values)
@@ -311,36 +295,36 @@ def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, Expr]
     return name, condition
 
 
-def _is_value(column: Expr, value: Literal, span: Span | None) -> Expr:
+def _is_value(column: e.Expr, value: e.Literal, span: e.Span | None) -> e.Expr:
     """`column <=> value`; for NULL in the form that the engine evaluates."""
     if value.value is None:
-        return IsNull(column, span=span)
-    return Compare(CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
+        return e.IsNull(column, span=span)
+    return e.Compare(e.CompareOp.NULL_SAFE_EQUAL, column, value, span=span)
 
 
-def _filtered(call: AggregateCall, condition: Expr) -> AggregateCall:
-    both = condition if call.condition is None else And((call.condition, condition))
+def _filtered(call: p.AggregateCall, condition: e.Expr) -> p.AggregateCall:
+    both = condition if call.condition is None else e.And((call.condition, condition))
     return replace(call, condition=both)
 
 
-def _where_there(value: Expr, rows: Attribute) -> Expr:
+def _where_there(value: e.Expr, rows: p.Attribute) -> e.Expr:
     """The value where a row was counted, else NULL."""
-    some = Compare(CompareOp.GREATER, rows.ref(), Literal(0, LONG))
+    some = e.Compare(e.CompareOp.GREATER, rows.ref(), e.Literal(0, LONG))
     kind = type_of(value)
     assert kind is not None, "only what Spark pivots in two phases comes here"
-    return Case(((some, value),), Literal(None, kind))
+    return e.Case(((some, value),), e.Literal(None, kind))
 
 
 def _projected(
     scope: Scope,
     keys: list[ScopeEntry],
-    grouped: Aggregate,
-    columns: list[tuple[str, Expr]],
+    grouped: p.Aggregate,
+    columns: list[tuple[str, e.Expr]],
     reading: ParseContext,
-) -> tuple[Plan, Scope]:
+) -> tuple[p.Plan, Scope]:
     """Key columns under their old names, then those of the values, which belong to no relation."""
     refs = [key.attribute.ref() for key in grouped.keys]
-    named: list[tuple[str, Expr]] = [
+    named: list[tuple[str, e.Expr]] = [
         *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
         *columns,
     ]
@@ -350,4 +334,4 @@ def _projected(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())
         for owner, output in zip(owners, outputs, strict=True)
     )
-    return Project(grouped, outputs, span=grouped.span), Scope(entries, scope.relations)
+    return p.Project(grouped, outputs, span=grouped.span), Scope(entries, scope.relations)

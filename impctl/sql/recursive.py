@@ -12,26 +12,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 
 from impctl.data.schema import Kind
 from impctl.errors import QueryError, count_text
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    attributes_of,
-)
+from impctl.plan import nodes as p
 from impctl.plan.recursion import approximate_columns, leaves_in
 from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.sql.select import refuse_misread
@@ -103,7 +84,9 @@ def reads_name(node: Node, name: str) -> bool:
     waiting = [node]
     while waiting:
         current = waiting.pop()
-        if isinstance(current, exp.Table) and [p.name.lower() for p in current.parts] == [name]:
+        if isinstance(current, exp.Table) and [part.name.lower() for part in current.parts] == [
+            name
+        ]:
             return True
         clause = part(current, "with")
         if clause is None:
@@ -149,7 +132,7 @@ class _Step(Struct, frozen=True):
     """Text nodes of the leaves, by the id of a leaf's first column."""
     text: SqlText
 
-    def refuse_without(self, plan: Plan, span: Span | None) -> None:
+    def refuse_without(self, plan: p.Plan, span: Span | None) -> None:
         """With UNION ALL, rows derived from no row of the entry would be added in every round."""
         if self.is_set or leaves_in(plan, self.fixpoint):
             return
@@ -159,53 +142,53 @@ class _Step(Struct, frozen=True):
             hint="move them to the first part: here every round derives them again",
         )
 
-    def of(self, plan: Plan) -> Plan:
+    def of(self, plan: p.Plan) -> p.Plan:
         """The node over its inputs, after checking all that read the entry; else QueryError."""
         if not leaves_in(plan, self.fixpoint):
             return plan
         match plan:
-            case Recursive():
+            case p.Recursive():
                 return plan
-            case Distinct() if self.is_set:
+            case p.Distinct() if self.is_set:
                 return self.of(plan.child)
-            case Join():
+            case p.Join():
                 return self._join(plan)
-            case SetOperation(kind=SetKind.UNION) if self.is_set or plan.all:
+            case p.SetOperation(kind=p.SetKind.UNION) if self.is_set or plan.all:
                 for side in (plan.left, plan.right):
                     self.refuse_without(side, plan.span)
                 left, right = self.of(plan.left), self.of(plan.right)
                 return replace(plan, all=True, left=left, right=right)
-            case Select() | Project():
+            case p.Select() | p.Project():
                 return replace(plan, child=self.of(plan.child))
-            case Distinct() | SetOperation(kind=SetKind.UNION):
+            case p.Distinct() | p.SetOperation(kind=p.SetKind.UNION):
                 raise self._refusal(plan, _construct(plan), _ONLY_ONCE)
             case _:
                 raise self._refusal(plan, _construct(plan))
 
-    def _join(self, join: Join) -> Plan:
+    def _join(self, join: p.Join) -> p.Plan:
         sides = [bool(leaves_in(side, self.fixpoint)) for side in (join.left, join.right)]
         padded = {
-            JoinKind.LEFT: (False, True),
-            JoinKind.RIGHT: (True, False),
-            JoinKind.FULL: (True, True),
+            p.JoinKind.LEFT: (False, True),
+            p.JoinKind.RIGHT: (True, False),
+            p.JoinKind.FULL: (True, True),
         }.get(join.kind, (False, False))
         if any(here and there for here, there in zip(sides, padded, strict=True)):
             raise self._refusal(join, f"the optional side of a {join.kind.value} join")
-        if join.kind is JoinKind.ANTI and sides[1]:
+        if join.kind is p.JoinKind.ANTI and sides[1]:
             raise self._refusal(join, "NOT IN, NOT EXISTS or an anti join")
-        if not self.is_set and join.kind is JoinKind.SEMI and sides[1]:
+        if not self.is_set and join.kind is p.JoinKind.SEMI and sides[1]:
             raise self._refusal(join, "IN, EXISTS or a semi join", _ONLY_ONCE)
         if not self.is_set and all(sides):
             raise self._refusal(join, "a join of two of its rows", _ONE_ROW)
         left, right = self.of(join.left), self.of(join.right)
-        if join.kind is not JoinKind.SEMI or not sides[1]:
+        if join.kind is not p.JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
         # A row comes once for each partner, which makes no difference in a set.
-        kept = ComputedColumn.unchanged(attributes_of(join.left))
-        both = replace(join, kind=JoinKind.INNER, left=left, right=right)
-        return Project(both, kept, span=join.span)
+        kept = p.ComputedColumn.unchanged(join.left.attributes)
+        both = replace(join, kind=p.JoinKind.INNER, left=left, right=right)
+        return p.Project(both, kept, span=join.span)
 
-    def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
+    def _refusal(self, node: p.Plan, construct: str, hint: str = "") -> QueryError:
         leaf = leaves_in(node, self.fixpoint)[0]
         reference = self.references[leaf.attributes[0].id]
         construct = _around(reference, node) or construct
@@ -218,14 +201,14 @@ class _Step(Struct, frozen=True):
         )
 
 
-def _around(place: Node, node: Plan) -> str | None:
+def _around(place: Node, node: p.Plan) -> str | None:
     """What encloses the name in the text where the plan has other operators."""
-    if not isinstance(node, Join | Aggregate):
+    if not isinstance(node, p.Join | p.Aggregate):
         return None
     inner: Any = place
     outer: Any = place.parent
     while outer is not None and not isinstance(outer, exp.CTE):
-        if is_membership(outer) and isinstance(node, Join) and node.kind is JoinKind.LEFT:
+        if is_membership(outer) and isinstance(node, p.Join) and node.kind is p.JoinKind.LEFT:
             return "IN or EXISTS under OR"
         is_relation = isinstance(outer, exp.From | exp.Join | exp.SetOperation | exp.Subquery)
         if isinstance(inner, exp.Subquery) and not is_relation and not is_membership(outer):
@@ -234,27 +217,27 @@ def _around(place: Node, node: Plan) -> str | None:
     return None
 
 
-def _construct(node: Plan) -> str:
+def _construct(node: p.Plan) -> str:
     match node:
-        case Aggregate(aggregates=()):
+        case p.Aggregate(aggregates=()):
             return "GROUP BY"
-        case Aggregate():
+        case p.Aggregate():
             return "an aggregate function"
-        case Window():
+        case p.Window():
             return "a window function"
-        case Sort():
+        case p.Sort():
             return "ORDER BY"
-        case TopK(rank=None):
+        case p.TopK(rank=None):
             return "LIMIT"
-        case TopK():
+        case p.TopK():
             return "DISTINCT ON"
-        case SetOperation():
+        case p.SetOperation():
             return node.kind.value.upper()
-        case Distinct():
+        case p.Distinct():
             return "DISTINCT"
-        case Explode():
+        case p.Explode():
             return "LATERAL VIEW"
-        case Fixpoint():
+        case p.Fixpoint():
             return "another recursion"
     return type(node).__name__.upper()
 
@@ -346,7 +329,7 @@ def _recursive_table(
 
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
-    def refuse(place: Node) -> Plan:
+    def refuse(place: Node) -> p.Plan:
         # Spark does not know such a name.
         raise as_invalid_query(
             environment.text.unsupported(
@@ -369,7 +352,7 @@ class _Entry(Struct, frozen=True):
     def name(self) -> str:
         return self.node.alias
 
-    def read(self, place: Node) -> Plan:
+    def read(self, place: Node) -> p.Plan:
         environment, text = self.environment, self.environment.text
         union = self._union()
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
@@ -377,11 +360,11 @@ class _Entry(Struct, frozen=True):
         identity = environment.reading.fixpoint_of(self.node)
         references: dict[AttributeId, Node] = {}
 
-        def leaf(at: Node) -> Plan:
+        def leaf(at: Node) -> p.Plan:
             made = self._attributes("r", columns)
             span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
             references[made[0].id] = at
-            return Recursive(identity, made, span=span)
+            return p.Recursive(identity, made, span=span)
 
         step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
         self._refuse_types(base, step, union)
@@ -392,7 +375,7 @@ class _Entry(Struct, frozen=True):
         as_read = checked.of(step)
         self._refuse_approximate(base, as_read, union)
         made, span = self._attributes("f", columns), body_of(self.node, text)
-        return Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
+        return p.Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
 
     def _levels(self, *, is_set: bool) -> int | None:
         text = self.environment.text
@@ -412,7 +395,7 @@ class _Entry(Struct, frozen=True):
             )
         return None if result is None else result.most
 
-    def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> Plan:
+    def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> p.Plan:
         """Base or step, with the entry's name bound to `own`."""
         visible = {**self.environment.common_tables, self.name.lower(): entry}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
@@ -455,17 +438,17 @@ class _Entry(Struct, frozen=True):
         refuse_misread(union, self.environment)
         return union
 
-    def _in_base(self, place: Node) -> Plan:
+    def _in_base(self, place: Node) -> p.Plan:
         hint = (
             "put all parts that read it after the first UNION, in parentheses if there are several"
         )
         construct = f"`{self.name}` in the first part of its UNION"
         raise self.environment.text.unsupported(construct, place, hint=hint)
 
-    def _columns(self, base: Plan) -> tuple[Attribute, ...]:
+    def _columns(self, base: p.Plan) -> tuple[p.Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""
         text = self.environment.text
-        attributes = attributes_of(base)
+        attributes = base.attributes
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
         if len(names) != len(attributes):
             raise text.error(
@@ -484,7 +467,7 @@ class _Entry(Struct, frozen=True):
                 )
         return tuple(replace(a, name=n) for n, a in zip(names, attributes, strict=True))
 
-    def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
+    def _attributes(self, letter: str, columns: tuple[p.Attribute, ...]) -> tuple[p.Attribute, ...]:
         """The columns under new ids; a step may make any of them NULL."""
         ids = self.environment.reading.fresh(letter, [column.name for column in columns])
         return tuple(
@@ -492,9 +475,9 @@ class _Entry(Struct, frozen=True):
             for identity, column in zip(ids, columns, strict=True)
         )
 
-    def _refuse_types(self, base: Plan, step: Plan, union: exp.Union) -> None:
+    def _refuse_types(self, base: p.Plan, step: p.Plan, union: exp.Union) -> None:
         text = self.environment.text
-        here, there = self._columns(base), attributes_of(step)
+        here, there = self._columns(base), step.attributes
         if len(here) != len(there):
             raise text.error(
                 f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
@@ -512,10 +495,10 @@ class _Entry(Struct, frozen=True):
                     hint=f"CAST one of them, so that {name} has the same type in both parts",
                 )
 
-    def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
+    def _refuse_approximate(self, base: p.Plan, step: p.Plan, union: exp.Union) -> None:
         for plan, query in ((base, union.this), (step, union.expression)):
             loose = approximate_columns(plan)
-            for column, attribute in zip(self._columns(base), attributes_of(plan), strict=True):
+            for column, attribute in zip(self._columns(base), plan.attributes, strict=True):
                 if attribute.id in loose:
                     raise self.environment.text.unsupported(
                         f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",

@@ -13,17 +13,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 from impctl.data.schema import INTEGER, Kind, SqlType, from_spark
 from impctl.errors import count_text
 from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
-from impctl.plan.nodes import (
-    Attribute,
-    Explode,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Scan,
-    Select,
-    attributes_of,
-)
+from impctl.plan.nodes import Attribute, Explode, Join, JoinKind, OneRow, Plan, Scan, Select
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.names import is_path
 from impctl.sql.pivot import pivoted
@@ -326,7 +316,7 @@ def _refuse_types(
     selects: Sequence[Node], node: exp.Values, text: SqlText, read: Callable[[Node], Plan]
 ) -> None:
     """QueryError where values of a column have several types; NULL has none."""
-    rows = [attributes_of(read(select)) for select in selects]
+    rows = [read(select).attributes for select in selects]
     for number, column in enumerate(zip(*rows, strict=True), start=1):
         types = {attribute.type for attribute in column}
         kinds = {kind for kind in types if kind is not None and kind.kind is not Kind.NULL}
@@ -524,7 +514,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     if common is not None:
         reading.read_entries.add(id(common.node))
         plan = common.plan(node)
-        renamed = _relation_columns(common.node, attributes_of(plan), environment)
+        renamed = _relation_columns(common.node, plan.attributes, environment)
         scope = relation_scope((node.alias or node.name,), renamed)
         return _aliased(FromSource(plan, scope), node, environment)
     table = _catalog_name(node, written, environment)
@@ -587,7 +577,7 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
 
 
 def _derived(plan: Plan, node: Node, environment: Environment) -> FromSource:
-    renamed = _relation_columns(node, attributes_of(plan), environment)
+    renamed = _relation_columns(node, plan.attributes, environment)
     return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
-from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of, transform
+from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.nodes import Attribute, Catalog, ComputedColumn, JoinKind, LiveRows, Plan
 from impctl.sql.text import Node, SqlText
@@ -176,7 +176,7 @@ class Scope(Struct, frozen=True):
         result: list[ScopeEntry] = []
         for entry in self.entries:
             fits = entry.is_of(relation) and entry.name.lower() == name.lower()
-            if fits and entry.expr not in [e.expr for e in result]:
+            if fits and entry.expr not in [other.expr for other in result]:
                 result.append(entry)
         return tuple(result)
 
@@ -188,7 +188,7 @@ class Scope(Struct, frozen=True):
         return any(is_called(name, relation) for name in self.relations)
 
     def ids(self) -> frozenset[str]:
-        return frozenset[str]().union(*(columns_of(entry.expr) for entry in self.entries))
+        return frozenset[str]().union(*(entry.expr.columns for entry in self.entries))
 
 
 def is_called(relation: Qualifier, name: Qualifier) -> bool:
@@ -209,7 +209,7 @@ def nullable_scope(scope: Scope) -> Scope:
     def loosen(part: Expr) -> Expr | None:
         return replace(part, nullable=True) if isinstance(part, ColumnRef) else None
 
-    entries = tuple(replace(entry, expr=transform(entry.expr, loosen)) for entry in scope.entries)
+    entries = tuple(replace(entry, expr=entry.expr.transform(loosen)) for entry in scope.entries)
     return replace(scope, entries=entries)
 
 

@@ -1,46 +1,22 @@
-"""SELECT blocks, set operations, ORDER BY, LIMIT and OFFSET."""
+"""SELECT blocks, set operations, ORDER BY, LIMIT and OFFSET, window functions and QUALIFY."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from sqlglot import exp
 
-from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
+from impctl.data.schema import DOUBLE, INTEGER, INTEGRAL, Kind, SqlType
 from impctl.errors import count_text
-from impctl.expr.nodes import (
-    Cast,
-    ColumnRef,
-    Expr,
-    Literal,
-    Span,
-    children,
-    columns_of,
-    walk,
-    with_children,
-)
+from impctl.expr.nodes import Cast, Clause, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import common_type, rounded_type
+from impctl.plan import nodes as p
 from impctl.plan.explain import column_name
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Plan,
-    Project,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    attributes_of,
-)
+from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES, ORDER_DEPENDENT, WINDOW_ONLY
 from impctl.sql.aggregates import (
     AggregateCollector,
     GroupingClause,
@@ -60,12 +36,13 @@ from impctl.sql.relations import (
     read_generated,
     refuse_parts,
 )
-from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, relation_scope
+from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, known_type, relation_scope
 from impctl.sql.subqueries import (
+    ConditionPart,
     JoinedSubquery,
     Membership,
-    Part,
     apply_condition,
+    as_truth,
     has_tail,
     join_subqueries,
     read_condition,
@@ -74,38 +51,33 @@ from impctl.sql.subqueries import (
     without_parentheses,
 )
 from impctl.sql.text import Node, SqlText
-from impctl.sql.window import WindowCollector, read_qualify, reads_window, sort_key, windowed
 
 # ORDER BY sees the SELECT list first; other columns it needs are hidden columns. ORDER BY alone is
 # a Sort, with LIMIT or OFFSET a TopK.
 
 
-class Order(Struct, frozen=True):
+class Order(Clause, frozen=True):
     """End of a block: sort keys, and how many rows to skip and to keep."""
 
-    keys: tuple[SortKey, ...] = ()
+    keys: tuple[p.SortKey, ...] = ()
     count: int | None = None
     offset: int = 0
     span: Span | None = None
 
-    def finished(self, finish: Callable[[Expr], Expr]) -> Order:
-        return replace(self, keys=tuple(replace(key, expr=finish(key.expr)) for key in self.keys))
-
     def over(
-        self, columns: Sequence[ComputedColumn], reading: ParseContext
-    ) -> tuple[tuple[ComputedColumn, ...], Order]:
+        self, columns: Sequence[p.ComputedColumn], reading: ParseContext
+    ) -> tuple[tuple[p.ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
-        keys = [replace(key, expr=_through(key.expr, columns)) for key in self.keys]
+        order = self.map(lambda expr: _through(expr, columns))
         missing: dict[str, ColumnRef] = {}
-        for key in keys:
-            for part in walk(key.expr):
+        for expr in order.expressions:
+            for part in expr.walk():
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
         named = [(column_name(identity), ref) for identity, ref in missing.items()]
         hidden = reading.computed("h", named) if named else ()
-        keys = [replace(key, expr=_through(key.expr, hidden)) for key in keys]
-        return hidden, replace(self, keys=tuple(keys))
+        return hidden, order.map(lambda expr: _through(expr, hidden))
 
 
 def read_order(node: Node, reader: ExprReader, ordinal: Callable[[Node], Expr | None]) -> Order:
@@ -134,35 +106,32 @@ def _count(node: Node, text: SqlText, clause: str) -> int | None:
     raise text.unsupported(f"{clause} with an expression", node, hint="write a whole number")
 
 
-def limited(plan: Plan, order: Order) -> Plan:
+def limited(plan: p.Plan, order: Order) -> p.Plan:
     if order.count is not None or order.offset:
-        return TopK(plan, order.keys, order.count, order.offset, span=order.span)
-    return Sort(plan, order.keys, span=order.span) if order.keys else plan
+        return p.TopK(plan, order.keys, order.count, order.offset, span=order.span)
+    return p.Sort(plan, order.keys, span=order.span) if order.keys else plan
 
 
-def _through(expr: Expr, columns: Sequence[ComputedColumn]) -> Expr:
+def _through(expr: Expr, columns: Sequence[p.ComputedColumn]) -> Expr:
     """The expression over a projection's columns wherever one computes a part of it."""
     for output in columns:
         if expr == output.expr and not isinstance(expr, Literal):
             return output.attribute.ref(expr.span)
-    parts = children(expr)
-    if not parts or not columns_of(expr):
-        return expr
-    return with_children(expr, tuple(_through(part, columns) for part in parts))
+    return expr.map(lambda part: _through(part, columns)) if expr.columns else expr
 
 
 # UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type
 # (for decimals without one, the type Spark rounds to); other types are refused.
 
-_KINDS: dict[type[Node], SetKind] = {
-    exp.Union: SetKind.UNION,
-    exp.Except: SetKind.EXCEPT,
-    exp.Intersect: SetKind.INTERSECT,
+_KINDS: dict[type[Node], p.SetKind] = {
+    exp.Union: p.SetKind.UNION,
+    exp.Except: p.SetKind.EXCEPT,
+    exp.Intersect: p.SetKind.INTERSECT,
 }
 _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with"})
 
 
-def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan:
+def read_set_operation(node: exp.SetOperation, environment: Environment) -> p.Plan:
     """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
     while isinstance(chain[-1].this, type(node)) and not has_tail(chain[-1].this):
@@ -173,10 +142,10 @@ def read_set_operation(node: exp.SetOperation, environment: Environment) -> Plan
     return ordered(node, plan, environment)
 
 
-def ordered(node: Node, plan: Plan, environment: Environment) -> Plan:
+def ordered(node: Node, plan: p.Plan, environment: Environment) -> p.Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
     text = environment.text
-    scope = relation_scope(None, attributes_of(plan))
+    scope = relation_scope(None, plan.attributes)
     columns = [entry.expr for entry in scope.entries]
     reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
     ordinal = partial(_ordinal, text, columns, "ORDER BY", "the query")
@@ -203,12 +172,12 @@ def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
-def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
+def _combined(node: exp.SetOperation, left: p.Plan, environment: Environment) -> p.Plan:
     refuse_parts(node, _PARTS, environment, "a set operation")
     refuse_misread(node, environment)
     reading = environment.reading
     right = environment.read_query(node.expression, environment)
-    lefts, rights = attributes_of(left), attributes_of(right)
+    lefts, rights = left.attributes, right.attributes
     if len(lefts) != len(rights):
         raise reading.text.error(
             f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
@@ -221,10 +190,10 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
     ]
     ids = reading.fresh("u", [attribute.name for attribute in lefts])
     outputs = tuple(
-        Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
+        p.Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
         for identity, a, b, wanted in zip(ids, lefts, rights, types, strict=True)
     )
-    return SetOperation(
+    return p.SetOperation(
         kind,
         not node.args.get("distinct"),
         _cast_to(left, types, environment),
@@ -247,18 +216,18 @@ def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
         )
 
 
-def _is_nullable(kind: SetKind, left: Attribute, right: Attribute) -> bool:
+def _is_nullable(kind: p.SetKind, left: p.Attribute, right: p.Attribute) -> bool:
     match kind:
-        case SetKind.UNION:
+        case p.SetKind.UNION:
             return left.nullable or right.nullable
-        case SetKind.EXCEPT:
+        case p.SetKind.EXCEPT:
             return left.nullable
-        case SetKind.INTERSECT:
+        case p.SetKind.INTERSECT:
             return left.nullable and right.nullable
 
 
 def _common(
-    left: Attribute, right: Attribute, node: Node, environment: Environment
+    left: p.Attribute, right: p.Attribute, node: Node, environment: Environment
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
@@ -282,8 +251,8 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     return rounded_type(left, right) if result is None else result
 
 
-def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:
-    attributes = attributes_of(plan)
+def _cast_to(plan: p.Plan, types: list[SqlType | None], environment: Environment) -> p.Plan:
+    attributes = plan.attributes
     changed = [
         wanted is not None and wanted != attribute.type
         for attribute, wanted in zip(attributes, types, strict=True)
@@ -297,8 +266,8 @@ def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) 
         if change and wanted is not None:
             expr = Cast(expr, wanted)
         kind = wanted if wanted is not None else attribute.type
-        outputs.append(ComputedColumn(replace(attribute, id=identity, type=kind), expr))
-    return Project(plan, tuple(outputs))
+        outputs.append(p.ComputedColumn(replace(attribute, id=identity, type=kind), expr))
+    return p.Project(plan, tuple(outputs))
 
 
 # One SELECT block, computed clause by clause as in Spark: FROM, WHERE, GROUP BY, HAVING, windows,
@@ -320,7 +289,7 @@ class Item(Struct, frozen=True):
     span: Span | None
 
 
-def read_select(select: exp.Select, environment: Environment) -> Plan:
+def read_select(select: exp.Select, environment: Environment) -> p.Plan:
     refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
     source = read_from(select, environment)
     where = select.args.get("where")
@@ -347,7 +316,7 @@ class _Block(Struct, frozen=True):
     beside: tuple[JoinedSubquery, ...]
     """Plans for values of subqueries in the SELECT list."""
     grouping: GroupingClause | None
-    having: tuple[Part, ...]
+    having: tuple[ConditionPart, ...]
     having_span: Span | None
     order: Order
     windows: WindowCollector
@@ -379,13 +348,16 @@ def _read_block(
         lambda: [expr for expr in exprs if not has_placeholder(expr)],
     )
     having = select.args.get("having")
-    having_parts: tuple[Part, ...] = ()
+    having_parts: tuple[ConditionPart, ...] = ()
     if having is not None:
         keys = grouping.keys if grouping is not None else ()
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader, environment)
-        read = (p.condition if isinstance(p, Membership) else p.predicate for p in having_parts)
+        read = (
+            part.condition if isinstance(part, Membership) else part.predicate
+            for part in having_parts
+        )
         if any(expr is not None and reads_window(expr) for expr in read):
             raise text.unsupported("a window function in HAVING", having.this)
     plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
@@ -473,7 +445,7 @@ def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
     return result
 
 
-def _planned(select: exp.Select, block: _Block, environment: Environment) -> Plan:
+def _planned(select: exp.Select, block: _Block, environment: Environment) -> p.Plan:
     reading = environment.reading
     plan = block.source.plan
     finish: Callable[[Expr], Expr] = _unchanged
@@ -485,9 +457,9 @@ def _planned(select: exp.Select, block: _Block, environment: Environment) -> Pla
         names = [(item.name, item.expr) for item in block.items]
         plan, finish = windowed(plan, block.windows, names, finish, reading)
     if block.qualify is not None:
-        plan = Select(plan, finish(block.qualify), span=block.qualify.span)
+        plan = p.Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
-    order = block.order.finished(finish)
+    order = block.order.map(finish)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on") is not None:
         raise reading.text.unsupported("DISTINCT ON", select)
@@ -500,12 +472,12 @@ def _unchanged(expr: Expr) -> Expr:
 
 def _aggregated(
     select: exp.Select, block: _Block, reading: ParseContext
-) -> tuple[Plan, Callable[[Expr], Expr]]:
+) -> tuple[p.Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
     beside = {attribute.id for item in block.beside for attribute in item.attributes}
     for key in grouping.keys:
-        if columns_of(key) & beside:
+        if key.columns & beside:
             raise reading.text.unsupported(
                 "GROUP BY a subquery's value", key.span, hint="join the subquery in FROM instead"
             )
@@ -523,13 +495,15 @@ def _aggregated(
         attribute = attribute_for(identity, name, key)
         if grouping.sets is not None:
             attribute = replace(attribute, nullable=True)
-        keys.append(ComputedColumn(attribute, key))
+        keys.append(p.ComputedColumn(attribute, key))
     results = [
-        AggregateOutput(Attribute(identity, name, result_type(call), call_is_nullable(call)), call)
+        p.AggregateOutput(
+            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
+        )
         for identity, name, call in zip(ids[len(keys) :], call_names, calls, strict=True)
     ]
     node = select.args.get("group") or select
-    plan = Aggregate(
+    plan = p.Aggregate(
         block.source.plan,
         tuple(keys),
         tuple(results),
@@ -552,20 +526,20 @@ def _expr_name(expr: Expr, reading: ParseContext) -> str:
 
 
 def _projected(
-    plan: Plan,
+    plan: p.Plan,
     outputs: list[tuple[str, Expr]],
     order: Order,
     is_distinct: bool,
     select: exp.Select,
     reading: ParseContext,
-) -> Plan:
+) -> p.Plan:
     span = reading.text.span_of(select.expressions[0]) if select.expressions else None
-    present = [(attribute.name, attribute.id) for attribute in attributes_of(plan)]
+    present = [(attribute.name, attribute.id) for attribute in plan.attributes]
     projection = [
         (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
     ]
     if present == projection:
-        return limited(Distinct(plan, span=span) if is_distinct else plan, order)
+        return limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
     columns = reading.computed("p", outputs)
     hidden, order = order.over(columns, reading)
     if is_distinct and hidden:
@@ -574,20 +548,254 @@ def _projected(
             order.span,
             hint="add the column to the SELECT list",
         )
-    plan = Project(plan, (*columns, *hidden), span=span)
-    plan = limited(Distinct(plan, span=span) if is_distinct else plan, order)
+    plan = p.Project(plan, (*columns, *hidden), span=span)
+    plan = limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
     return _without(plan, columns, reading, span) if hidden else plan
 
 
 def _without(
-    plan: Plan, columns: tuple[ComputedColumn, ...], reading: ParseContext, span: Span | None
-) -> Plan:
+    plan: p.Plan, columns: tuple[p.ComputedColumn, ...], reading: ParseContext, span: Span | None
+) -> p.Plan:
     """The plan with just these columns, without hidden ones."""
     ids = reading.fresh("p", [output.attribute.name for output in columns])
     outputs = tuple(
-        ComputedColumn(
+        p.ComputedColumn(
             replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
         )
         for identity, output in zip(ids, columns, strict=True)
     )
-    return Project(plan, outputs, span=span)
+    return p.Project(plan, outputs, span=span)
+
+
+# Window functions, named windows and QUALIFY. A window call becomes a column above the grouping and
+# HAVING; its frame stays text for Spark. QUALIFY is a filter above that, below DISTINCT and ORDER
+# BY. While a block is read, window results are placeholders.
+
+_WINDOW_PLACEHOLDER = "?window"
+_RANKING = {
+    "row_number": INTEGER, "rank": INTEGER, "dense_rank": INTEGER, "ntile": INTEGER,
+    "percent_rank": DOUBLE, "cume_dist": DOUBLE,
+}  # fmt: skip
+
+
+class WindowCollector(Struct):
+    """Collects window and aggregate calls of expressions; an `ExprReader.special`."""
+
+    aggregates: AggregateCollector
+    named: Mapping[str, Node]
+    """WINDOW clause entries by lower-case name."""
+    calls: list[p.WindowCall] = field(default_factory=list)
+    """Their attributes have no ids and names yet."""
+
+    def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
+        if reader.in_aggregate or not isinstance(node, exp.Window):
+            return self.aggregates(reader, node)
+        call = self._read(reader, node)
+        if call not in self.calls:
+            self.calls.append(call)
+        identity = window_placeholder(self.calls.index(call))
+        return replace(call.attribute, id=identity).ref(call.span)
+
+    def _read(self, reader: ExprReader, node: exp.Window) -> p.WindowCall:
+        text = reader.text
+        inside = replace(reader, special=self.aggregates, clause="a window function")
+        inner = node.this
+        if isinstance(inner, exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup):
+            raise text.unsupported("a window function with FILTER or IGNORE NULLS", node)
+        name = function_name(inner)
+        if name is None or name not in AGGREGATES | WINDOW_ONLY:
+            raise text.unsupported("OVER after something that is not a window function", node)
+        function = AGGREGATE_SYNONYMS.get(name, name)
+        written = arguments_of(inner)
+        is_counting = function == "count" and len(written) == 1 and isinstance(written[0], exp.Star)
+        if not is_counting and any(isinstance(item, exp.Star | exp.Distinct) for item in written):
+            raise text.unsupported(f"`{name}` over DISTINCT or `*` with OVER", node)
+        arguments = () if is_counting else inside.read_all(written)
+        spec = self._specification(reader, node)
+        if function in ORDER_DEPENDENT:
+            reader.reading.note_volatile(function, text.span_of(node))
+        partition_by = inside.read_all(spec.args.get("partition_by") or [])
+        order = _window_order(inside, spec.args.get("order"))
+        if any(
+            reads_window(expr) for expr in (*arguments, *partition_by, *(k.expr for k in order))
+        ):
+            raise text.unsupported("a window function over the alias of another one", node)
+        result = p.Attribute("", "", *_result(function, arguments))
+        frame, span = self._frame(reader, spec), text.span_of(node)
+        return p.WindowCall(result, function, arguments, partition_by, order, frame, span=span)
+
+    def _specification(self, reader: ExprReader, node: exp.Window) -> Node:
+        name = node.alias
+        if not name:
+            return node
+        result = self.named.get(name.lower())
+        has_own = any(node.args.get(item) for item in ("partition_by", "order", "spec"))
+        if result is None or has_own:
+            raise reader.text.error(
+                f"Window `{name}` in query `{reader.text.name}` is not defined, or is extended in "
+                "place",
+                node,
+                hint="define it in the WINDOW clause, or write its specification after OVER",
+            )
+        if result.args.get("alias"):
+            raise reader.text.unsupported(
+                f"window `{name}`, which is defined by another window",
+                node,
+                hint="write its full specification in the WINDOW clause",
+            )
+        return result
+
+    def _frame(self, reader: ExprReader, node: Node) -> str | None:
+        spec = node.args.get("spec")
+        if spec is None:
+            return None
+        if spec.args.get("exclude"):
+            raise reader.text.unsupported("EXCLUDE in a window frame", node)
+        return str(spec.sql(dialect="spark"))
+
+
+def _result(function: str, arguments: tuple[Expr, ...]) -> tuple[SqlType | None, bool]:
+    if function in _RANKING:
+        return _RANKING[function], False
+    if function in ("lag", "lead", "nth_value"):
+        return (known_type(arguments[0]) if arguments else None), True
+    call = p.AggregateCall(function, arguments)
+    return result_type(call), call_is_nullable(call)
+
+
+def _window_order(reader: ExprReader, node: Node | None) -> tuple[p.SortKey, ...]:
+    if node is None:
+        return ()
+    return tuple(sort_key(reader.read(item.this), item) for item in node.expressions)
+
+
+def sort_key(expr: Expr, item: Node) -> p.SortKey:
+    """A sort key with direction and place of NULLs; Spark puts NULLs first when ascending."""
+    descending = bool(item.args.get("desc"))
+    nulls_first = item.args.get("nulls_first")
+    return p.SortKey(
+        expr, descending, (not descending) if nulls_first is None else bool(nulls_first)
+    )
+
+
+def reads_window(expr: Expr) -> bool:
+    """Whether an expression reads a window result that has no id yet."""
+    return any(identity.startswith(_WINDOW_PLACEHOLDER) for identity in expr.columns)
+
+
+def window_placeholder(position: int) -> str:
+    return f"{_WINDOW_PLACEHOLDER}{position}"
+
+
+def read_qualify(
+    select: exp.Select,
+    reader: ExprReader,
+    selected: Sequence[Expr],
+    grouping: GroupingClause | None,
+) -> Expr | None:
+    """Read QUALIFY with a reader that collects windows; Spark requires one. A name is a column
+    before it is an alias; one that is both, with a window value, is ambiguous. Everything but ORDER
+    BY must be read before, so that its aggregates are known."""
+    node = select.args.get("qualify")
+    if node is None:
+        return None
+    windows = reader.special
+    assert isinstance(windows, WindowCollector), "QUALIFY is about windows"
+    is_grouped = any((grouping, windows.aggregates.calls, select.args.get("having")))
+    fresh = replace(windows, aggregates=AggregateCollector())
+    condition = as_truth(replace(reader, special=fresh).read(node.this))
+    if fresh.aggregates.calls:
+        raise reader.text.unsupported(
+            "an aggregate function in QUALIFY",
+            fresh.aggregates.calls[0].span or node.this,
+            hint="Spark does not accept it either; select it under an alias, and use the alias",
+        )
+    if not windows.calls:
+        raise reader.text.error(
+            f"QUALIFY of query `{reader.text.name}` has no window function to filter by",
+            node.this,
+            hint="use WHERE, or a window function in QUALIFY or in the SELECT list",
+        )
+    named = next((call for call in node.find_all(exp.Window) if call.alias), None)
+    if is_grouped and named is not None:
+        # How Spark resolves its columns was not tested.
+        raise reader.text.unsupported(
+            f"window `{named.alias}` in QUALIFY of a query that groups",
+            named,
+            hint="write its full specification after OVER",
+        )
+    for column in node.find_all(exp.Column):
+        if is_grouped:
+            _refuse_hidden(column, reader, selected, grouping.keys if grouping else ())
+        else:
+            _refuse_ambiguous(column, reader)
+    if not is_grouped and _aggregates(select.args.get("order")):
+        raise reader.text.unsupported(
+            "QUALIFY in a query that groups only in ORDER BY", condition.span
+        )
+    return condition
+
+
+def _aggregates(node: Node | None) -> bool:
+    """Whether an aggregate function is there that is no window's."""
+    return node is not None and any(
+        (function_name(part) or "") in AGGREGATES and not isinstance(part.parent, exp.Window)
+        for part in node.find_all(exp.Anonymous, exp.Any)
+    )
+
+
+def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
+    """Refuse a column name that is also a window value's."""
+    values = reader.names.aliases.get(column.name.lower(), ())
+    is_plain = len(column.parts) == 1 and any(reads_window(value) for value in values)
+    if is_plain and reader.names.scope.find(None, column.name):
+        raise reader.text.error(
+            f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
+            column,
+            hint="give the window's value an alias that is not a column name",
+            code="column_ambiguous",
+        )
+
+
+def _refuse_hidden(
+    column: exp.Column, reader: ExprReader, selected: Sequence[Expr], keys: Collection[Expr]
+) -> None:
+    """Refuse a name above groups, unless it is an alias that no FROM column has, or a grouped
+    column selected under its own name: how Spark resolves others depends on windows in QUALIFY."""
+    name = column.name
+    is_plain = len(column.parts) == 1
+    aliased = reader.names.aliases.get(name.lower(), ())
+    if is_plain and aliased and not reader.names.scope.find(None, name):
+        return
+    read = reader.read(column)
+    if read in keys and read in selected and aliased == (read,):
+        return
+    raise reader.text.unsupported(
+        f"`{name}` of QUALIFY in a query that groups",
+        column,
+        hint="use selected GROUP BY columns, or aliases that are not column names; or filter with "
+        "WHERE in an outer query",
+    )
+
+
+def windowed(
+    plan: p.Plan,
+    windows: WindowCollector,
+    items: Sequence[tuple[str, Expr]],
+    finish: Callable[[Expr], Expr],
+    reading: ParseContext,
+) -> tuple[p.Plan, Callable[[Expr], Expr]]:
+    """Add the window calls to the plan; also returns what completes expressions over it. `items`
+    are names and expressions of the SELECT list: a call among them gets its name."""
+    calls = windows.calls
+    refs = {expr.id: name for name, expr in reversed(items) if isinstance(expr, ColumnRef)}
+    names = [refs.get(window_placeholder(n), call.function) for n, call in enumerate(calls)]
+    built = [
+        replace(call.map(finish), attribute=replace(call.attribute, id=identity, name=name))
+        for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True)
+    ]
+    result: dict[str, Expr] = {
+        window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)
+    }
+    window = p.Window(plan, tuple(built), span=built[0].span)
+    return window, lambda expr: finish(expr).substitute(result)

@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.plan.functions import TIME_WINDOWS
-from impctl.plan.nodes import Catalog, Fixpoint, LiveRows, Plan, Query, nodes_of, scans_of
+from impctl.plan.nodes import Catalog, Fixpoint, LiveRows, Plan, Query
 from impctl.plan.properties import deciding_functions
 from impctl.sql.names import TableNames
 from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_tables
@@ -51,7 +51,7 @@ def parse_query(
         root = _root(tree, reading)
     except RecursionError:
         raise _too_deep(name) from None
-    if not scans_of(root):
+    if not root.scans:
         raise text.error(
             f"Query `{name}` reads no table",
             tree,
@@ -61,7 +61,7 @@ def parse_query(
     named = {table: live.get(table) for _, table in mentions}
     live_rows = tuple((table, rows) for table, rows in named.items() if rows is not None)
     volatile = (*reading.volatile, *deciding_functions(root))
-    unused = (node for plan in reading.unused for node in nodes_of(plan))
+    unused = (node for plan in reading.unused for node in plan.walk())
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
     return Query(sql, root, volatile, mentions, live=live_rows, unused=derived)
 

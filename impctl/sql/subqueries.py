@@ -10,39 +10,11 @@ from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, LONG
 from impctl.errors import QueryError, count_text
-from impctl.expr.nodes import (
-    And,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-    Span,
-    columns_of,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.signature import one_row
 from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Select,
-    Sort,
-    attributes_of,
-    ids_of,
-)
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, FromSource, part, read_from
 from impctl.sql.scope import Names, Scope
@@ -57,37 +29,37 @@ from impctl.types import AttributeId
 class JoinedSubquery(Struct, frozen=True):
     """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner."""
 
-    kind: JoinKind
-    plan: Plan
-    condition: Expr | None
-    span: Span | None
+    kind: p.JoinKind
+    plan: p.Plan
+    condition: e.Expr | None
+    span: e.Span | None
 
     @property
-    def attributes(self) -> tuple[Attribute, ...]:
-        return attributes_of(self.plan)
+    def attributes(self) -> tuple[p.Attribute, ...]:
+        return self.plan.attributes
 
 
 class ScalarCondition(Struct, frozen=True):
     """A condition that reads plans joined beside the rows."""
 
     beside: tuple[JoinedSubquery, ...]
-    predicate: Expr
-    span: Span | None
+    predicate: e.Expr
+    span: e.Span | None
 
 
 def join_subqueries(
-    plan: Plan, items: Iterable[JoinedSubquery], finish: Callable[[Expr], Expr]
-) -> Plan:
+    plan: p.Plan, items: Iterable[JoinedSubquery], finish: Callable[[e.Expr], e.Expr]
+) -> p.Plan:
     """Join these to the plan; `finish` completes conditions that were read before."""
     for item in items:
         condition = None if item.condition is None else finish(item.condition)
-        plan = Join(item.kind, plan, item.plan, condition, span=item.span)
+        plan = p.Join(item.kind, plan, item.plan, condition, span=item.span)
     return plan
 
 
-def conjunction(predicates: tuple[Expr, ...], span: Span | None = None) -> Expr:
+def conjunction(predicates: tuple[e.Expr, ...], span: e.Span | None = None) -> e.Expr:
     """The predicates joined by AND; a single one unchanged."""
-    return predicates[0] if len(predicates) == 1 else And(predicates, span=span)
+    return predicates[0] if len(predicates) == 1 else e.And(predicates, span=span)
 
 
 # A subquery's form without parentheses, and its plan. Read on its own, it does not see the
@@ -135,7 +107,7 @@ def unwrapped(query: Node) -> Node:
     return query
 
 
-def read_uncorrelated(query: Node, reader: ExprReader, environment: Environment) -> Plan:
+def read_uncorrelated(query: Node, reader: ExprReader, environment: Environment) -> p.Plan:
     """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
         return environment.read_query(query, environment)
@@ -202,8 +174,8 @@ def read_single(
 ) -> ScalarCondition | None:
     """A condition that reads values or marks of subqueries; None for one without any."""
     beside = [mark.beside for mark in marks.values()]
-    values: dict[int, Expr] = {key: mark.is_there for key, mark in marks.items()}
-    keys: list[Expr] = []
+    values: dict[int, e.Expr] = {key: mark.is_there for key, mark in marks.items()}
+    keys: list[e.Expr] = []
     for subquery in scalar_subqueries(node):
         result = _read(subquery, node, reader, environment)
         beside.append(result.beside)
@@ -213,23 +185,23 @@ def read_single(
         return None
     span = reader.text.span_of(node)
     predicate = replace(reader, beside={**reader.beside, **values}).read(node)
-    predicate = And((*keys, predicate), span=span) if keys else predicate
+    predicate = e.And((*keys, predicate), span=span) if keys else predicate
     return ScalarCondition(tuple(beside), predicate, span)
 
 
 class ScalarValue(Struct, frozen=True):
     """A subquery's value, its plan, and equalities with the row."""
 
-    value: Expr
+    value: e.Expr
     beside: JoinedSubquery
-    keys: tuple[Expr, ...] = ()
+    keys: tuple[e.Expr, ...] = ()
 
 
 def read_values(
     node: Node, reader: ExprReader, environment: Environment
 ) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
     """A reader that knows the values of the expression's subqueries, and the plans of these."""
-    values: dict[int, Expr] = {}
+    values: dict[int, e.Expr] = {}
     beside = []
     for subquery in scalar_subqueries(node):
         if any(
@@ -283,18 +255,18 @@ def _read(
         if result is None:
             raise explain_outer_name(error, query, reader) from None
         plan, keys = result
-        value = attributes_of(plan)[-1].ref(span)
-        return ScalarValue(value, JoinedSubquery(JoinKind.INNER, plan, None, span), keys)
-    if len(attributes_of(plan)) != 1:
+        value = plan.attributes[-1].ref(span)
+        return ScalarValue(value, JoinedSubquery(p.JoinKind.INNER, plan, None, span), keys)
+    if len(plan.attributes) != 1:
         raise reader.text.error(
-            f"A subquery used as a value has {len(attributes_of(plan))} columns",
+            f"A subquery used as a value has {len(plan.attributes)} columns",
             subquery,
             hint="select one column",
         )
     if not _is_one_row(plan):
         plan = _one_of(plan, reader, span)
     return ScalarValue(
-        attributes_of(plan)[0].ref(span), JoinedSubquery(JoinKind.INNER, plan, None, span)
+        plan.attributes[0].ref(span), JoinedSubquery(p.JoinKind.INNER, plan, None, span)
     )
 
 
@@ -308,37 +280,37 @@ def _drops_null(subquery: Node, condition: Node) -> bool:
     return all(isinstance(part, _PASSES_NULL) for part in between)
 
 
-def _one_of(plan: Plan, reader: ExprReader, span: Span | None) -> Plan:
+def _one_of(plan: p.Plan, reader: ExprReader, span: e.Span | None) -> p.Plan:
     """The single value of a column; NULL without rows, a failure with several."""
-    (column,) = attributes_of(plan)
+    (column,) = plan.attributes
     least, rows = reader.reading.fresh("a", [column.name, "rows"])
-    value = AggregateCall("min", (column.ref(span),), span=span)
-    count = AggregateCall("count", span=span)
-    counted = Attribute(rows, "rows", LONG, nullable=False)
-    single = Aggregate(
+    value = p.AggregateCall("min", (column.ref(span),), span=span)
+    count = p.AggregateCall("count", span=span)
+    counted = p.Attribute(rows, "rows", LONG, nullable=False)
+    single = p.Aggregate(
         plan,
         (),
         (
-            AggregateOutput(Attribute(least, column.name, column.type), value),
-            AggregateOutput(counted, count),
+            p.AggregateOutput(p.Attribute(least, column.name, column.type), value),
+            p.AggregateOutput(counted, count),
         ),
         span=span,
     )
-    checked = Select(single, one_row(counted.ref(span), span), span=span)
+    checked = p.Select(single, one_row(counted.ref(span), span), span=span)
     (identity,) = reader.reading.fresh("p", [column.name])
-    output = Attribute(identity, column.name, column.type)
-    return Project(checked, (ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
+    output = p.Attribute(identity, column.name, column.type)
+    return p.Project(checked, (p.ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
 
 
-def _is_one_row(plan: Plan) -> bool:
-    while isinstance(plan, Project | Sort):
+def _is_one_row(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Project | p.Sort):
         plan = plan.child
-    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
+    return isinstance(plan, p.Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
 def _by_groups(
-    query: Node, reader: ExprReader, environment: Environment, span: Span | None
-) -> tuple[Plan, tuple[Expr, ...]] | None:
+    query: Node, reader: ExprReader, environment: Environment, span: e.Span | None
+) -> tuple[p.Plan, tuple[e.Expr, ...]] | None:
     """An aggregate over rows equated with the enclosing query's: one row per group."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
         return None
@@ -352,7 +324,7 @@ def _by_groups(
     inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
     local: list[Node] = []
     keys: list[Node] = []
-    outside: list[Expr] = []
+    outside: list[e.Expr] = []
     for condition in _conjuncts(where.this):
         if _value_reads(inner, condition):
             local.append(condition)
@@ -370,7 +342,7 @@ def _by_groups(
     grouped.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
     grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
     right = read_uncorrelated(grouped, reader, environment)
-    refs = [attribute.ref(span) for attribute in attributes_of(right)]
+    refs = [attribute.ref(span) for attribute in right.attributes]
     for key, expr, ref in zip(keys, outside, refs, strict=False):
         if not groups_as_compared(type_of(expr), type_of(ref)):
             raise reader.text.unsupported(
@@ -379,7 +351,7 @@ def _by_groups(
                 hint="cast the subquery's side to the type of the other side",
             )
     equal = [
-        Compare(CompareOp.EQUAL, expr, ref, span=span)
+        e.Compare(e.CompareOp.EQUAL, expr, ref, span=span)
         for expr, ref in zip(outside, refs, strict=False)
     ]
     return right, tuple(equal)
@@ -446,7 +418,7 @@ class MembershipMark(Struct, frozen=True):
     """A plan beside the rows, and the expression that is true of rows with a partner."""
 
     beside: JoinedSubquery
-    is_there: Expr
+    is_there: e.Expr
 
 
 def is_membership(node: Node) -> bool:
@@ -464,21 +436,21 @@ def nested_memberships(node: Node) -> list[Node]:
         if is_membership(current):
             result.append(current)
         elif isinstance(current, exp.Paren | exp.And | exp.Or):
-            pending += [p for p in current.iter_expressions() if isinstance(p, Node)]
+            pending += [part for part in current.iter_expressions() if isinstance(part, Node)]
     return result
 
 
 def mark_of(
-    plan: Plan, conditions: tuple[Expr, ...], node: Node, reader: ExprReader
+    plan: p.Plan, conditions: tuple[e.Expr, ...], node: Node, reader: ExprReader
 ) -> MembershipMark:
     """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
     span = reader.text.span_of(node)
-    columns = ids_of(plan)
-    inner: list[Expr] = []
-    outer: list[Expr] = []
-    within: list[Expr] = []
+    columns = plan.ids
+    inner: list[e.Expr] = []
+    outer: list[e.Expr] = []
+    within: list[e.Expr] = []
     for condition in conditions:
-        if columns_of(condition) <= columns:
+        if condition.columns <= columns:
             within.append(condition)
             continue
         pair = _sides(condition, columns)
@@ -491,29 +463,29 @@ def mark_of(
         inner.append(pair[0])
         outer.append(pair[1])
     if within:
-        plan = Select(plan, conjunction(tuple(within), span), span=span)
+        plan = p.Select(plan, conjunction(tuple(within), span), span=span)
     named = [(f"key {number}", expr) for number, expr in enumerate(inner)]
     keys = reader.reading.computed("p", named)
     (identity,) = reader.reading.fresh("p", ["mark"])
-    marked = Attribute(identity, "mark", BOOLEAN, nullable=False)
-    truth = ComputedColumn(marked, Literal(True, BOOLEAN))
-    distinct = Distinct(Project(plan, (*keys, truth), span=span), span=span)
+    marked = p.Attribute(identity, "mark", BOOLEAN, nullable=False)
+    truth = p.ComputedColumn(marked, e.Literal(True, BOOLEAN))
+    distinct = p.Distinct(p.Project(plan, (*keys, truth), span=span), span=span)
     equal = tuple(
-        Compare(CompareOp.EQUAL, outer_expr, key.attribute.ref(span), span=span)
+        e.Compare(e.CompareOp.EQUAL, outer_expr, key.attribute.ref(span), span=span)
         for outer_expr, key in zip(outer, keys, strict=True)
     )
-    joined = conjunction(equal, span) if equal else Literal(True, BOOLEAN)
-    beside = JoinedSubquery(JoinKind.LEFT, distinct, joined, span)
-    there = IsNull(replace(marked, nullable=True).ref(span), span=span)
-    return MembershipMark(beside, Not(there, span=span))
+    joined = conjunction(equal, span) if equal else e.Literal(True, BOOLEAN)
+    beside = JoinedSubquery(p.JoinKind.LEFT, distinct, joined, span)
+    there = e.IsNull(replace(marked, nullable=True).ref(span), span=span)
+    return MembershipMark(beside, e.Not(there, span=span))
 
 
-def _sides(condition: Expr, columns: frozenset[AttributeId]) -> tuple[Expr, Expr] | None:
+def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, e.Expr] | None:
     """An equality's side of the subquery and that of the row; None for another condition."""
-    if not (isinstance(condition, Compare) and condition.op is CompareOp.EQUAL):
+    if not (isinstance(condition, e.Compare) and condition.op is e.CompareOp.EQUAL):
         return None
     for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
-        if columns_of(left) <= columns and columns_of(right).isdisjoint(columns):
+        if left.columns <= columns and right.columns.isdisjoint(columns):
             is_hashable = groups_as_compared(type_of(left), type_of(right))
             return (left, right) if is_hashable else None
     return None
@@ -528,27 +500,29 @@ _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "dist
 
 
 class Filter(Struct, frozen=True):
-    predicate: Expr
+    predicate: e.Expr
 
 
 class Membership(Struct, frozen=True):
     """An IN or EXISTS subquery: rows with (SEMI) or without (ANTI) a partner on the right."""
 
-    kind: JoinKind
-    right: Plan
-    condition: Expr | None
+    kind: p.JoinKind
+    right: p.Plan
+    condition: e.Expr | None
     null_aware: bool
-    span: Span | None
+    span: e.Span | None
 
 
-Part = Filter | Membership | ScalarCondition
+ConditionPart = Filter | Membership | ScalarCondition
 
 
-def read_condition(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
+def read_condition(
+    node: Node, reader: ExprReader, environment: Environment
+) -> tuple[ConditionPart, ...]:
     """The conjuncts of a condition, in order."""
-    parts: list[Part] = []
+    parts: list[ConditionPart] = []
     for conjunct in _conjuncts(node):
-        joined: Part | None = _membership(conjunct, reader, environment)
+        joined: ConditionPart | None = _membership(conjunct, reader, environment)
         if joined is None:
             marks = _marks(conjunct, reader, environment)
             joined = read_single(conjunct, reader, environment, marks)
@@ -556,15 +530,17 @@ def read_condition(node: Node, reader: ExprReader, environment: Environment) -> 
     return tuple(parts)
 
 
-def as_truth(condition: Expr) -> Expr:
+def as_truth(condition: e.Expr) -> e.Expr:
     """A whole condition of HAVING or QUALIFY, which Spark casts to BOOLEAN. Anywhere else, also
     below AND, it refuses non-boolean conditions."""
     if type_of(condition) == BOOLEAN:
         return condition
-    return Cast(condition, BOOLEAN, span=condition.span)
+    return e.Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(node: Node, reader: ExprReader, environment: Environment) -> tuple[Part, ...]:
+def read_having(
+    node: Node, reader: ExprReader, environment: Environment
+) -> tuple[ConditionPart, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
     if len(parts) > 1 or isinstance(parts[0], Membership):
@@ -573,30 +549,30 @@ def read_having(node: Node, reader: ExprReader, environment: Environment) -> tup
 
 
 def apply_condition(
-    plan: Plan,
-    parts: Iterable[Part],
-    span: Span | None,
-    finish: Callable[[Expr], Expr] = lambda expr: expr,
-) -> Plan:
+    plan: p.Plan,
+    parts: Iterable[ConditionPart],
+    span: e.Span | None,
+    finish: Callable[[e.Expr], e.Expr] = lambda expr: expr,
+) -> p.Plan:
     """Apply a condition to a plan; `finish` completes expressions that were read before."""
     parts = tuple(parts)
     predicates = tuple(finish(item.predicate) for item in parts if isinstance(item, Filter))
     if predicates:
-        plan = Select(plan, conjunction(predicates, span), span=span)
+        plan = p.Select(plan, conjunction(predicates, span), span=span)
     for item in parts:
         if isinstance(item, Membership):
             condition = None if item.condition is None else finish(item.condition)
-            plan = Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
+            plan = p.Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
         if isinstance(item, ScalarCondition):
             joined = join_subqueries(plan, item.beside, finish)
-            plan = Select(joined, finish(item.predicate), span=item.span)
+            plan = p.Select(joined, finish(item.predicate), span=item.span)
     return plan
 
 
 def _membership(node: Node, reader: ExprReader, env: Environment) -> Membership | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
-    kind = JoinKind.ANTI if negated else JoinKind.SEMI
+    kind = p.JoinKind.ANTI if negated else p.JoinKind.SEMI
     span = reader.text.span_of(node)
     counted = _counted(inner)
     if counted is not None:
@@ -637,13 +613,13 @@ def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int
     for nested in nested_memberships(node):
         read = _membership(nested, reader, environment)
         if read is not None:
-            conditions = () if read.condition is None else conjuncts(read.condition)
+            conditions = () if read.condition is None else e.conjuncts(read.condition)
             result[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
     return result
 
 
 def _exists(
-    query: Node, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
+    query: Node, kind: p.JoinKind, span: e.Span | None, reader: ExprReader, environment: Environment
 ) -> Membership:
     query = unwrapped(query)
     if not _is_plain(query):
@@ -657,19 +633,23 @@ def _exists(
 
 
 def _in(
-    node: exp.In, kind: JoinKind, span: Span | None, reader: ExprReader, environment: Environment
+    node: exp.In,
+    kind: p.JoinKind,
+    span: e.Span | None,
+    reader: ExprReader,
+    environment: Environment,
 ) -> Membership:
     subject = without_parentheses(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
     query = unwrapped(node.args["query"])
-    correlated: tuple[Expr, ...] = ()
+    correlated: tuple[e.Expr, ...] = ()
     if _is_plain(query) and not any(item.is_star for item in query.expressions):
         source, correlated = _opened(query, reader, environment)
         right = source.plan
         values = _values(query, source.scope, reader)
     else:
         right = read_uncorrelated(query, reader, environment)
-        values = tuple(attribute.ref(span) for attribute in attributes_of(right))
+        values = tuple(attribute.ref(span) for attribute in right.attributes)
     if len(values) != len(operands):
         raise reader.text.error(
             f"IN compares {count_text(len(operands), 'column')} with a subquery that returns "
@@ -679,19 +659,19 @@ def _in(
         )
     equals = conjunction(
         tuple(
-            Compare(CompareOp.EQUAL, *reader.alike(left, value), span=span)
+            e.Compare(e.CompareOp.EQUAL, *reader.alike(left, value), span=span)
             for left, value in zip(operands, values, strict=True)
         ),
         span,
     )
-    if kind is JoinKind.ANTI and correlated:
+    if kind is p.JoinKind.ANTI and correlated:
         # A comparison that is NULL counts as a match, but only among the correlated rows.
-        equals = Or((equals, IsNull(equals, span=span)), span=span)
-    null_aware = kind is JoinKind.ANTI and not correlated
+        equals = e.Or((equals, e.IsNull(equals, span=span)), span=span)
+    null_aware = kind is p.JoinKind.ANTI and not correlated
     return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
 
 
-def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[Expr, ...]:
+def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[e.Expr, ...]:
     inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
@@ -715,7 +695,7 @@ def _is_plain(query: Node) -> bool:
 
 def _opened(
     query: Node, reader: ExprReader, environment: Environment
-) -> tuple[FromSource, tuple[Expr, ...]]:
+) -> tuple[FromSource, tuple[e.Expr, ...]]:
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
         raise reader.text.unsupported("this subquery", query)
@@ -758,18 +738,18 @@ def _correlated(scope: Scope, reader: ExprReader) -> Scope:
 
 
 def _separated(
-    parts: tuple[Part, ...], outer: Scope, query: Node, reader: ExprReader
-) -> tuple[tuple[Expr, ...], tuple[Part, ...]]:
+    parts: tuple[ConditionPart, ...], outer: Scope, query: Node, reader: ExprReader
+) -> tuple[tuple[e.Expr, ...], tuple[ConditionPart, ...]]:
     outside = outer.ids()
-    correlated: list[Expr] = []
-    local: list[Part] = []
+    correlated: list[e.Expr] = []
+    local: list[ConditionPart] = []
     for item in parts:
-        if isinstance(item, Filter) and columns_of(item.predicate) & outside:
+        if isinstance(item, Filter) and item.predicate.columns & outside:
             correlated.append(item.predicate)
             continue
         if isinstance(item, ScalarCondition):
             read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
-            if any(columns_of(expr) & outside for expr in read):
+            if any(expr.columns & outside for expr in read):
                 raise reader.text.unsupported(
                     "a comparison of a column of the enclosing query with a subquery",
                     item.span or query,
@@ -778,7 +758,7 @@ def _separated(
         if (
             isinstance(item, Membership)
             and item.condition is not None
-            and columns_of(item.condition) & outside
+            and item.condition.columns & outside
         ):
             raise reader.text.unsupported(
                 "a subquery that refers to a query two levels above",

@@ -31,7 +31,7 @@ from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import Verdict, carried_verdict, check_safety
 from impctl.sketch.partition import RangePartition
@@ -61,7 +61,7 @@ def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
 
 def partitions_of(trial: Trial) -> dict[str, RangePartition]:
     """The trial's partitions in impctl's own form."""
-    tables = {scan.access: scan.table for scan in scans_of(trial.root)}
+    tables = {scan.access: scan.table for scan in trial.root.scans}
     result = {}
     for access, (name, boundaries) in trial.partitions.items():
         kind = CATALOG[tables[access]].find(name).type
@@ -115,7 +115,7 @@ class Judged(Struct, frozen=True):
 
         `plain` is the plan without the rules, where it is not the trial's.
         """
-        nodes = tuple(nodes_of(root))
+        nodes = tuple(root.walk())
         last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
         tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK | Fixpoint)}
         if not tops:
@@ -141,7 +141,7 @@ class Judged(Struct, frozen=True):
 
 
 def _window_calls(plan: Plan) -> int:
-    return sum(len(node.calls) for node in nodes_of(plan) if isinstance(node, Window))
+    return sum(len(node.calls) for node in plan.walk() if isinstance(node, Window))
 
 
 def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
@@ -270,7 +270,7 @@ class Kept(Planned, Struct, frozen=True):
 def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = unchanged) -> Kept:
     query = parse_query(sql.format(now=now, early=now - 4), MOVING)
     partition = RangePartition("t", attribute, INTEGER, LARGE if attribute == "day" else SMALL)
-    accesses = [s.access for s in scans_of(apply_rules(query.root)) if s.table == "t"]
+    accesses = [s.access for s in apply_rules(query.root).scans if s.table == "t"]
     result = Kept.of(query, dict.fromkeys(accesses, partition), plan_for)
     assert result.whole.safe, (sql, result.whole.reason)
     return result
@@ -448,7 +448,7 @@ POOLS: tuple[Pool, ...] = (
 @cache
 def kept_unsure(sql: str) -> Kept:
     query = parse_query(sql, {"t": SCHEMA, "side": SIDE})
-    accesses = [s.access for s in scans_of(apply_rules(query.root)) if s.table == "t"]
+    accesses = [s.access for s in apply_rules(query.root).scans if s.table == "t"]
     for chosen in (accesses, accesses[:1], accesses[1:]):
         result = Kept.of(query, dict.fromkeys(chosen, BY_G))
         if chosen and result.whole.safe:

@@ -32,7 +32,7 @@ from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.tags import RANGE_BITS
 from impctl.engine.trace import Run, slices
 from impctl.errors import CountBelowZeroError, NotExactError
-from impctl.plan.nodes import Plan, Query, scans_of
+from impctl.plan.nodes import Plan, Query
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
@@ -121,7 +121,7 @@ def judge(
     assert unsure or result.slack == 0, (label, rows, partition.attribute, result)
     if case.verdict.safe:
         seen["safe"] += 1
-        kept = {scans_of(query.root)[0].access: instance(rows, partition, held)}
+        kept = {query.root.scans[0].access: instance(rows, partition, held)}
         with_sketch = evaluate(query.root, {"t": rows}, kept)
         assert bag(with_sketch) == bag(evaluate(query.root, {"t": rows})), (label, rows)
 
@@ -236,7 +236,7 @@ def one_rederived_case(rng: random.Random, label: str, seen: Counter[str]) -> No
     root = apply_rules(parse_query(sql, {"t": SCHEMA}).root)
     partition = rng.choice(PARTITIONS)
     new = other_ranges(rng, partition)
-    access = scans_of(root)[0].access
+    access = root.scans[0].access
     query = replace(parse_query(sql, {"t": SCHEMA}), root=root)
     keys = check_safety(query, {access: partition.attribute}, []).key_columns
     try:
@@ -310,7 +310,7 @@ COUNTED_QUERIES = [
 def test_counts_are_those_of_the_table(sql: str, partition: RangePartition) -> None:
     """Also for rows the query drops, and once for a table it reads twice."""
     root = apply_rules(parse_query(sql, {"t": SCHEMA}).root)
-    sketched = {scan.access: partition for scan in scans_of(root)}
+    sketched = {scan.access: partition for scan in root.scans}
     session = MaintainedQuery(compile_plan(root, sketched, {}))
     session.load([])
     rng, rows = random.Random(5), list[Row]()
@@ -368,7 +368,7 @@ def root_of(name: str) -> Plan:
 
 def compiled(name: str) -> Dataflow:
     root = root_of(name)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in root.scans}
     return compile_plan(root, sketched, {})
 
 
@@ -479,7 +479,7 @@ def batch(rng: random.Random, table: pa.Table, *, is_left: bool) -> tuple[pa.Tab
 def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
     partitions = {
         scan.access: (LAW_PARTITIONS[scan.table].attribute, LAW_PARTITIONS[scan.table].boundaries)
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     plain = {name: listed(table) for name, table in tables.items()}
     result = annotate(root, plain)
@@ -490,7 +490,7 @@ def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
 @random_seeds(1, 2, 12)
 def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
     root = apply_rules(parse_query(ONE_PER_OPERATOR[name], CATALOG).root)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in root.scans}
     session = MaintainedQuery(compile_plan(root, sketched, {}))
     rng = random.Random(f"{name} {seed}")
     tables = {"t": rows(rng, 14, is_left=True), "u": rows(rng, 7, is_left=False)}
@@ -522,7 +522,7 @@ def session_of(sql: str, tables: Mapping[str, tuple[str, int]]) -> MaintainedQue
         table: RangePartition(table, names[0], LONG, (boundary,))
         for table, (names, boundary) in tables.items()
     }
-    sketched = {scan.access: partitions[scan.table] for scan in scans_of(root)}
+    sketched = {scan.access: partitions[scan.table] for scan in root.scans}
     return MaintainedQuery(compile_plan(root, sketched, {}))
 
 

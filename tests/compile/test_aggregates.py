@@ -24,7 +24,7 @@ from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.batch import Batch
 from impctl.engine.join import SelectByScalars
 from impctl.engine.operator import Operator
-from impctl.plan.nodes import Plan, attributes_of, scans_of
+from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
@@ -106,7 +106,7 @@ def compiled(sql: str, read: tuple[str, ...], size: int | None = None) -> Datafl
 
 def chosen(sql: str, chooser: Chooser, buffers: Buffers = Buffers.of(None)) -> Dataflow:  # noqa: B008 - a value
     root = root_of(sql)
-    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
+    sketched = {scan.access: PARTITIONS[scan.table] for scan in root.scans}
     return compile_plan(root, sketched, {}, chooser, buffers=buffers)
 
 
@@ -337,7 +337,7 @@ SCALAR_QUERIES = {
 def compiled_scalars(sql: str, chooser: Chooser, *, of_all: bool = True) -> Dataflow:
     """With `of_all` the rows of every access carry fragments, else those of the first alone."""
     root = root_of(sql)
-    scans = scans_of(root) if of_all else scans_of(root)[:1]
+    scans = root.scans if of_all else root.scans[:1]
     return compile_plan(root, {scan.access: PARTITIONS[scan.table] for scan in scans}, {}, chooser)
 
 
@@ -361,7 +361,7 @@ def put_out(session: MaintainedQuery, heard: Heard, sql: str) -> Counter[object]
     if batch is None or not len(batch):
         return Counter()
     # Above sums of doubles no values are told, and the circuit ends below.
-    names = {one.id for one in attributes_of(root_of(sql))} & batch.columns.keys()
+    names = {one.id for one in root_of(sql).attributes} & batch.columns.keys()
     columns = {name: batch.columns[name] for name in names}
     return said(Batch(columns, batch.weights, batch.tags))
 

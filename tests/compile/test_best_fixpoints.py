@@ -25,7 +25,7 @@ from impctl.engine.fixpoint.relaxation import OneByOne
 from impctl.engine.join import JoinOperator
 from impctl.engine.operator import Limits
 from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
-from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Query
 from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
@@ -115,13 +115,13 @@ class Case:
         self.core = core_of(self.query.root)
         self.sketched = {
             scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
-            for scan in scans_of(self.core)
+            for scan in self.core.scans
         }
 
     def compiled(self, *, with_answer: bool) -> Dataflow:
         answer = answer_plan(self.ruled) if with_answer else None
         plan = self.core if answer is None else answer.kept
-        barriers = [at for at, node in enumerate(nodes_of(plan)) if isinstance(node, Fixpoint)]
+        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
         return compile_plan(plan, self.sketched, {}, barriers=barriers, answer=answer)
 
     def expected(self, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
@@ -133,7 +133,7 @@ class Case:
 
 def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
     """The rows over those of the tables that the sketches hold."""
-    table = {scan.access: scan.table for scan in scans_of(case.core)}
+    table = {scan.access: scan.table for scan in case.core.scans}
     seen = {
         access: [at for at, row in enumerate(tables[table[access]]) if range_id(row) in ranges]
         for access, ranges in case.expected(tables).items()
@@ -145,7 +145,7 @@ def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
 @random_cases(2, 4, 12)
 def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -> None:
     case = Case(QUERIES[name])
-    assert all(n.best for n in nodes_of(case.core) if isinstance(n, Fixpoint))
+    assert all(n.best for n in case.core.walk() if isinstance(n, Fixpoint))
     for seed in cases:
         with_answer = seed % 2 == 0
         rng = random.Random(f"{name} {seed}")
@@ -238,7 +238,7 @@ def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
     )
     rows = [{**row(1, b, w), "f": f} for b, w, f in ((2, 5, 0), (2, 1, 1), (3, 4, 2))]
     query.step({"links": change_of("links", rows, [1, 1, 1])})
-    base, step = (scan.access for scan in scans_of(case.core))
+    base, step = (scan.access for scan in case.core.scans)
     assert sketches_of(query) == {base: {1, 2}, step: set()}
     assert evaluate(case.query.root, {"links": rows[1:]}) == [(3, 4)]
     assert len(evaluate(case.query.root, {"links": rows[::2]})) == 2

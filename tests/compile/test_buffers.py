@@ -20,7 +20,7 @@ from impctl.data.vector import Vector
 from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.topk import Top
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
@@ -63,7 +63,7 @@ def compiled(name: str, buffer: int | None) -> Dataflow:
 
 
 def sketched(name: str) -> dict[str, RangePartition]:
-    return {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root_of(name))}
+    return {scan.access: LAW_PARTITIONS[scan.table] for scan in root_of(name).scans}
 
 
 class Tables(Struct, dict=True):

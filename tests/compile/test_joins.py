@@ -27,9 +27,8 @@ from impctl.engine.join import JoinOperator, Side
 from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
-from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Join as PlanJoin
-from impctl.plan.nodes import Plan, nodes_of, scans_of
+from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
@@ -78,7 +77,7 @@ def compiled(
     reader: Strategy = Strategy.SPARK,
 ) -> Dataflow:
     root = root_of(name)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in scans_of(root)}
+    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in root.scans}
     by_spark, by_files = (distant, ()) if reader is Strategy.SPARK else ((), distant)
     return compile_plan(root, sketched, {}, StoredChoices(by_spark, has_filter, by_files))
 
@@ -383,7 +382,7 @@ def session_of(sql: str) -> MaintainedQuery:
     root = plan_of(sql)
     ranges = {
         scan.access: RangePartition(scan.table, "n", LONG, tuple(range(1, COUNT)))
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     return MaintainedQuery(compile_plan(root, ranges, {}))
 
@@ -444,8 +443,8 @@ def test_what_follows_is_looked_up_and_changes_no_row(seed: int) -> None:
 )
 def test_which_equalities_follow(first: str, second: str, count: int) -> None:
     plan = plan_of((MEETS + GROUPED).format(first, second))
-    chain = chain_of(next(node for node in nodes_of(plan) if isinstance(node, PlanJoin)))
-    by_table = {scans_of(one.plan)[0].table: one.ids for one in chain.relations}
+    chain = chain_of(next(node for node in plan.walk() if isinstance(node, PlanJoin)))
+    by_table = {one.plan.scans[0].table: one.ids for one in chain.relations}
     both = by_table["a"] | by_table["c"]
-    stated = [part for part in chain.conditions if columns_of(part) <= both]
+    stated = [part for part in chain.conditions if part.columns <= both]
     assert len(implied_equalities(chain.equal, by_table["a"], by_table["c"], stated)) == count

@@ -32,7 +32,7 @@ from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
-from impctl.plan.nodes import LiveRows, scans_of
+from impctl.plan.nodes import LiveRows
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MaintenanceMode, RangeSet
@@ -102,7 +102,7 @@ def live_at(now: int) -> dict[TableName, LiveRows]:
 def planned(sql: str, now: int | None) -> Planned:
     live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
     query = parse_query(sql, CATALOG, live=live)
-    scans = scans_of(apply_rules(query.root))
+    scans = apply_rules(query.root).scans
     for tables in ("t", "tu"):
         partitions = {
             scan.access: RangePartition(scan.table, "g", INTEGER, (1, 2, 3, 4, 5))
@@ -512,7 +512,7 @@ class Touched(Case):
         changes, self.now = self.changed(), now
         if "t" in changes:
             self.touched.step(changes["t"])
-        (scan,) = scans_of(after.core)
+        (scan,) = after.core.scans
         if scan.access not in conditions:
             return 0
         moved = judged_alone(conditions[scan.access])

@@ -41,20 +41,7 @@ from impctl.engine.linear import ProjectOperator, SelectOperator, TableScan
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.plan.nodes import (
-    Aggregate,
-    Join,
-    Plan,
-    Project,
-    Query,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan import nodes as p
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
@@ -126,31 +113,31 @@ OF_EACH_KIND = (
 """Together these meet every kind of join, set operation and state, and each at least twice."""
 
 
-def kinds_of(plan: Plan) -> str:
+def kinds_of(plan: p.Plan) -> str:
     names = []
-    for node in nodes_of(plan):
-        if isinstance(node, Join):
+    for node in plan.walk():
+        if isinstance(node, p.Join):
             names.append(node.kind.value + (" null-aware" if node.null_aware else ""))
-        elif isinstance(node, SetOperation):
+        elif isinstance(node, p.SetOperation):
             names.append(node.kind.value + (" all" if node.all else ""))
-        elif isinstance(node, TopK) and node.rank is not None:
+        elif isinstance(node, p.TopK) and node.rank is not None:
             names.append(node.rank.function)
         else:
             names.append(type(node).__name__)
     return " ".join(names)
 
 
-def has_choice(plan: Plan) -> bool:
+def has_choice(plan: p.Plan) -> bool:
     """Whether rows that tie may leave the answer open: then the sketch covers every answer's."""
     calls = [
-        o.call for node in nodes_of(plan) if isinstance(node, Aggregate) for o in node.aggregates
+        o.call for node in plan.walk() if isinstance(node, p.Aggregate) for o in node.aggregates
     ]
     return any(call.function in ("min_by", "max_by") for call in calls)
 
 
 def captured(
     trial: Trial,
-    root: Plan,
+    root: p.Plan,
     verdict: Verdict,
     partitions: Mapping[str, RangePartition],
     joins: JoinChooser,
@@ -158,7 +145,7 @@ def captured(
     lineage: LineageMode = LineageMode.ALL,
 ) -> Dataflow:
     """The circuit that a capture builds; BlockedError where it builds none."""
-    query, place = Query("", trial.root), Location("w.yaml", 1, 1)
+    query, place = p.Query("", trial.root), Location("w.yaml", 1, 1)
     spec = QuerySpec(
         name="q",
         sql="",
@@ -180,7 +167,7 @@ def captured(
 
 
 def compiled_unsafe(
-    root: Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
+    root: p.Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
 ) -> Dataflow:
     """The circuit of a plan whose sketch no capture would use."""
     trees = {} if joins.trees.choose(root).is_tree else None
@@ -190,13 +177,13 @@ def compiled_unsafe(
     )
 
 
-def is_by_check(trial: Trial, root: Plan, verdict: Verdict) -> bool:
+def is_by_check(trial: Trial, root: p.Plan, verdict: Verdict) -> bool:
     """Whether there are barriers, and safety rests on a CHECK."""
     others = [fact for fact in verdict.facts if fact.source is not FactSource.CONSTRAINT]
-    return verdict.barriers > 0 and not check_safety(Query("", root), trial.sketched, others).safe
+    return verdict.barriers > 0 and not check_safety(p.Query("", root), trial.sketched, others).safe
 
 
-def marks_of(trial: Trial, root: Plan, verdict: Verdict, judged: Judged) -> list[str]:
+def marks_of(trial: Trial, root: p.Plan, verdict: Verdict, judged: Judged) -> list[str]:
     """What the case is one of."""
     marks = [f"with {kind}" for kind in set(kinds_of(root).split(" "))]
     marks += ["with barrier"] if judged.barriers else []
@@ -235,7 +222,7 @@ def one_case(
     trial, rng, turns = make(seed), Random(seed), Random(seed + 13)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
-    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    verdict = check_safety(p.Query("", root), trial.sketched, trial.facts)
     judged = (Judged.of if lineage is LineageMode.ALL else of_witnesses)(trial, root, verdict)
     if judged is None:
         seen["no fixed answer"] += 1
@@ -279,12 +266,12 @@ def one_case(
         seen[f"failed: {type(error).__name__}"] += 1
 
 
-def _may_widen(root: Plan) -> bool:
+def _may_widen(root: p.Plan) -> bool:
     """Whether a sketch may hold more than the lineage and not tell: a choice among tied rows, and
     window calls of several partitions, of which each groups what the one before put beside."""
     several = (
-        isinstance(node, Window) and len({call.partition_by for call in node.calls}) > 1
-        for node in nodes_of(root)
+        isinstance(node, p.Window) and len({call.partition_by for call in node.calls}) > 1
+        for node in root.walk()
     )
     return has_choice(root) or any(several)
 
@@ -292,7 +279,7 @@ def _may_widen(root: Plan) -> bool:
 def compared(
     session: MaintainedQuery,
     wanted: Mapping[str, set[int]],
-    what: tuple[int, Plan],
+    what: tuple[int, p.Plan],
     may_widen: bool,
 ) -> str:
     """How the sketches stand to those wanted, which they cover."""
@@ -466,8 +453,8 @@ WAYS_OF_PARTITIONS = {
 def way_of(sql: str, attribute: str = "brand") -> MaintenancePlan:
     """As the program asks: by the plan without output columns, under the whole plan's verdict."""
     query = read(sql)
-    whole, core = apply_rules(query.root), apply_rules(Project(query.root, ()))
-    sketched = {s.access: attribute for s in scans_of(whole) if s.table == "sales"}
+    whole, core = apply_rules(query.root), apply_rules(p.Project(query.root, ()))
+    sketched = {s.access: attribute for s in whole.scans if s.table == "sales"}
     verdict = check_safety(replace(query, root=whole), sketched, [])
     assert verdict.safe, verdict.reason
     partitions = dict.fromkeys(sketched, WAYS_OF_PARTITIONS[attribute])
@@ -596,7 +583,7 @@ def test_recapture_where_the_sketch_is_not_keyed_or_of_one_table() -> None:
 
 def test_no_sketch_no_way() -> None:
     query = read("SELECT brand FROM sales")
-    core = apply_rules(Project(query.root, ()))
+    core = apply_rules(p.Project(query.root, ()))
     verdict = check_safety(query, {}, [])
     way = plan_maintenance(core, verdict, verdict, {})
     assert way.reason.startswith("the query has no sketch to maintain")
@@ -643,7 +630,7 @@ OPEN = "SELECT brand FROM sales GROUP BY brand HAVING SUM(rate) > 2"
 def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) -> None:
     """Bounds travel; below a grouping a condition that is too close to call is an error then."""
     root = core_of(apply_rules(read(sql).root))
-    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in scans_of(root) if s.table == "sales"}
+    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in root.scans if s.table == "sales"}
     assert compile_plan(root, sketched, {}).accesses
 
 
@@ -666,7 +653,7 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
 )
 def test_what_is_not_fixed_goes_no_further(sql: str, reason: str) -> None:
     root = apply_rules(read(sql).root)
-    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in scans_of(root)}
+    sketched = {s.access: WAYS_OF_PARTITIONS["brand"] for s in root.scans}
     with pytest.raises(BlockedError) as blocked:
         compile_plan(root, sketched, {}, barriers=())
     assert blocked.value.message == f"the engine does not support {reason}"
@@ -675,7 +662,7 @@ def test_what_is_not_fixed_goes_no_further(sql: str, reason: str) -> None:
 @pytest.mark.parametrize(("argument", "is_whole"), [("price", True), ("cost", False)])
 def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole: bool) -> None:
     sql = f"SELECT brand, SUM(CAST({argument} AS DOUBLE)) AS s FROM sales GROUP BY brand"
-    node = next(n for n in nodes_of(read(sql).root) if isinstance(n, Aggregate))
+    node = next(n for n in read(sql).root.walk() if isinstance(n, p.Aggregate))
     (part,) = (column.accumulator for column in read_calls(node).columns)
     assert (type(part), part.integral) == (FloatSum, is_whole)
 
@@ -683,7 +670,7 @@ def test_only_sums_of_whole_numbers_are_exact_as_doubles(argument: str, is_whole
 class Case(Struct, frozen=True):
     """A query, its answer taken apart, the circuit that keeps it beside a sketch."""
 
-    query: Query
+    query: p.Query
     answer: AnswerPlan
     compiled: Dataflow
     is_ordered: bool
@@ -705,7 +692,7 @@ def random_case(rng: random.Random) -> Case | None:
 
 def ordered(rng: random.Random, sql: str) -> str:
     """The query with an order in which only equal rows tie, and now and then a part of the rows."""
-    columns = len(attributes_of(parse_query(sql, {"t": SCHEMA}).root))
+    columns = len(parse_query(sql, {"t": SCHEMA}).root.attributes)
     keys = [
         f"{at + 1}{rng.choice(['', ' DESC', ' NULLS LAST', ' DESC NULLS FIRST'])}"
         for at in rng.sample(range(columns), columns)
@@ -715,9 +702,9 @@ def ordered(rng: random.Random, sql: str) -> str:
 
 
 def kept_beside(
-    query: Query, partition: RangePartition, trees: Mapping[str, int] | None = None
+    query: p.Query, partition: RangePartition, trees: Mapping[str, int] | None = None
 ) -> Dataflow | None:
-    access = scans_of(query.root)[0].access
+    access = query.root.scans[0].access
     sketched = {access: partition.attribute}
     verdict = check_safety(query, sketched, [])
     if not verdict.safe:
@@ -730,11 +717,11 @@ def kept_beside(
         return None
 
 
-def sorting(node: Plan) -> Plan:
+def sorting(node: p.Plan) -> p.Plan:
     """The plan with its last order as a top-k of all rows, which the reference brings in order."""
-    if isinstance(node, Project):
+    if isinstance(node, p.Project):
         return replace(node, child=sorting(node.child))
-    return TopK(node.child, node.order, 1_000_000) if isinstance(node, Sort) else node
+    return p.TopK(node.child, node.order, 1_000_000) if isinstance(node, p.Sort) else node
 
 
 def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> None:
@@ -822,7 +809,7 @@ def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
 def one_wide_case(seed: int, seen: Counter[str]) -> None:
     case, rng = make_case(seed), Random(f"order {seed}")
     root, _ = _ordered(rng, case.captured)
-    query = Query("", apply_rules(root))
+    query = p.Query("", apply_rules(root))
     answer = answer_plan(query)
     try:
         once = compile_answer(answer)
@@ -846,7 +833,7 @@ def one_wide_case(seed: int, seen: Counter[str]) -> None:
 
 
 def _counted(table: pa.Table, root: object) -> Counter[tuple[object, ...]]:
-    if not attributes_of(root):  # type: ignore[arg-type]  # a plan
+    if not root.attributes:  # type: ignore[arg-type]  # a plan
         return Counter({(): len(table)})
     return Counter(_plain(row, root) for row in _rows_of_values(table))  # type: ignore[arg-type]
 

@@ -25,18 +25,7 @@ from impctl.engine.fixpoint.rows import NumberedFixpointRows
 from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan.lineage import for_answer, is_sketched_for_answer
-from impctl.plan.nodes import (
-    Distinct,
-    Fixpoint,
-    JoinKind,
-    Plan,
-    Query,
-    Recursive,
-    TopK,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Distinct, Fixpoint, JoinKind, Plan, Query, Recursive, TopK
 from impctl.plan.recursion import keyed_rows
 from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules, core_of
@@ -165,7 +154,7 @@ class Case(Struct, frozen=True):
         if with_answer:
             answer = answer_plan(replace(self.query, root=apply_rules(self.query.root)))
         plan = self.core if answer is None else answer.kept
-        barriers = [at for at, node in enumerate(nodes_of(plan)) if isinstance(node, Fixpoint)]
+        barriers = [at for at, node in enumerate(plan.walk()) if isinstance(node, Fixpoint)]
         how: dict[str, Any] = {"answer": answer, "absorbs": absorbs}
         return compile_plan(plan, self.sketched, {}, barriers=barriers, **how)
 
@@ -180,7 +169,7 @@ def case_of_sql(sql: str, tables: Collection[str]) -> Case:
     core = core_of(query.root)
     sketched = {
         scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
-        for scan in scans_of(core)
+        for scan in core.scans
         if scan.table in tables
     }
     return Case(query, sketched, core)
@@ -194,7 +183,7 @@ def expected(
     case: Case, tables: Mapping[str, Sequence[Row]], is_barrier: Callable[[Plan], bool] = every_one
 ) -> dict[str, set[int]]:
     """The fragments of the answer's rows and of what barriers keep besides."""
-    result, nodes = annotate(case.core, tables, whole_windows=True), list(nodes_of(case.core))
+    result, nodes = annotate(case.core, tables, whole_windows=True), list(case.core.walk())
     kept = (rows for at, rows in result.first_rows.items() if is_barrier(nodes[at]))
     return fragments_read(result.lineage.union(*kept), case.core, case.sketched, tables)
 
@@ -204,7 +193,7 @@ def test_counts_of_fragments_are_those_of_derivations() -> None:
     case = case_of("reach")
     query = MaintainedQuery(case.compiled(with_answer=False))
     link, seed = {"a": 1, "b": 2, "f": 3}, {"a": 1, "f": 0}
-    links = next(s.access for s in scans_of(case.core) if s.table == "links")
+    links = next(s.access for s in case.core.scans if s.table == "links")
     query.step({"seeds": change_of("seeds", [seed], [1])})
     for weights, fragments in (([1, 1], {3}), ([-1], {3}), ([-1], set())):
         query.step({"links": change_of("links", [link] * len(weights), weights)})
@@ -280,10 +269,10 @@ def test_no_row_of_a_fixpoint_has_bounds() -> None:
     kinds = [Column("g", LONG), Column("x", DOUBLE)]
     sql = "SELECT sum(x) AS s FROM t GROUP BY g"
     base = parse_query(sql, {"t": Schema(tuple(kinds))}).root
-    (own,) = attributes_of(base)
+    (own,) = base.attributes
     leaf = Recursive("f", (replace(own, id="leaf"),))
     root = Fixpoint("f", base, leaf, (replace(own, id="f.s"),), True)
-    (scan,) = scans_of(root)
+    (scan,) = root.scans
     partition = RangePartition("t", "g", LONG, BOUNDARIES)
     query = MaintainedQuery(compile_plan(root, {scan.access: partition}, {}))
 
@@ -592,7 +581,7 @@ def is_barrier(node: Plan) -> bool:
 def compiled(case: Case, *, with_answer: bool = False) -> Dataflow:
     answer = answer_plan(case.query) if with_answer else None
     root = case.core if answer is None else answer.kept
-    barriers = [at for at, node in enumerate(nodes_of(root)) if is_barrier(node)]
+    barriers = [at for at, node in enumerate(root.walk()) if is_barrier(node)]
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
 
@@ -783,7 +772,7 @@ def rows_over(plan: Plan, tables: Tables, sketches: Mapping[str, Collection[int]
             for at, row in enumerate(tables[scan.table])
             if range_id(row) in sketches[scan.access]
         ]
-        for scan in scans_of(plan)
+        for scan in plan.scans
         if scan.access in sketches
     }
     return bag(evaluate(plan, tables, instances))
@@ -797,7 +786,7 @@ def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random
         access: result | {one for one in range(5) if rng.random() < 0.3}
         for access, result in held.items()
     }
-    plans = [case.query.root, *(n for n in nodes_of(case.core) if isinstance(n, Fixpoint))]
+    plans = [case.query.root, *(n for n in case.core.walk() if isinstance(n, Fixpoint))]
     for plan in plans:
         whole = bag(evaluate(plan, tables))
         for sketches in (held, wider):
@@ -841,7 +830,7 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
         seen["not sketched, or ties"] += 1
         return
     kept = kept_by_witnesses(root, trial, verdict)
-    if not any(isinstance(node, Fixpoint) and node.chooses for node in nodes_of(kept)):
+    if not any(isinstance(node, Fixpoint) and node.chooses for node in kept.walk()):
         seen["nothing to choose"] += 1
         return
     own = check_safety(Query("", kept), trial.sketched, trial.facts)

@@ -38,7 +38,7 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
@@ -177,7 +177,7 @@ def root_of(sql: str, kind: SqlType) -> Plan:
 
 def compiled_for(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Dataflow:
     root = root_of(sql, kind)
-    return compile_plan(root, {scans_of(root)[0].access: partition}, {})
+    return compile_plan(root, {root.scans[0].access: partition}, {})
 
 
 def change(rows: Sequence[Row], kind: SqlType, sign: int) -> dict[str, TableChange]:
@@ -254,7 +254,7 @@ FIRST = "SELECT g, MAX(s) m FROM t GROUP BY g ORDER BY m NULLS FIRST LIMIT 1"
 
 def compiled_text() -> Dataflow:
     root = apply_rules(parse_query(FIRST, CATALOG).root)
-    (scan,) = scans_of(root)
+    (scan,) = root.scans
     return compile_plan(root, {scan.access: RangePartition("t", "g", INTEGER, (1, 2))}, {})
 
 
@@ -287,7 +287,7 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
     """Whether group 1 is in the sketch after the first batch was loaded and the others came."""
     query = parse_query(f"SELECT g FROM t GROUP BY g HAVING {condition}", {"t": SCHEMA})
     query = replace(query, root=apply_rules(query.root))
-    (scan,) = scans_of(query.root)
+    (scan,) = query.root.scans
     verdict = check_safety(query, {scan.access: "g"}, [])
     assert verdict.safe
     partitions, barriers = {scan.access: BY_SMALL_G}, verdict.barrier_positions
@@ -474,7 +474,7 @@ def loaded(sql: str, kind: SqlType, *, of_t: Sequence[Any], of_side: Sequence[An
         rows = [{group: 1, column: value} for value in values]
         tables[table] = arrow_rows(catalog[table], rows)
     root = core_of(apply_rules(parse_query(sql, catalog).root))
-    sketched = {scan.access: BY_G for scan in scans_of(root) if scan.table == "t"}
+    sketched = {scan.access: BY_G for scan in root.scans if scan.table == "t"}
     session = MaintainedQuery(compile_plan(root, sketched, {}))
     for name in session.compiled.tables:
         session.load([(name, tables[name])])

@@ -19,20 +19,7 @@ from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.errors import NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
-from impctl.plan.nodes import (
-    AggregateCall,
-    Attribute,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Select,
-    SortKey,
-    Window,
-    WindowCall,
-    attributes_of,
-    scans_of,
-)
+from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query
@@ -51,7 +38,7 @@ WHOLE = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 class WindowMaker(FocusedMaker):
     """Rows beside what their window partition adds up to."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         rng = self.rng
         below = self._base()
         if rng.random() < 0.4:
@@ -64,27 +51,29 @@ class WindowMaker(FocusedMaker):
                 return self._judged(self._grouped(result))
             case 1:
                 other = self._scan()
-                condition = self._condition(attributes_of(result), other.attributes)
-                kind = rng.choice((JoinKind.INNER, JoinKind.SEMI, JoinKind.LEFT, JoinKind.ANTI))
-                return Join(kind, result, other, condition)
+                condition = self._condition(result.attributes, other.attributes)
+                kind = rng.choice(
+                    (p.JoinKind.INNER, p.JoinKind.SEMI, p.JoinKind.LEFT, p.JoinKind.ANTI)
+                )
+                return p.Join(kind, result, other, condition)
             case 2:
-                return Distinct(result)
+                return p.Distinct(result)
             case 3:
                 return self._compared(self._beside(result))
             case _:
                 return result
 
-    def _beside(self, child: Plan) -> Window:
+    def _beside(self, child: p.Plan) -> p.Window:
         """The rows with one or two window aggregates, most often of the same partitions."""
-        rng, attributes = self.rng, attributes_of(child)
+        rng, attributes = self.rng, child.attributes
         shared = self._parts(attributes)
         calls = []
         for _ in range(rng.choice((1, 1, 2))):
             parts = shared if rng.random() < 0.8 else self._parts(attributes)
             calls.append(self._windowed_call(attributes, parts))
-        return Window(child, tuple(calls))
+        return p.Window(child, tuple(calls))
 
-    def _parts(self, attributes: Sequence[Attribute]) -> tuple[Expr, ...]:
+    def _parts(self, attributes: Sequence[p.Attribute]) -> tuple[Expr, ...]:
         rng = self.rng
         if rng.random() < 0.06:
             return ()
@@ -98,23 +87,27 @@ class WindowMaker(FocusedMaker):
         return tuple(dict.fromkeys(parts))
 
     def _windowed_call(
-        self, attributes: Sequence[Attribute], parts: tuple[Expr, ...]
-    ) -> WindowCall:
+        self, attributes: Sequence[p.Attribute], parts: tuple[Expr, ...]
+    ) -> p.WindowCall:
         rng = self.rng
         if rng.random() < 0.3:
             return self._placed_call(attributes, parts)
         column = self._numeric(attributes)
-        call = AggregateCall("count")
+        call = p.AggregateCall("count")
         if column is not None and rng.random() < 0.85:
             name = rng.choice(("sum", "sum", "avg", "min", "max", "count"))
-            call = AggregateCall(name, (column.ref(),))
-        result = WindowCall(self._fresh(call_type(call)), call.function, call.arguments, parts, ())
+            call = p.AggregateCall(name, (column.ref(),))
+        result = p.WindowCall(
+            self._fresh(call_type(call)), call.function, call.arguments, parts, ()
+        )
         if rng.random() < 0.25:
-            order = (SortKey(rng.choice(attributes).ref(), rng.random() < 0.5, True),)
+            order = (p.SortKey(rng.choice(attributes).ref(), rng.random() < 0.5, True),)
             result = replace(result, order=order, frame=WHOLE if rng.random() < 0.7 else None)
         return result
 
-    def _placed_call(self, attributes: Sequence[Attribute], parts: tuple[Expr, ...]) -> WindowCall:
+    def _placed_call(
+        self, attributes: Sequence[p.Attribute], parts: tuple[Expr, ...]
+    ) -> p.WindowCall:
         """A rank, LAG or LEAD; where ties would be a choice, only copies of a row tie."""
         rng = self.rng
         name = rng.choice((*TIE_FREE, "row_number", "lag", "lag", "lead"))
@@ -122,7 +115,7 @@ class WindowMaker(FocusedMaker):
         rng.shuffle(sorted_by)
         if name in TIE_FREE:
             sorted_by = sorted_by[: rng.choice((1, 1, 2))]
-        order = tuple(SortKey(a.ref(), rng.random() < 0.5, rng.random() < 0.5) for a in sorted_by)
+        order = tuple(p.SortKey(a.ref(), rng.random() < 0.5, rng.random() < 0.5) for a in sorted_by)
         arguments: tuple[Expr, ...] = ()
         result = DOUBLE if name in ("percent_rank", "cume_dist") else INTEGER
         if name in ("lag", "lead"):
@@ -134,21 +127,21 @@ class WindowMaker(FocusedMaker):
                 if rng.random() < 0.5:
                     alike = [a for a in attributes if a.type == result]
                     arguments += (rng.choice(alike).ref(),)
-        return WindowCall(self._fresh(result), name, arguments, parts, order)
+        return p.WindowCall(self._fresh(result), name, arguments, parts, order)
 
-    def _compared(self, window: Window) -> Plan:
+    def _compared(self, window: p.Window) -> p.Plan:
         """A filter on a value: against a number, or a number of the row itself."""
         rng = self.rng
         if rng.random() < 0.3:
             return self._judged(window)
         value = rng.choice(window.calls).attribute.ref()
-        column = self._numeric(attributes_of(window.child))
+        column = self._numeric(window.child.attributes)
         if column is None:
             return self._judged(window)
         doubled = Arithmetic(ArithmeticOp.MULTIPLY, column.ref(), Literal(2, INTEGER))
         left: Expr = column.ref() if rng.random() < 0.6 else doubled
         ops = (CompareOp.LESS, CompareOp.GREATER_EQUAL, CompareOp.EQUAL, CompareOp.NOT_EQUAL)
-        return Select(window, Compare(rng.choice(ops), left, value))
+        return p.Select(window, Compare(rng.choice(ops), left, value))
 
 
 def make_window_trial(seed: int) -> Trial:
@@ -156,7 +149,7 @@ def make_window_trial(seed: int) -> Trial:
     trial = make_trial(seed)
     rng = Random(f"window {seed}")
     root = apply_rules(WindowMaker(rng).plan())
-    scans = scans_of(root)
+    scans = root.scans
     chosen = [scan for scan in scans if rng.random() < 0.8] or list(scans)
     partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     return Trial(root, trial.tables, partitions, trial.facts)
@@ -308,13 +301,13 @@ def kept(name: str) -> Kept:
     sql, (attribute, kind, boundaries) = QUERIES[name]
     query = parse_query(sql, {"sales": SALES})
     partition = RangePartition("sales", attribute, kind, boundaries)
-    accesses = [scan.access for scan in scans_of(query.root)]
+    accesses = [scan.access for scan in query.root.scans]
     result = Kept.of(query, dict.fromkeys(accesses, partition))
     assert result.whole.safe, result.whole.reason
     return result
 
 
-def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
+def planned(name: str) -> tuple[p.Plan, p.Plan, Mapping[str, RangePartition]]:
     """The plan, its core, and the partition of each access."""
     result = kept(name)
     return result.query.root, result.core, result.partitions
@@ -392,7 +385,7 @@ def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
     core = core_of(query.root)
     partition = RangePartition("sales", "class", STRING, ("b", "c"))
     session = MaintainedQuery(
-        compile_plan(core, {scan.access: partition for scan in scans_of(core)}, {})
+        compile_plan(core, {scan.access: partition for scan in core.scans}, {})
     )
     row = {"item": 1, "class": "a", "day": 1, "price": Decimal("1.00"), "rate": 0.0}
     other_item, other_price = {**row, "item": 2}, {**row, "price": Decimal("2.50")}

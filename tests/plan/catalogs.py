@@ -14,7 +14,7 @@ from impctl.data.schema import Column, Schema, from_spark, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import Expr
 from impctl.plan.explain import PlanLine, describe
-from impctl.plan.nodes import Fixpoint, Plan, Project, Query, nodes_of
+from impctl.plan.nodes import Fixpoint, Plan, Project, Query
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
 
@@ -153,7 +153,7 @@ def ruled(sql: str) -> Query:
 
 def fixpoints_of(plan: Plan) -> list[Fixpoint]:
     """All fixpoints of the plan, outermost first."""
-    return [node for node in nodes_of(plan) if isinstance(node, Fixpoint)]
+    return [node for node in plan.walk() if isinstance(node, Fixpoint)]
 
 
 def fixpoint_of(sql: str) -> Fixpoint:

@@ -9,72 +9,49 @@ from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN, INTEGER, LONG, SHORT
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
+from impctl.plan import nodes as p
 from impctl.plan.lineage import for_answer, is_sketched_for_answer
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Query,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    SortKey,
-    TopK,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried_verdict
 from tests.plan.random_plans import FocusedMaker, call_type
 from tests.plan.trials import Trial, make_trial, random_partition, random_partitions
 
-_KINDS = (JoinKind.INNER,) * 6 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
+_KINDS = (p.JoinKind.INNER,) * 6 + (p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI)
 
 
 class FixpointMaker(FocusedMaker):
     """A fixpoint, and something above it."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         """A plan with one fixpoint, most often not as the last step."""
         return self.above(self.fixpoint())
 
-    def above(self, fixpoint: Fixpoint) -> Plan:
+    def above(self, fixpoint: p.Fixpoint) -> p.Plan:
         """What uses the rows of a fixpoint."""
         rng = self.rng
-        plan: Plan = fixpoint
+        plan: p.Plan = fixpoint
         if rng.random() < 0.4:
-            plan = Select(plan, self._narrow(attributes_of(plan)))
+            plan = p.Select(plan, self._narrow(plan.attributes))
         match rng.randrange(6):
             case 0 | 1:
                 plan = self._judged(self._grouped(plan))
             case 2:
                 other = self._scan()
-                kind = rng.choice((JoinKind.INNER, JoinKind.ANTI, JoinKind.ANTI, JoinKind.SEMI))
+                kind = rng.choice(
+                    (p.JoinKind.INNER, p.JoinKind.ANTI, p.JoinKind.ANTI, p.JoinKind.SEMI)
+                )
                 sides = (other, plan) if rng.random() < 0.7 else (plan, other)
-                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = p.Join(kind, *sides, self._equal(*(side.attributes for side in sides)))
                 plan = self._judged(self._grouped(plan)) if rng.random() < 0.5 else plan
             case 3:
                 plan = self._limited(plan)
             case 4:
-                plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+                plan = p.Project(plan, tuple(self._copied(plan.attributes[:1])))
             case _:
                 pass
         return plan
 
-    def fixpoint(self) -> Fixpoint:
+    def fixpoint(self) -> p.Fixpoint:
         """One with one or two columns, its step often of two parts."""
         rng = self.rng
         kind = rng.choice((INTEGER, INTEGER, LONG))
@@ -88,10 +65,10 @@ class FixpointMaker(FocusedMaker):
                 else self._narrowed(self._scan(), kind, len(columns))
             )
             made = tuple(self._fresh(kind) for _ in columns)
-            step = SetOperation(SetKind.UNION, True, step, other, made)
-        return Fixpoint("r", base, step, columns, True)
+            step = p.SetOperation(p.SetKind.UNION, True, step, other, made)
+        return p.Fixpoint("r", base, step, columns, True)
 
-    def _part(self) -> Plan:
+    def _part(self) -> p.Plan:
         """What a base or step reads beside the fixpoint."""
         rng = self.rng
         match rng.randrange(8):
@@ -102,57 +79,61 @@ class FixpointMaker(FocusedMaker):
             case 2:
                 return self._limited(self._scan())
             case 3:
-                return Distinct(self._scan())
+                return p.Distinct(self._scan())
             case 4:
                 scan = self._scan()
-                return Select(scan, self.predicate(attributes_of(scan)))
+                return p.Select(scan, self.predicate(scan.attributes))
             case _:
                 return self._scan()
 
-    def _step(self, name: str, columns: Sequence[Attribute]) -> Plan:
+    def _step(self, name: str, columns: Sequence[p.Attribute]) -> p.Plan:
         rng = self.rng
         leaf = self._leaf(name, columns)
-        plan: Plan = leaf
+        plan: p.Plan = leaf
         if rng.random() < 0.2:
             other = self._leaf(name, columns)
-            plan = Join(JoinKind.INNER, leaf, other, self._equal(leaf.attributes, other.attributes))
+            plan = p.Join(
+                p.JoinKind.INNER, leaf, other, self._equal(leaf.attributes, other.attributes)
+            )
         if rng.random() < 0.9:
             part = self._part()
             kind = rng.choice(_KINDS)
-            on = self._equal(attributes_of(plan), attributes_of(part))
-            if kind is JoinKind.INNER and rng.random() < 0.5:
-                plan = Join(kind, part, plan, on)
+            on = self._equal(plan.attributes, part.attributes)
+            if kind is p.JoinKind.INNER and rng.random() < 0.5:
+                plan = p.Join(kind, part, plan, on)
             else:
-                plan = Join(kind, plan, part, on)
+                plan = p.Join(kind, plan, part, on)
         if rng.random() < 0.2:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = p.Select(plan, self.predicate(plan.attributes))
         own = list(leaf.attributes)
         if rng.random() < 0.15:
             below = Compare(CompareOp.LESS, own[0].ref(), Literal(3, INTEGER))
             kind = own[0].type or INTEGER
             one = Arithmetic(ArithmeticOp.ADD, own[0].ref(), Literal(1, kind))
             outputs: list[Expr] = [one, *self._chosen(plan, leaf, columns)[1:]]
-            plan = Select(plan, below)
+            plan = p.Select(plan, below)
         else:
             outputs = self._chosen(plan, leaf, columns)
-        made = (ComputedColumn(self._fresh(own[0].type), expr) for expr in outputs)
-        return Project(plan, tuple(made))
+        made = (p.ComputedColumn(self._fresh(own[0].type), expr) for expr in outputs)
+        return p.Project(plan, tuple(made))
 
-    def _leaf(self, name: str, columns: Sequence[Attribute]) -> Recursive:
-        return Recursive(name, tuple(self._fresh(column.type) for column in columns))
+    def _leaf(self, name: str, columns: Sequence[p.Attribute]) -> p.Recursive:
+        return p.Recursive(name, tuple(self._fresh(column.type) for column in columns))
 
-    def _chosen(self, plan: Plan, leaf: Recursive, columns: Sequence[Attribute]) -> list[Expr]:
+    def _chosen(
+        self, plan: p.Plan, leaf: p.Recursive, columns: Sequence[p.Attribute]
+    ) -> list[Expr]:
         """A column for each; those of the leaf itself often stay where they are."""
         kind = columns[0].type or INTEGER
-        there: list[Expr] = [a.ref() for a in attributes_of(plan) if a.type == kind]
+        there: list[Expr] = [a.ref() for a in plan.attributes if a.type == kind]
         if kind == LONG:
-            there += [Cast(a.ref(), kind) for a in attributes_of(plan) if a.type == INTEGER]
+            there += [Cast(a.ref(), kind) for a in plan.attributes if a.type == INTEGER]
         return [
             leaf.attributes[place].ref() if self.rng.random() < 0.35 else self.rng.choice(there)
             for place, _ in enumerate(columns)
         ]
 
-    def _equal(self, left: Sequence[Attribute], right: Sequence[Attribute]) -> Expr:
+    def _equal(self, left: Sequence[p.Attribute], right: Sequence[p.Attribute]) -> Expr:
         rng = self.rng
         pairs = [(a, b) for a in left for b in right if {a.type, b.type} <= {INTEGER, LONG}]
         if not pairs:
@@ -165,7 +146,7 @@ class FixpointMaker(FocusedMaker):
             return And((equal, Compare(CompareOp.EQUAL, c.ref(), d.ref())))
         return equal
 
-    def _narrow(self, attributes: Sequence[Attribute]) -> Expr:
+    def _narrow(self, attributes: Sequence[p.Attribute]) -> Expr:
         column = self.rng.choice(attributes)
         return Compare(
             self.rng.choice((CompareOp.EQUAL, CompareOp.EQUAL, CompareOp.GREATER)),
@@ -173,8 +154,8 @@ class FixpointMaker(FocusedMaker):
             Literal(self.rng.choice((0, 1, 1, 2)), INTEGER),
         )
 
-    def _copied(self, attributes: Sequence[Attribute]) -> list[ComputedColumn]:
-        return [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
+    def _copied(self, attributes: Sequence[p.Attribute]) -> list[p.ComputedColumn]:
+        return [p.ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
 
 
 def make_fixpoint_trial(seed: int) -> Trial:
@@ -185,14 +166,14 @@ def make_fixpoint_trial(seed: int) -> Trial:
     return replace(make_trial(seed), root=root, partitions=partitions)
 
 
-_JOINS_OF_LEVELS = (JoinKind.INNER,) * 7 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
+_JOINS_OF_LEVELS = (p.JoinKind.INNER,) * 7 + (p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI)
 _DEEPEST = 3
 
 
 class BagMaker(FixpointMaker):
     """A fixpoint of UNION ALL, and something above it."""
 
-    def fixpoint(self) -> Fixpoint:
+    def fixpoint(self) -> p.Fixpoint:
         """One with a column or two, and the level as the last one or the first."""
         rng = self.rng
         kind = rng.choice((INTEGER, INTEGER, LONG))
@@ -200,35 +181,35 @@ class BagMaker(FixpointMaker):
         place = rng.choice((0, width))
         columns = tuple(self._fresh(kind) for _ in range(width + 1))
         base = self._narrowed(self._part(), kind, width)
-        outputs = self._copied(attributes_of(base))
-        outputs.insert(place, ComputedColumn(self._fresh(kind), Literal(0, kind)))
+        outputs = self._copied(base.attributes)
+        outputs.insert(place, p.ComputedColumn(self._fresh(kind), Literal(0, kind)))
         step = self._step_of(columns, place)
         if rng.random() < 0.25:
             made = tuple(self._fresh(kind) for _ in columns)
-            step = SetOperation(SetKind.UNION, True, step, self._step_of(columns, place), made)
+            step = p.SetOperation(p.SetKind.UNION, True, step, self._step_of(columns, place), made)
         levels = rng.choice((None, None, _DEEPEST + 1, 50))
-        return Fixpoint("r", Project(base, tuple(outputs)), step, columns, False, levels)
+        return p.Fixpoint("r", p.Project(base, tuple(outputs)), step, columns, False, levels)
 
-    def _step_of(self, columns: Sequence[Attribute], place: int) -> Plan:
+    def _step_of(self, columns: Sequence[p.Attribute], place: int) -> p.Plan:
         """A step that puts the level one up, and gives no row beyond the deepest."""
         rng = self.rng
         leaf = self._leaf("r", columns)
         level = leaf.attributes[place]
         kind = level.type or INTEGER
-        plan: Plan = leaf
+        plan: p.Plan = leaf
         if rng.random() < 0.9:
             part = self._part()
             join = rng.choice(_JOINS_OF_LEVELS)
-            on = self._equal(attributes_of(plan), attributes_of(part))
-            is_turned = join is JoinKind.INNER and rng.random() < 0.5
-            plan = Join(join, part, plan, on) if is_turned else Join(join, plan, part, on)
+            on = self._equal(plan.attributes, part.attributes)
+            is_turned = join is p.JoinKind.INNER and rng.random() < 0.5
+            plan = p.Join(join, part, plan, on) if is_turned else p.Join(join, plan, part, on)
         if rng.random() < 0.2:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = p.Select(plan, self.predicate(plan.attributes))
         deepest = Literal(rng.randint(1, _DEEPEST), kind)
-        plan = Select(plan, Compare(CompareOp.LESS, level.ref(), deepest))
+        plan = p.Select(plan, Compare(CompareOp.LESS, level.ref(), deepest))
         outputs = self._chosen(plan, leaf, columns)
         outputs[place] = Arithmetic(ArithmeticOp.ADD, level.ref(), Literal(1, kind))
-        return Project(plan, tuple(ComputedColumn(self._fresh(kind), out) for out in outputs))
+        return p.Project(plan, tuple(p.ComputedColumn(self._fresh(kind), out) for out in outputs))
 
 
 def make_bag_trial(seed: int) -> Trial:
@@ -239,13 +220,13 @@ def make_bag_trial(seed: int) -> Trial:
 
 
 class _Narrower(FixpointMaker):
-    def narrowed(self, plan: Plan) -> Plan:
+    def narrowed(self, plan: p.Plan) -> p.Plan:
         """The plan with a filter above its fixpoint, most often."""
-        if not isinstance(plan, Fixpoint):
-            return with_inputs(plan, tuple(map(self.narrowed, inputs_of(plan))))
+        if not isinstance(plan, p.Fixpoint):
+            return plan.map_inputs(self.narrowed)
         if self.rng.random() < 0.3:
             return plan
-        return Select(plan, self._narrow(plan.attributes))
+        return p.Select(plan, self._narrow(plan.attributes))
 
 
 def make_answer_trial(seed: int) -> Trial:
@@ -254,10 +235,10 @@ def make_answer_trial(seed: int) -> Trial:
     return replace(trial, root=for_answer(_Narrower(Random(f"answer {seed}")).narrowed(trial.root)))
 
 
-def is_for_answer(plan: Plan) -> bool:
+def is_for_answer(plan: p.Plan) -> bool:
     """Whether some fixpoint of the plan is."""
     return any(
-        isinstance(node, Fixpoint) and is_sketched_for_answer(node) for node in nodes_of(plan)
+        isinstance(node, p.Fixpoint) and is_sketched_for_answer(node) for node in plan.walk()
     )
 
 
@@ -272,11 +253,11 @@ class KeyedMaker(FixpointMaker):
 
     deepest: int | None = None
 
-    def above(self, fixpoint: Fixpoint) -> Plan:
+    def above(self, fixpoint: p.Fixpoint) -> p.Plan:
         """Something above the fixpoint that keys, or rows of keys, can fail."""
         rng = self.rng
-        plan: Plan = fixpoint
-        key, node, *_ = attributes_of(plan)
+        plan: p.Plan = fixpoint
+        key, node, *_ = plan.attributes
         match rng.randrange(9):
             case 0 | 1 | 2:
                 plan = self._having(plan, (key,))
@@ -284,49 +265,51 @@ class KeyedMaker(FixpointMaker):
                 plan = self._having(plan, (node,))
             case 4 | 5:
                 other = self._scan()
-                kind = rng.choice((JoinKind.ANTI, JoinKind.ANTI, JoinKind.INNER, JoinKind.SEMI))
+                kind = rng.choice(
+                    (p.JoinKind.ANTI, p.JoinKind.ANTI, p.JoinKind.INNER, p.JoinKind.SEMI)
+                )
                 sides = (other, plan) if rng.random() < 0.5 else (plan, other)
-                plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = p.Join(kind, *sides, self._equal(*(side.attributes for side in sides)))
             case 6:
                 order = (
-                    SortKey(node.ref(), rng.random() < 0.5, True),
-                    SortKey(key.ref(), False, True),
+                    p.SortKey(node.ref(), rng.random() < 0.5, True),
+                    p.SortKey(key.ref(), False, True),
                 )
-                plan = TopK(plan, order[: rng.choice((1, 2, 2))], rng.choice((1, 2)))
+                plan = p.TopK(plan, order[: rng.choice((1, 2, 2))], rng.choice((1, 2)))
             case 7:
-                plan = Select(plan, self._narrow((node,)))
+                plan = p.Select(plan, self._narrow((node,)))
             case _:
                 plan = self._judged(self._grouped(plan))
         if rng.random() < 0.2:
-            plan = Project(plan, tuple(self._copied(attributes_of(plan)[:1])))
+            plan = p.Project(plan, tuple(self._copied(plan.attributes[:1])))
         return plan
 
-    def fixpoint(self) -> Fixpoint:
+    def fixpoint(self) -> p.Fixpoint:
         """The step changes the node alone, but for a few that change or forget the key."""
         rng = self.rng
         table = rng.choice(("t", "u"))
         columns = tuple(self._fresh(INTEGER) for _ in range(2 if self.deepest is None else 3))
-        base: Plan = self._of(table if rng.random() < 0.9 else "t")
+        base: p.Plan = self._of(table if rng.random() < 0.9 else "t")
         if rng.random() < 0.2:
-            base = self._having(base, attributes_of(base)[:1])
+            base = self._having(base, base.attributes[:1])
         elif rng.random() < 0.3:
-            base = Select(base, self._narrow(attributes_of(base)[1:2]))
+            base = p.Select(base, self._narrow(base.attributes[1:2]))
         made = [self._fresh(INTEGER) for _ in columns]
         first, *rest = self._numbers(base)
         outputs = (first, rng.choice(rest) if rest and rng.random() < 0.9 else first)
         own = list(map(_column, made[:2], outputs))
-        own += [ComputedColumn(level, Literal(0, INTEGER)) for level in made[2:]]
-        base, is_set = Project(base, tuple(own)), self.deepest is None
-        return Fixpoint("r", base, self._keyed_step(table, columns), columns, is_set)
+        own += [p.ComputedColumn(level, Literal(0, INTEGER)) for level in made[2:]]
+        base, is_set = p.Project(base, tuple(own)), self.deepest is None
+        return p.Fixpoint("r", base, self._keyed_step(table, columns), columns, is_set)
 
-    def _keyed_step(self, table: str, columns: Sequence[Attribute]) -> Plan:
+    def _keyed_step(self, table: str, columns: Sequence[p.Attribute]) -> p.Plan:
         rng = self.rng
-        leaf = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+        leaf = p.Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
         if self.deepest is None and rng.random() < 0.08:
             return self._pairs(leaf)
-        part: Plan = self._of(table if rng.random() < 0.9 else "u")
+        part: p.Plan = self._of(table if rng.random() < 0.9 else "u")
         if rng.random() < 0.15:
-            part = self._having(part, attributes_of(part)[:1])
+            part = self._having(part, part.attributes[:1])
         key, *others = self._numbers(part)
         on: list[Expr] = []
         if rng.random() < 0.9:
@@ -334,16 +317,16 @@ class KeyedMaker(FixpointMaker):
         if rng.random() < 0.8:
             on.append(_same(leaf.attributes[1], rng.choice(others) if others else key))
         condition = And(tuple(on)) if len(on) == 2 else on[0] if on else None
-        plan: Plan = Join(JoinKind.INNER, *self._turned(leaf, part), condition)
+        plan: p.Plan = p.Join(p.JoinKind.INNER, *self._turned(leaf, part), condition)
         leaves = [leaf]
         if self.deepest is None and rng.random() < 0.25:
-            again = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+            again = p.Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
             places = (1, 0) if rng.random() < 0.5 else (1, 1)
             also = [_same(leaf.attributes[at], again.attributes[at]) for at in places]
-            plan = Join(JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
+            plan = p.Join(p.JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
             leaves.append(again)
         if rng.random() < 0.15:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = p.Select(plan, self.predicate(plan.attributes))
         own = rng.choice(leaves).attributes
         kept = own[0] if rng.random() < 0.6 else key
         kept = rng.choice(own) if rng.random() < 0.1 else kept
@@ -352,54 +335,54 @@ class KeyedMaker(FixpointMaker):
         outputs = list(map(_column, made[:2], (kept, choice)))
         if self.deepest is not None:
             level = leaf.attributes[2].ref()
-            plan = Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
+            plan = p.Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
             deeper = Arithmetic(ArithmeticOp.ADD, level, Literal(1, INTEGER))
-            outputs.append(ComputedColumn(made[2], deeper))
-        return Project(plan, tuple(outputs))
+            outputs.append(p.ComputedColumn(made[2], deeper))
+        return p.Project(plan, tuple(outputs))
 
-    def _pairs(self, leaf: Recursive) -> Plan:
+    def _pairs(self, leaf: p.Recursive) -> p.Plan:
         """A step over two rows of the fixpoint alone, of one key or of any two."""
         rng = self.rng
-        again = Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
+        again = p.Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
         on = self._equal(leaf.attributes, again.attributes)
         if rng.random() < 0.5:
             on = And((on, _same(leaf.attributes[0], again.attributes[0])))
         made = [self._fresh(INTEGER) for _ in leaf.attributes]
         kept = (again.attributes[0], rng.choice(leaf.attributes))
-        return Project(Join(JoinKind.INNER, leaf, again, on), tuple(map(_column, made, kept)))
+        return p.Project(p.Join(p.JoinKind.INNER, leaf, again, on), tuple(map(_column, made, kept)))
 
-    def _of(self, table: str) -> Scan:
+    def _of(self, table: str) -> p.Scan:
         """An access of this table."""
         drawn, self.drawn = self.drawn, (table,)
         result = self._scan()
         self.drawn = drawn
         return result
 
-    def _numbers(self, plan: Plan) -> list[Attribute]:
-        return [one for one in attributes_of(plan) if one.type == INTEGER]
+    def _numbers(self, plan: p.Plan) -> list[p.Attribute]:
+        return [one for one in plan.attributes if one.type == INTEGER]
 
-    def _turned(self, one: Plan, other: Plan) -> tuple[Plan, Plan]:
+    def _turned(self, one: p.Plan, other: p.Plan) -> tuple[p.Plan, p.Plan]:
         return (one, other) if self.rng.random() < 0.5 else (other, one)
 
-    def _having(self, plan: Plan, keys: Sequence[Attribute]) -> Plan:
+    def _having(self, plan: p.Plan, keys: Sequence[p.Attribute]) -> p.Plan:
         """Groups by these columns that pass by a function of many rows, mostly of their count."""
         rng = self.rng
-        own = [ComputedColumn(self._fresh(key.type), key.ref()) for key in keys]
+        own = [p.ComputedColumn(self._fresh(key.type), key.ref()) for key in keys]
         numbers = [one for one in self._numbers(plan) if one not in keys] or list(keys)
-        call = AggregateCall("count")
+        call = p.AggregateCall("count")
         if rng.random() < 0.4:
-            call = AggregateCall(rng.choice(("max", "min", "max")), (rng.choice(numbers).ref(),))
-        made = AggregateOutput(self._fresh(call_type(call)), call)
-        groups = Aggregate(plan, tuple(own), (made,))
+            call = p.AggregateCall(rng.choice(("max", "min", "max")), (rng.choice(numbers).ref(),))
+        made = p.AggregateOutput(self._fresh(call_type(call)), call)
+        groups = p.Aggregate(plan, tuple(own), (made,))
         bound = Literal(rng.choice((0, 1, 1, 2, 3)), INTEGER)
-        return Select(groups, Compare(rng.choice(_SMALL), made.attribute.ref(), bound))
+        return p.Select(groups, Compare(rng.choice(_SMALL), made.attribute.ref(), bound))
 
 
-def _column(made: Attribute, of: Attribute) -> ComputedColumn:
-    return ComputedColumn(made, of.ref())
+def _column(made: p.Attribute, of: p.Attribute) -> p.ComputedColumn:
+    return p.ComputedColumn(made, of.ref())
 
 
-def _same(one: Attribute, other: Attribute) -> Expr:
+def _same(one: p.Attribute, other: p.Attribute) -> Expr:
     return Compare(CompareOp.EQUAL, one.ref(), other.ref())
 
 
@@ -418,19 +401,19 @@ def make_keyed_bag_trial(seed: int) -> Trial:
 def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
     root = maker.plan()
     shared = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         partition = random_partition(rng, scan)
         first = scan.attributes[0].name
         while rng.random() < 0.95 and partition[0] != first:
             partition = random_partition(rng, scan)
         shared.setdefault((scan.table, partition[0]), partition)
     partitions = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         if rng.random() < 0.88:
             own = [one for (table, _), one in shared.items() if table == scan.table]
             partitions[scan.access] = own[0] if rng.random() < 0.95 else rng.choice(own)
     if not partitions:
-        (scan, *_) = scans_of(root)
+        (scan, *_) = root.scans
         partitions = {scan.access: random_partition(rng, scan)}
     return replace(make_trial(seed), root=root, partitions=partitions)
 
@@ -443,11 +426,11 @@ class WitnessMaker(FocusedMaker):
 
     casts: bool = False
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         rng = self.rng
         match rng.randrange(9):
             case 0:
-                groups: Plan = self._grouped(self._base())
+                groups: p.Plan = self._grouped(self._base())
                 if rng.random() < 0.5:
                     groups = self._judged(groups)
                 outer = self._grouped(groups)
@@ -460,15 +443,15 @@ class WitnessMaker(FocusedMaker):
                 return self._once(self._partnered(self._base()))
             case 4:
                 groups = self._grouped(self._partnered(self._base()))
-                return self._ranked(groups, attributes_of(groups)[-1])
+                return self._ranked(groups, groups.attributes[-1])
             case 5:
                 groups = self._grouped(self._base())
-                by = SortKey(attributes_of(groups)[-1].ref(), rng.random() < 0.7, False)
-                return self._judged(self._grouped(TopK(groups, (by,), rng.choice((1, 2)))))
+                by = p.SortKey(groups.attributes[-1].ref(), rng.random() < 0.7, False)
+                return self._judged(self._grouped(p.TopK(groups, (by,), rng.choice((1, 2)))))
             case _:
                 return self._judged(self._grouped(self._base()))
 
-    def _focused_call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+    def _focused_call(self, attributes: Sequence[p.Attribute]) -> p.AggregateCall:
         rng, column = self.rng, self._numeric(attributes)
         if column is None or rng.random() < 0.2:
             return super()._focused_call(attributes)
@@ -479,20 +462,20 @@ class WitnessMaker(FocusedMaker):
         if rng.random() < 0.1:
             argument = self.number(attributes, 1)
         name = rng.choice(("min", "max", "max"))
-        return AggregateCall(name, (argument,), rng.random() < 0.1, condition)
+        return p.AggregateCall(name, (argument,), rng.random() < 0.1, condition)
 
-    def _once(self, child: Plan) -> Plan:
+    def _once(self, child: p.Plan) -> p.Plan:
         """Some columns of the rows, each combination once."""
-        attributes = attributes_of(child)
+        attributes = child.attributes
         kept = self.rng.sample(attributes, min(len(attributes), self.rng.choice((1, 2))))
-        outputs = tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept)
-        return Distinct(Project(child, outputs))
+        outputs = tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept)
+        return p.Distinct(p.Project(child, outputs))
 
-    def _partnered(self, left: Plan) -> Plan:
+    def _partnered(self, left: p.Plan) -> p.Plan:
         """The rows with a partner, by an equality and at times by more."""
         rng, right = self.rng, self._scan()
-        condition = self._condition(attributes_of(left), right.attributes)
-        result = Join(JoinKind.SEMI, left, right, condition)
+        condition = self._condition(left.attributes, right.attributes)
+        result = p.Join(p.JoinKind.SEMI, left, right, condition)
         number = self._numeric(right.attributes)
         if condition is None or number is None or rng.random() < 0.6:
             return result
@@ -501,7 +484,7 @@ class WitnessMaker(FocusedMaker):
             # No rule moves what can fail, so the condition on the right side stays in the join's.
             value = Cast(value, SHORT)
         more = Compare(CompareOp.GREATER_EQUAL, value, Literal(rng.choice((0, 1)), INTEGER))
-        return Join(JoinKind.SEMI, left, right, And((condition, more)))
+        return p.Join(p.JoinKind.SEMI, left, right, And((condition, more)))
 
 
 def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
@@ -511,14 +494,14 @@ def make_witness_trial(seed: int, *, casts: bool = False) -> Trial:
     maker = WitnessMaker(rng)
     maker.casts = casts
     root = maker.plan()
-    scans = scans_of(root)
+    scans = root.scans
     chosen = [scan for scan in scans if rng.random() < 0.8] or list(scans)
     partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
     return Trial(root, trial.tables, partitions, trial.facts)
 
 
-def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
+def kept_by_witnesses(root: p.Plan, trial: Trial, verdict: Verdict) -> p.Plan:
     """The plan with witness nodes, which must be as safe as the query's own."""
-    result = witnessed(Query("", root), verdict, trial.columns(root))
+    result = witnessed(p.Query("", root), verdict, trial.columns(root))
     carried_verdict(verdict, result.query, trial.sketched)
     return result.query.root

@@ -20,52 +20,13 @@ from impctl.data.schema import (
     SqlType,
     decimal,
 )
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import average_type, sum_type, type_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    attributes_of,
-)
+from impctl.plan import nodes as p
 from tests.plan.catalogs import schema_of
 
 
-def call_type(call: AggregateCall) -> SqlType | None:
+def call_type(call: p.AggregateCall) -> SqlType | None:
     match call.function:
         case "count" | "count_if":
             return LONG
@@ -82,34 +43,34 @@ def call_type(call: AggregateCall) -> SqlType | None:
             return type_of(call.arguments[0])
 
 
-def summed_type(arguments: tuple[Expr, ...]) -> SqlType | None:
+def summed_type(arguments: tuple[e.Expr, ...]) -> SqlType | None:
     result = type_of(arguments[0]) if arguments else None
     return None if result is None else sum_type(result)
 
 
 def other_call(
-    rng: Random, attributes: Sequence[Attribute], condition: Expr | None = None
-) -> AggregateCall:
+    rng: Random, attributes: Sequence[p.Attribute], condition: e.Expr | None = None
+) -> p.AggregateCall:
     """A call whose value is not fixed to the last digit, or not at all where rows tie."""
     name = rng.choice(("variance", "stddev_pop", "min_by", "max_by"))
     one, other = rng.choice(attributes).ref(), rng.choice(attributes).ref()
     if name.endswith("_by"):
-        return AggregateCall(name, (one, other), False, condition)
+        return p.AggregateCall(name, (one, other), False, condition)
     numbers = [a for a in attributes if a.type is not None and a.type.is_numeric]
     if not numbers:
-        return AggregateCall("count", (), False, condition)
-    return AggregateCall(name, (rng.choice(numbers).ref(),), False, condition)
+        return p.AggregateCall("count", (), False, condition)
+    return p.AggregateCall(name, (rng.choice(numbers).ref(),), False, condition)
 
 
 ORDERED = (
-    CompareOp.LESS,
-    CompareOp.LESS_EQUAL,
-    CompareOp.GREATER,
-    CompareOp.GREATER_EQUAL,
-    CompareOp.GREATER,
-    CompareOp.GREATER_EQUAL,
+    e.CompareOp.LESS,
+    e.CompareOp.LESS_EQUAL,
+    e.CompareOp.GREATER,
+    e.CompareOp.GREATER_EQUAL,
+    e.CompareOp.GREATER,
+    e.CompareOp.GREATER_EQUAL,
 )
-EQUALITIES = (CompareOp.EQUAL, CompareOp.NOT_EQUAL, CompareOp.NULL_SAFE_EQUAL)
+EQUALITIES = (e.CompareOp.EQUAL, e.CompareOp.NOT_EQUAL, e.CompareOp.NULL_SAFE_EQUAL)
 
 
 class ExprMaker(Struct, dict=True):
@@ -117,7 +78,7 @@ class ExprMaker(Struct, dict=True):
 
     rng: Random
 
-    def number(self, attributes: Sequence[Attribute], depth: int) -> Expr:
+    def number(self, attributes: Sequence[p.Attribute], depth: int) -> e.Expr:
         """A numeric expression of a known type."""
         numeric = [a for a in attributes if a.type is not None and a.type.is_numeric]
         for _ in range(6):
@@ -125,94 +86,94 @@ class ExprMaker(Struct, dict=True):
             result = type_of(expr)
             if result is not None and result.is_numeric:
                 return expr
-        return Literal(1, INTEGER)
+        return e.Literal(1, INTEGER)
 
     def _number(
-        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
-    ) -> Expr:
+        self, numeric: Sequence[p.Attribute], attributes: Sequence[p.Attribute], depth: int
+    ) -> e.Expr:
         rng = self.rng
         if depth <= 0:
             return rng.choice(numeric).ref() if numeric else self._literal()
         inner = self._number(numeric, attributes, depth - 1)
         match rng.randrange(10):
             case 0:
-                return Negate(inner)
+                return e.Negate(inner)
             case 1 | 2:
-                return Arithmetic(
-                    rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT)),
+                return e.Arithmetic(
+                    rng.choice((e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT)),
                     inner,
                     self._number(numeric, attributes, depth - 1),
                 )
             case 3:
-                return Arithmetic(ArithmeticOp.MULTIPLY, inner, self._literal())
+                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, inner, self._literal())
             case 4:
                 other = self._number(numeric, attributes, depth - 1)
-                return Arithmetic(ArithmeticOp.MULTIPLY, inner, other)
+                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, inner, other)
             case 5:
-                divisor = Literal(rng.choice((-2, 2, 3)), INTEGER)
-                return Arithmetic(ArithmeticOp.DIVIDE, inner, divisor)
+                divisor = e.Literal(rng.choice((-2, 2, 3)), INTEGER)
+                return e.Arithmetic(e.ArithmeticOp.DIVIDE, inner, divisor)
             case 6:
                 result = type_of(inner)
                 to_long = result is not None and result.is_integral and rng.random() < 0.5
-                return Cast(inner, LONG if to_long else DOUBLE)
+                return e.Cast(inner, LONG if to_long else DOUBLE)
             case 7:
-                return Coalesce((inner, self._literal()))
+                return e.Coalesce((inner, self._literal()))
             case 8:
-                return Call("abs", (inner,), type_of(inner))
+                return e.Call("abs", (inner,), type_of(inner))
             case _:
                 branch = (self.predicate(attributes, 1), inner)
-                default: Expr = Literal(None, type_of(inner) or INTEGER)
-                return Case((branch,), self._literal() if rng.random() < 0.6 else default)
+                default: e.Expr = e.Literal(None, type_of(inner) or INTEGER)
+                return e.Case((branch,), self._literal() if rng.random() < 0.6 else default)
 
-    def _literal(self) -> Literal:
+    def _literal(self) -> e.Literal:
         rng = self.rng
         if rng.random() < 0.15:
-            return Literal(rng.choice((-1.5, 0.0, 0.5, float("nan"))), DOUBLE)
+            return e.Literal(rng.choice((-1.5, 0.0, 0.5, float("nan"))), DOUBLE)
         if rng.random() < 0.1:
-            return Literal(Decimal(rng.choice(("-1.5", "0.0", "2.5"))), decimal(2, 1))
-        return Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
+            return e.Literal(Decimal(rng.choice(("-1.5", "0.0", "2.5"))), decimal(2, 1))
+        return e.Literal(rng.choice((-2, -1, 0, 0, 1, 1, 2, 3, 4)), INTEGER)
 
-    def predicate(self, attributes: Sequence[Attribute], depth: int = 2) -> Expr:
+    def predicate(self, attributes: Sequence[p.Attribute], depth: int = 2) -> e.Expr:
         """A condition, mostly a comparison of a late column with a literal."""
         choice = self.rng.random()
         if depth > 0 and choice < 0.14:
-            return And(
+            return e.And(
                 (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
             )
         if depth > 0 and choice < 0.22:
-            return Or(
+            return e.Or(
                 (self.predicate(attributes, depth - 1), self.predicate(attributes, depth - 1))
             )
         if depth > 0 and choice < 0.3:
-            return Not(self.predicate(attributes, depth - 1))
+            return e.Not(self.predicate(attributes, depth - 1))
         return self._atom(attributes)
 
-    def _atom(self, attributes: Sequence[Attribute]) -> Expr:
+    def _atom(self, attributes: Sequence[p.Attribute]) -> e.Expr:
         rng = self.rng
         column = rng.choice(attributes[-3:] if rng.random() < 0.7 else attributes)
         choice = rng.random()
         if choice < 0.06:
-            return IsNull(column.ref())
+            return e.IsNull(column.ref())
         if column.type == BOOLEAN:
             return column.ref()
         if column.type == STRING:
             return self._text_atom(column)
         if choice < 0.12:
-            options = tuple(Literal(rng.randint(-1, 3), INTEGER) for _ in range(2))
-            return InList(column.ref(), options)
+            options = tuple(e.Literal(rng.randint(-1, 3), INTEGER) for _ in range(2))
+            return e.InList(column.ref(), options)
         op = rng.choice(ORDERED if rng.random() < 0.85 else EQUALITIES)
         left = column.ref() if rng.random() < 0.75 else self.number(attributes, 1)
         right = self._literal() if rng.random() < 0.85 else self.number(attributes, 0)
         result = type_of(left)
         if result is None or not result.is_numeric:
-            return Not(IsNull(left))
-        return Compare(op, left, right) if rng.random() < 0.8 else Compare(op, right, left)
+            return e.Not(e.IsNull(left))
+        return e.Compare(op, left, right) if rng.random() < 0.8 else e.Compare(op, right, left)
 
-    def _text_atom(self, column: Attribute) -> Expr:
+    def _text_atom(self, column: p.Attribute) -> e.Expr:
         if self.rng.random() < 0.3:
-            return Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
+            return e.Like(column.ref(), self.rng.choice(("a%", "_", "%b")))
         op = self.rng.choice(ORDERED)
-        return Compare(op, column.ref(), Literal(self.rng.choice(("a", "b")), STRING))
+        return e.Compare(op, column.ref(), e.Literal(self.rng.choice(("a", "b")), STRING))
 
 
 MONEY = decimal(6, 1)
@@ -231,23 +192,23 @@ class PlanMaker(ExprMaker, Struct, dict=True):
     drawn: Sequence[str] = ("t", "t", "u")
     catalog: Mapping[str, Schema] = field(default_factory=lambda: CATALOG)
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         """A plan of moderate size."""
         root = self._node(self.rng.choice((1, 2, 2, 3, 3, 4)))
         if self.rng.random() < 0.15:
             root = self._rank_filter(root)
         if self.rng.random() < 0.2:
-            root = Sort(root, (self._sort_key(attributes_of(root)),))
+            root = p.Sort(root, (self._sort_key(root.attributes),))
         return root
 
-    def _fresh(self, sql_type: SqlType | None, *, nullable: bool = True) -> Attribute:
+    def _fresh(self, sql_type: SqlType | None, *, nullable: bool = True) -> p.Attribute:
         self.made += 1
-        return Attribute(f"c{self.made}", f"c{self.made}", sql_type, nullable)
+        return p.Attribute(f"c{self.made}", f"c{self.made}", sql_type, nullable)
 
-    def _node(self, depth: int) -> Plan:
+    def _node(self, depth: int) -> p.Plan:
         if depth <= 0:
             return self._scan()
-        makers: Sequence[tuple[int, Callable[[int], Plan]]] = (
+        makers: Sequence[tuple[int, Callable[[int], p.Plan]]] = (
             (8, self._aggregated),
             (5, self._select),
             (3, self._project),
@@ -261,23 +222,23 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         maker = self.rng.choices([make for _, make in makers], [weight for weight, _ in makers])[0]
         return maker(depth)
 
-    def _scan(self) -> Scan:
+    def _scan(self) -> p.Scan:
         table = self.rng.choice(self.drawn)
         self.accesses[table] = self.accesses.get(table, 0) + 1
         access = f"{table}#{self.accesses[table]}"
         attributes = tuple(
-            Attribute(f"{access}.{column.name}", column.name, column.type)
+            p.Attribute(f"{access}.{column.name}", column.name, column.type)
             for column in self.catalog[table]
         )
-        return Scan(access, table, attributes)
+        return p.Scan(access, table, attributes)
 
-    def _select(self, depth: int) -> Plan:
+    def _select(self, depth: int) -> p.Plan:
         child = self._node(depth - 1)
-        return Select(child, self.predicate(attributes_of(child)))
+        return p.Select(child, self.predicate(child.attributes))
 
-    def _project(self, depth: int) -> Plan:
+    def _project(self, depth: int) -> p.Plan:
         child = self._node(depth - 1)
-        attributes = attributes_of(child)
+        attributes = child.attributes
         outputs = []
         for _ in range(self.rng.randint(1, 3)):
             expr = (
@@ -285,140 +246,148 @@ class PlanMaker(ExprMaker, Struct, dict=True):
                 if self.rng.random() < 0.5
                 else self.number(attributes, 2)
             )
-            outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
-        return Project(child, tuple(outputs))
+            outputs.append(p.ComputedColumn(self._fresh(type_of(expr)), expr))
+        return p.Project(child, tuple(outputs))
 
-    def _aggregated(self, depth: int) -> Plan:
+    def _aggregated(self, depth: int) -> p.Plan:
         child = self._node(depth - 1)
-        attributes = attributes_of(child)
+        attributes = child.attributes
         keys = [self._key(attributes) for _ in range(self.rng.choice((0, 1, 1, 1, 2)))]
         calls = [self._call(attributes) for _ in range(self.rng.choice((0, 1, 1, 2)))]
         if not keys and not calls:
-            calls = [AggregateCall("count")]
+            calls = [p.AggregateCall("count")]
         sets = None
         if keys and self.rng.random() < 0.08:
             whole = tuple(range(len(keys)))
             sets = (whole, self.rng.choice(((), whole[:1])))
             sets = sets if sets[0] != sets[1] else (whole,)
-        plan: Plan = Aggregate(
+        plan: p.Plan = p.Aggregate(
             child,
-            tuple(ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
-            tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            tuple(p.ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
+            tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
             sets,
         )
         choice = self.rng.random()
         if choice < 0.55:
-            plan = Select(plan, self.predicate(attributes_of(plan)))
+            plan = p.Select(plan, self.predicate(plan.attributes))
         elif choice < 0.7:
             plan = self._limited(plan)
         return plan
 
-    def _key(self, attributes: Sequence[Attribute]) -> Expr:
+    def _key(self, attributes: Sequence[p.Attribute]) -> e.Expr:
         if self.rng.random() < 0.85:
             return self.rng.choice(attributes).ref()
         return self.number(attributes, 1)
 
-    def _call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+    def _call(self, attributes: Sequence[p.Attribute]) -> p.AggregateCall:
         rng = self.rng
         condition = self.predicate(attributes) if rng.random() < 0.12 else None
         name = rng.choice(_CALLS)
         if name == "max" and rng.random() < 0.2:
             return other_call(rng, attributes, condition)
         if name == "count" and rng.random() < 0.5:
-            return AggregateCall("count", (), False, condition)
+            return p.AggregateCall("count", (), False, condition)
         if name in ("bool_or", "bool_and", "count_if"):
-            return AggregateCall(name, (self.predicate(attributes, 1),), False, condition)
-        argument: Expr = rng.choice(attributes).ref()
+            return p.AggregateCall(name, (self.predicate(attributes, 1),), False, condition)
+        argument: e.Expr = rng.choice(attributes).ref()
         if name not in ("count", "min", "max"):
             argument = self.number(attributes, rng.choice((0, 0, 0, 1, 2)))
         distinct = rng.random() < 0.15 and name in ("count", "sum")
-        return AggregateCall(name, (argument,), distinct, condition)
+        return p.AggregateCall(name, (argument,), distinct, condition)
 
-    def _join(self, depth: int) -> Plan:
+    def _join(self, depth: int) -> p.Plan:
         kind = self.rng.choice(
-            (JoinKind.INNER,) * 5
-            + (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
-            + (JoinKind.SEMI,) * 2
-            + (JoinKind.ANTI,)
+            (p.JoinKind.INNER,) * 5
+            + (p.JoinKind.LEFT, p.JoinKind.RIGHT, p.JoinKind.FULL)
+            + (p.JoinKind.SEMI,) * 2
+            + (p.JoinKind.ANTI,)
         )
         left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
-        condition = self._condition(attributes_of(left), attributes_of(right))
-        null_aware = kind is JoinKind.ANTI and self.rng.random() < 0.3
-        return Join(kind, left, right, condition, null_aware)
+        condition = self._condition(left.attributes, right.attributes)
+        null_aware = kind is p.JoinKind.ANTI and self.rng.random() < 0.3
+        return p.Join(kind, left, right, condition, null_aware)
 
-    def _condition(self, left: Sequence[Attribute], right: Sequence[Attribute]) -> Expr | None:
+    def _condition(
+        self, left: Sequence[p.Attribute], right: Sequence[p.Attribute]
+    ) -> e.Expr | None:
         if self.rng.random() < 0.1:
             return None
         pairs = [(a, b) for a in left for b in right if a.type == b.type and a.type is not None]
         if pairs and self.rng.random() < 0.8:
             a, b = self.rng.choice(pairs)
-            op = self.rng.choice((CompareOp.EQUAL,) * 5 + (*ORDERED, CompareOp.NULL_SAFE_EQUAL))
-            equal = Compare(op, a.ref(), b.ref())
+            op = self.rng.choice((e.CompareOp.EQUAL,) * 5 + (*ORDERED, e.CompareOp.NULL_SAFE_EQUAL))
+            equal = e.Compare(op, a.ref(), b.ref())
             if self.rng.random() < 0.25:
-                return And((equal, self.predicate((*left, *right))))
+                return e.And((equal, self.predicate((*left, *right))))
             return equal
         return self.predicate((*left, *right))
 
-    def _distinct(self, depth: int) -> Plan:
-        return Distinct(self._node(depth - 1))
+    def _distinct(self, depth: int) -> p.Plan:
+        return p.Distinct(self._node(depth - 1))
 
-    def _set_operation(self, depth: int) -> Plan:
+    def _set_operation(self, depth: int) -> p.Plan:
         left, right = self._node(depth - 1), self._node(self.rng.randint(0, depth - 1))
         wanted = self.rng.choice((INTEGER, INTEGER, LONG, DOUBLE))
         width = self.rng.randint(1, 2)
         left, right = self._narrowed(left, wanted, width), self._narrowed(right, wanted, width)
         outputs = tuple(self._fresh(wanted) for _ in range(width))
         kind = self.rng.choice(
-            (SetKind.UNION, SetKind.UNION, SetKind.UNION, SetKind.EXCEPT, SetKind.INTERSECT)
+            (
+                p.SetKind.UNION,
+                p.SetKind.UNION,
+                p.SetKind.UNION,
+                p.SetKind.EXCEPT,
+                p.SetKind.INTERSECT,
+            )
         )
-        return SetOperation(kind, self.rng.random() < 0.6, left, right, outputs)
+        return p.SetOperation(kind, self.rng.random() < 0.6, left, right, outputs)
 
-    def _narrowed(self, plan: Plan, wanted: SqlType, width: int) -> Plan:
+    def _narrowed(self, plan: p.Plan, wanted: SqlType, width: int) -> p.Plan:
         """The plan with `width` columns of one type, by plain columns where it has them."""
-        same = [a.ref() for a in attributes_of(plan) if a.type == wanted]
+        same = [a.ref() for a in plan.attributes if a.type == wanted]
         outputs = []
         for _ in range(width):
-            expr: Expr
+            expr: e.Expr
             if same:
                 expr = self.rng.choice(same)
             else:
-                expr = self.number(attributes_of(plan), 0)
-                expr = expr if type_of(expr) == wanted else Cast(expr, wanted)
+                expr = self.number(plan.attributes, 0)
+                expr = expr if type_of(expr) == wanted else e.Cast(expr, wanted)
                 if wanted in (INTEGER, LONG) and type_of(expr) == DOUBLE:
-                    expr = Literal(1, wanted)
-            outputs.append(ComputedColumn(self._fresh(wanted), expr))
-        return Project(plan, tuple(outputs))
+                    expr = e.Literal(1, wanted)
+            outputs.append(p.ComputedColumn(self._fresh(wanted), expr))
+        return p.Project(plan, tuple(outputs))
 
-    def _top(self, depth: int) -> Plan:
+    def _top(self, depth: int) -> p.Plan:
         return self._limited(self._node(depth - 1))
 
-    def _limited(self, child: Plan) -> Plan:
-        attributes = attributes_of(child)
+    def _limited(self, child: p.Plan) -> p.Plan:
+        attributes = child.attributes
         order = [self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2)))]
         if self.rng.random() < 0.4:
-            order += [SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes]
+            order += [p.SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes]
         if self.rng.random() < 0.03:
             order = []
         offset = 1 if self.rng.random() < 0.15 else 0
-        return TopK(child, tuple(order), self.rng.choice((1, 1, 2, 3)), offset)
+        return p.TopK(child, tuple(order), self.rng.choice((1, 1, 2, 3)), offset)
 
-    def _sort_key(self, attributes: Sequence[Attribute]) -> SortKey:
+    def _sort_key(self, attributes: Sequence[p.Attribute]) -> p.SortKey:
         expr = (
             self.rng.choice(attributes[-2:]).ref()
             if self.rng.random() < 0.85
             else self.number(attributes, 1)
         )
-        return SortKey(expr, self.rng.random() < 0.6, self.rng.random() < 0.4)
+        return p.SortKey(expr, self.rng.random() < 0.6, self.rng.random() < 0.4)
 
-    def _window(self, depth: int) -> Plan:
+    def _window(self, depth: int) -> p.Plan:
         return self._windowed(self._node(depth - 1))
 
     def _windowed(
         self,
-        child: Plan,
+        child: p.Plan,
         functions: Sequence[str] = ("row_number", "rank", "dense_rank", "sum", "count"),
-    ) -> Window:
-        attributes = attributes_of(child)
+    ) -> p.Window:
+        attributes = child.attributes
         name = self.rng.choice(functions)
         arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
         result = {"sum": summed_type(arguments), "count": LONG}.get(name, INTEGER)
@@ -427,37 +396,44 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         )
         order = tuple(self._sort_key(attributes) for _ in range(self.rng.choice((1, 1, 2))))
         if self.rng.random() < 0.4:
-            order += tuple(SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes)
-        return Window(child, (WindowCall(self._fresh(result), name, arguments, partition, order),))
+            order += tuple(p.SortKey(a.ref(), False, self.rng.random() < 0.5) for a in attributes)
+        return p.Window(
+            child, (p.WindowCall(self._fresh(result), name, arguments, partition, order),)
+        )
 
-    def _rank_filter(self, child: Plan) -> Plan:
+    def _rank_filter(self, child: p.Plan) -> p.Plan:
         """The first ranks per partition, now and then with a condition besides."""
         rng = self.rng
         below = self._windowed(child, ("row_number", "rank", "dense_rank"))
         rank = below.calls[0].attribute
-        op = rng.choice((CompareOp.LESS_EQUAL, CompareOp.LESS, CompareOp.EQUAL))
-        within = Compare(op, rank.ref(), Literal(rng.choice((1, 2, 3)), INTEGER))
+        op = rng.choice((e.CompareOp.LESS_EQUAL, e.CompareOp.LESS, e.CompareOp.EQUAL))
+        within = e.Compare(op, rank.ref(), e.Literal(rng.choice((1, 2, 3)), INTEGER))
         if rng.random() < 0.2:
-            return Select(below, And((self.predicate(attributes_of(child)), within)))
-        return Select(below, within)
+            return p.Select(below, e.And((self.predicate(child.attributes), within)))
+        return p.Select(below, within)
 
 
-_INEQUALITIES = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.GREATER_EQUAL)
+_INEQUALITIES = (
+    e.CompareOp.LESS,
+    e.CompareOp.LESS_EQUAL,
+    e.CompareOp.GREATER,
+    e.CompareOp.GREATER_EQUAL,
+)
 
-_COMBINING = (JoinKind.INNER,) * 4 + (JoinKind.SEMI,) * 2 + (JoinKind.ANTI, JoinKind.LEFT)
+_COMBINING = (p.JoinKind.INNER,) * 4 + (p.JoinKind.SEMI,) * 2 + (p.JoinKind.ANTI, p.JoinKind.LEFT)
 
 
 class FocusedMaker(PlanMaker):
     """Groups first, then something that looks at the groups."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         rng = self.rng
         plan = self._judged(self._grouped(self._base()))
         match rng.randrange(9):
             case 0:
                 plan = self._judged(self._grouped(plan))
             case 1:
-                plan = Distinct(plan)
+                plan = p.Distinct(plan)
             case 2:
                 other = (
                     self._scan()
@@ -466,22 +442,22 @@ class FocusedMaker(PlanMaker):
                 )
                 kind = rng.choice(_COMBINING)
                 left, right = (plan, other) if rng.random() < 0.7 else (other, plan)
-                condition = self._condition(attributes_of(left), attributes_of(right))
-                plan = Join(kind, left, right, condition)
+                condition = self._condition(left.attributes, right.attributes)
+                plan = p.Join(kind, left, right, condition)
             case 3:
                 plan = self._limited(plan)
             case _:
                 pass
         return plan
 
-    def _base(self) -> Plan:
+    def _base(self) -> p.Plan:
         rng = self.rng
-        plan: Plan
+        plan: p.Plan
         match rng.randrange(8):
             case 0:
                 left, right = self._scan(), self._scan()
-                plan = Join(
-                    rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.LEFT)),
+                plan = p.Join(
+                    rng.choice((p.JoinKind.INNER, p.JoinKind.INNER, p.JoinKind.LEFT)),
                     left,
                     right,
                     self._condition(left.attributes, right.attributes),
@@ -491,13 +467,13 @@ class FocusedMaker(PlanMaker):
             case _:
                 plan = self._scan()
         if rng.random() < 0.35:
-            column = self._numeric(attributes_of(plan))
+            column = self._numeric(plan.attributes)
             if column is not None:
-                bound = Literal(rng.choice((0, 0, 0, 1, -1)), INTEGER)
-                plan = Select(plan, Compare(rng.choice(_INEQUALITIES), column.ref(), bound))
+                bound = e.Literal(rng.choice((0, 0, 0, 1, -1)), INTEGER)
+                plan = p.Select(plan, e.Compare(rng.choice(_INEQUALITIES), column.ref(), bound))
         return plan
 
-    def _twins(self) -> Plan:
+    def _twins(self) -> p.Plan:
         """UNION ALL of the same table twice."""
         left, right = self._scan(), self._scan()
         wide = min(len(left.attributes), len(right.attributes), 3)
@@ -505,21 +481,21 @@ class FocusedMaker(PlanMaker):
         if not same:
             return left
         outputs = tuple(self._fresh(a.type) for a in left.attributes[:wide])
-        return SetOperation(
-            SetKind.UNION, True, self._first(left, wide), self._first(right, wide), outputs
+        return p.SetOperation(
+            p.SetKind.UNION, True, self._first(left, wide), self._first(right, wide), outputs
         )
 
-    def _first(self, scan: Scan, wide: int) -> Plan:
+    def _first(self, scan: p.Scan, wide: int) -> p.Plan:
         kept = scan.attributes[:wide]
-        return Project(scan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+        return p.Project(scan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
-    def _numeric(self, attributes: Sequence[Attribute]) -> Attribute | None:
+    def _numeric(self, attributes: Sequence[p.Attribute]) -> p.Attribute | None:
         result = [a for a in attributes if a.type is not None and a.type.is_numeric]
         return self.rng.choice(result) if result else None
 
-    def _grouped(self, child: Plan) -> Aggregate:
-        rng, attributes = self.rng, attributes_of(child)
-        keys: list[Expr] = [] if rng.random() < 0.08 else [attributes[0].ref()]
+    def _grouped(self, child: p.Plan) -> p.Aggregate:
+        rng, attributes = self.rng, child.attributes
+        keys: list[e.Expr] = [] if rng.random() < 0.08 else [attributes[0].ref()]
         if rng.random() < 0.25:
             keys.append(rng.choice(attributes).ref())
         keys = list(dict.fromkeys(keys))
@@ -527,153 +503,155 @@ class FocusedMaker(PlanMaker):
         sets = None
         if len(keys) == 2 and rng.random() < 0.3:
             sets = ((0, 1), rng.choice(((0,), (1,))))
-        return Aggregate(
+        return p.Aggregate(
             child,
-            tuple(ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
-            tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            tuple(p.ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
+            tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
             sets,
         )
 
-    def _focused_call(self, attributes: Sequence[Attribute]) -> AggregateCall:
+    def _focused_call(self, attributes: Sequence[p.Attribute]) -> p.AggregateCall:
         rng = self.rng
         if rng.random() < 0.25:
             return self._call(attributes)
         column = self._numeric(attributes)
         if column is None or rng.random() < 0.15:
-            return AggregateCall("count")
+            return p.AggregateCall("count")
         if rng.random() < 0.08:
             return other_call(rng, attributes)
-        argument: Expr = column.ref()
+        argument: e.Expr = column.ref()
         if rng.random() < 0.25:
             argument = self.number(attributes, 1)
-        return AggregateCall(rng.choice(("sum", "min", "max", "max", "count")), (argument,))
+        return p.AggregateCall(rng.choice(("sum", "min", "max", "max", "count")), (argument,))
 
-    def _judged(self, groups: Plan) -> Plan:
+    def _judged(self, groups: p.Plan) -> p.Plan:
         """Arithmetic on the groups' values, then a filter or top-k on the outcome."""
         rng = self.rng
         plan = groups
         if rng.random() < 0.45:
             plan = self._reckoned(plan)
-        attributes = attributes_of(plan)
+        attributes = plan.attributes
         last = attributes[-1] if rng.random() < 0.8 else rng.choice(attributes)
         if rng.random() < 0.35:
             return self._ranked(plan, last)
         if last.type == BOOLEAN:
-            condition: Expr = last.ref()
-            return Select(plan, condition if rng.random() < 0.6 else Not(condition))
+            condition: e.Expr = last.ref()
+            return p.Select(plan, condition if rng.random() < 0.6 else e.Not(condition))
         if last.type == STRING or last.type is None:
-            return Select(plan, self.predicate(attributes))
-        bound: Expr = Literal(rng.choice((-3, -2, -1, 0, 0, 1, 2, 3, 4)), INTEGER)
+            return p.Select(plan, self.predicate(attributes))
+        bound: e.Expr = e.Literal(rng.choice((-3, -2, -1, 0, 0, 1, 2, 3, 4)), INTEGER)
         op = rng.choice(_INEQUALITIES)
         if rng.random() < 0.06:
-            return Select(plan, Not(IsNull(last.ref())))
+            return p.Select(plan, e.Not(e.IsNull(last.ref())))
         if rng.random() < 0.08:
-            return Select(plan, self.predicate(attributes))
+            return p.Select(plan, self.predicate(attributes))
         if rng.random() < 0.1:
             bound = rng.choice(attributes).ref()
             if type_of(bound) not in (INTEGER, LONG, DOUBLE):
-                bound = Literal(1, INTEGER)
+                bound = e.Literal(1, INTEGER)
         left, right = (last.ref(), bound) if rng.random() < 0.7 else (bound, last.ref())
-        return Select(plan, Compare(op, left, right))
+        return p.Select(plan, e.Compare(op, left, right))
 
-    def _reckoned(self, plan: Plan) -> Plan:
-        attributes = attributes_of(plan)
-        outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
+    def _reckoned(self, plan: p.Plan) -> p.Plan:
+        attributes = plan.attributes
+        outputs = [p.ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes[:-1]]
         expr = self._steps(attributes)
-        outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
-        return Project(plan, tuple(outputs))
+        outputs.append(p.ComputedColumn(self._fresh(type_of(expr)), expr))
+        return p.Project(plan, tuple(outputs))
 
-    def _steps(self, attributes: Sequence[Attribute]) -> Expr:
+    def _steps(self, attributes: Sequence[p.Attribute]) -> e.Expr:
         rng, last = self.rng, attributes[-1]
-        expr: Expr = last.ref()
+        expr: e.Expr = last.ref()
         if last.type is None or not last.type.is_numeric:
             return expr
         for _ in range(rng.choice((1, 1, 2))):
             other = self._numeric(attributes)
-            beside = other.ref() if other is not None else Literal(1, INTEGER)
+            beside = other.ref() if other is not None else e.Literal(1, INTEGER)
             match rng.randrange(8):
                 case 0:
-                    expr = Negate(expr)
+                    expr = e.Negate(expr)
                 case 1:
-                    expr = Arithmetic(ArithmeticOp.ADD, expr, beside)
+                    expr = e.Arithmetic(e.ArithmeticOp.ADD, expr, beside)
                 case 2:
-                    expr = Arithmetic(ArithmeticOp.SUBTRACT, beside, expr)
+                    expr = e.Arithmetic(e.ArithmeticOp.SUBTRACT, beside, expr)
                 case 3:
-                    factor = Literal(rng.choice((-1, 0, 2)), INTEGER)
-                    expr = Arithmetic(ArithmeticOp.MULTIPLY, expr, factor)
+                    factor = e.Literal(rng.choice((-1, 0, 2)), INTEGER)
+                    expr = e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, factor)
                 case 4:
-                    expr = Coalesce((expr, Literal(rng.choice((-2, 0, 0, 2)), INTEGER)))
+                    expr = e.Coalesce((expr, e.Literal(rng.choice((-2, 0, 0, 2)), INTEGER)))
                 case 5:
-                    expr = Cast(expr, DOUBLE)
+                    expr = e.Cast(expr, DOUBLE)
                 case 6:
-                    expr = Call("abs", (expr,), type_of(expr))
+                    expr = e.Call("abs", (expr,), type_of(expr))
                 case _:
-                    condition = Compare(CompareOp.GREATER, expr, Literal(0, INTEGER))
-                    expr = Case(((condition, expr),), Literal(0, INTEGER))
+                    condition = e.Compare(e.CompareOp.GREATER, expr, e.Literal(0, INTEGER))
+                    expr = e.Case(((condition, expr),), e.Literal(0, INTEGER))
         return expr
 
-    def _ranked(self, plan: Plan, by: Attribute) -> Plan:
+    def _ranked(self, plan: p.Plan, by: p.Attribute) -> p.Plan:
         rng = self.rng
-        order = [SortKey(by.ref(), rng.random() < 0.5, rng.random() < 0.5)]
+        order = [p.SortKey(by.ref(), rng.random() < 0.5, rng.random() < 0.5)]
         if rng.random() < 0.6:
-            order += [SortKey(a.ref(), False, True) for a in attributes_of(plan)[:1]]
+            order += [p.SortKey(a.ref(), False, True) for a in plan.attributes[:1]]
         if rng.random() < 0.25:
             return self._rank_filter(plan)
-        return TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))
+        return p.TopK(plan, tuple(order), rng.choice((1, 1, 2)), int(rng.random() < 0.15))
 
 
-_BOUNDS = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQUAL)
+_BOUNDS = (e.CompareOp.LESS, e.CompareOp.LESS_EQUAL, e.CompareOp.GREATER, e.CompareOp.EQUAL)
 
 
 class BarrierMaker(FocusedMaker):
     """Groups, the first of them by their sum, and something that drops some of these."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         """A plan in which a top-k or a rank is not the last step."""
         plan = self._above(self._first_groups())
         return self._above(plan) if self.rng.random() < 0.2 else plan
 
-    def _first_groups(self) -> Plan:
+    def _first_groups(self) -> p.Plan:
         rng, scan = self.rng, self._scan()
         key = scan.attributes[0]
         summed = self._numeric(scan.attributes[1:]) or key
-        call = AggregateCall(rng.choice(("sum", "sum", "sum", "max", "count")), (summed.ref(),))
-        keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
-        calls = (AggregateOutput(self._fresh(call_type(call)), call),)
-        groups = Aggregate(scan, keys, calls)
+        call = p.AggregateCall(rng.choice(("sum", "sum", "sum", "max", "count")), (summed.ref(),))
+        keys = (p.ComputedColumn(self._fresh(key.type), key.ref()),)
+        calls = (p.AggregateOutput(self._fresh(call_type(call)), call),)
+        groups = p.Aggregate(scan, keys, calls)
         descending = rng.random() < 0.85
         order = (
-            SortKey(calls[0].attribute.ref(), descending, rng.random() < 0.1),
-            SortKey(keys[0].attribute.ref(), rng.random() < 0.5, rng.random() < 0.5),
+            p.SortKey(calls[0].attribute.ref(), descending, rng.random() < 0.1),
+            p.SortKey(keys[0].attribute.ref(), rng.random() < 0.5, rng.random() < 0.5),
         )
         count = rng.choice((1, 1, 2))
         if rng.random() < 0.7:
-            return TopK(groups, order, count, int(rng.random() < 0.1))
+            return p.TopK(groups, order, count, int(rng.random() < 0.1))
         function = rng.choice(("rank", "dense_rank", "row_number"))
-        ranked = WindowCall(self._fresh(INTEGER), function, (), (), order)
-        within = Compare(CompareOp.LESS_EQUAL, ranked.attribute.ref(), Literal(count, INTEGER))
-        return Select(Window(groups, (ranked,)), within)
+        ranked = p.WindowCall(self._fresh(INTEGER), function, (), (), order)
+        within = e.Compare(
+            e.CompareOp.LESS_EQUAL, ranked.attribute.ref(), e.Literal(count, INTEGER)
+        )
+        return p.Select(p.Window(groups, (ranked,)), within)
 
-    def _above(self, first: Plan) -> Plan:
-        rng, attributes = self.rng, attributes_of(first)
+    def _above(self, first: p.Plan) -> p.Plan:
+        rng, attributes = self.rng, first.attributes
         match rng.randrange(5):
             case 0 | 1:
                 other = self._scan()
-                kind = rng.choice((JoinKind.INNER, JoinKind.INNER, JoinKind.SEMI))
+                kind = rng.choice((p.JoinKind.INNER, p.JoinKind.INNER, p.JoinKind.SEMI))
                 sides = (other, first) if rng.random() < 0.5 else (first, other)
-                pairs = [attributes_of(side)[0].ref() for side in sides]
-                return Join(kind, *sides, Compare(CompareOp.EQUAL, *pairs))
+                pairs = [side.attributes[0].ref() for side in sides]
+                return p.Join(kind, *sides, e.Compare(e.CompareOp.EQUAL, *pairs))
             case 2 | 3:
                 column = self._numeric(attributes[1:]) or attributes[0]
-                bound = Literal(rng.choice((0, 1, 2, 3, 4)), INTEGER)
-                return Select(first, Compare(rng.choice(_BOUNDS), column.ref(), bound))
+                bound = e.Literal(rng.choice((0, 1, 2, 3, 4)), INTEGER)
+                return p.Select(first, e.Compare(rng.choice(_BOUNDS), column.ref(), bound))
             case _:
                 key = rng.choice(attributes)
-                counted = AggregateOutput(self._fresh(LONG), AggregateCall("count"))
-                keys = (ComputedColumn(self._fresh(key.type), key.ref()),)
-                few = Compare(CompareOp.LESS, keys[0].attribute.ref(), Literal(3, INTEGER))
-                groups = Aggregate(first, keys, (counted,))
-                return Select(groups, few) if key.type in (INTEGER, LONG) else groups
+                counted = p.AggregateOutput(self._fresh(LONG), p.AggregateCall("count"))
+                keys = (p.ComputedColumn(self._fresh(key.type), key.ref()),)
+                few = e.Compare(e.CompareOp.LESS, keys[0].attribute.ref(), e.Literal(3, INTEGER))
+                groups = p.Aggregate(first, keys, (counted,))
+                return p.Select(groups, few) if key.type in (INTEGER, LONG) else groups
 
 
 _SMALL = decimal(4, 1)
@@ -686,42 +664,42 @@ BIG_VALUES = {
     _FULL: tuple(Decimal(x) for x in ("-9e35", "0.00", "0.25", "9e35", "5e35", "3.00")),
     INTEGER: (-(2**31), -2, 0, 1, 2, 2**31 - 1),
 }
-_DIVISIONS = (ArithmeticOp.DIVIDE, ArithmeticOp.DIVIDE, ArithmeticOp.INTEGER_DIVIDE,
-              ArithmeticOp.REMAINDER)  # fmt: skip
+_DIVISIONS = (e.ArithmeticOp.DIVIDE, e.ArithmeticOp.DIVIDE, e.ArithmeticOp.INTEGER_DIVIDE,
+              e.ArithmeticOp.REMAINDER)  # fmt: skip
 _NULL = None
 
 
 class FailingMaker(FocusedMaker):
     """Groups, then steps that may fail over a part of one, then a filter or the first groups."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         return super().plan() if self.rng.random() < 0.2 else self._first_of_groups()
 
-    def _first_of_groups(self) -> Plan:
+    def _first_of_groups(self) -> p.Plan:
         """`SELECT g, <step> FROM t GROUP BY g ORDER BY COUNT(*) DESC, g LIMIT k`, or the like."""
         rng, scan = self.rng, self._scan()
         key = scan.attributes[0]
-        calls = [AggregateCall("count")]
+        calls = [p.AggregateCall("count")]
         for _ in range(2):
             summed = self._numeric(scan.attributes[2:]) or key
             name = rng.choice(("sum", "sum", "sum", "sum", "avg", "count", "max"))
-            calls.append(AggregateCall(name, (summed.ref(),)))
-        made = tuple(AggregateOutput(self._fresh(call_type(call)), call) for call in calls)
-        groups = Aggregate(scan, (ComputedColumn(self._fresh(key.type), key.ref()),), made)
-        attributes = attributes_of(groups)
+            calls.append(p.AggregateCall(name, (summed.ref(),)))
+        made = tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls)
+        groups = p.Aggregate(scan, (p.ComputedColumn(self._fresh(key.type), key.ref()),), made)
+        attributes = groups.attributes
         expr = self._steps(attributes[:1] + attributes[1:])
-        outputs = [ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
-        outputs.append(ComputedColumn(self._fresh(type_of(expr)), expr))
-        steps = Project(groups, tuple(outputs))
+        outputs = [p.ComputedColumn(self._fresh(a.type), a.ref()) for a in attributes]
+        outputs.append(p.ComputedColumn(self._fresh(type_of(expr)), expr))
+        steps = p.Project(groups, tuple(outputs))
         first, counted = outputs[0].attribute, outputs[1].attribute
-        order = (SortKey(counted.ref(), True, False), SortKey(first.ref(), False, True))
-        return TopK(steps, order, rng.choice((1, 1, 2)))
+        order = (p.SortKey(counted.ref(), True, False), p.SortKey(first.ref(), False, True))
+        return p.TopK(steps, order, rng.choice((1, 1, 2)))
 
-    def _steps(self, attributes: Sequence[Attribute]) -> Expr:
+    def _steps(self, attributes: Sequence[p.Attribute]) -> e.Expr:
         rng = self.rng
         if rng.random() < 0.2:
             return super()._steps(attributes)
-        expr: Expr = attributes[-1].ref()
+        expr: e.Expr = attributes[-1].ref()
         if not _is_number(expr):
             return expr
         for _ in range(rng.choice((1, 1, 2))):
@@ -729,62 +707,62 @@ class FailingMaker(FocusedMaker):
             expr = step if _is_number(step) else expr
         return expr
 
-    def _step(self, expr: Expr, other: Attribute | None) -> Expr:
+    def _step(self, expr: e.Expr, other: p.Attribute | None) -> e.Expr:
         rng = self.rng
-        beside: Expr = Literal(rng.choice((2, 3, -1, 0)), INTEGER)
+        beside: e.Expr = e.Literal(rng.choice((2, 3, -1, 0)), INTEGER)
         if other is not None and rng.random() < 0.8:
             beside = other.ref()
         match rng.randrange(7):
             case 0 | 1 | 2:
                 op = rng.choice(_DIVISIONS)
-                if op is ArithmeticOp.INTEGER_DIVIDE and not _are_integral(expr, beside):
-                    op = ArithmeticOp.DIVIDE
+                if op is e.ArithmeticOp.INTEGER_DIVIDE and not _are_integral(expr, beside):
+                    op = e.ArithmeticOp.DIVIDE
                 return self._guarded(op, expr, beside)
             case 3:
-                return Cast(expr, rng.choice((INTEGER, BYTE, _SMALL, DOUBLE)))
+                return e.Cast(expr, rng.choice((INTEGER, BYTE, _SMALL, DOUBLE)))
             case 4:
-                op = rng.choice((ArithmeticOp.ADD, ArithmeticOp.SUBTRACT))
-                return Arithmetic(op, expr, beside)
+                op = rng.choice((e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT))
+                return e.Arithmetic(op, expr, beside)
             case 5:
-                return Arithmetic(ArithmeticOp.MULTIPLY, expr, beside)
+                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, beside)
             case _:
-                return Arithmetic(ArithmeticOp.MULTIPLY, expr, Literal(1000, INTEGER))
+                return e.Arithmetic(e.ArithmeticOp.MULTIPLY, expr, e.Literal(1000, INTEGER))
 
-    def _guarded(self, op: ArithmeticOp, expr: Expr, divisor: Expr) -> Expr:
+    def _guarded(self, op: e.ArithmeticOp, expr: e.Expr, divisor: e.Expr) -> e.Expr:
         """The division, by itself or where the divisor is not zero; now and then in vain."""
         rng = self.rng
-        zero = Literal(0, INTEGER)
-        null = Literal(_NULL, type_of(divisor) or INTEGER)
-        plain = Arithmetic(op, expr, divisor)
+        zero = e.Literal(0, INTEGER)
+        null = e.Literal(_NULL, type_of(divisor) or INTEGER)
+        plain = e.Arithmetic(op, expr, divisor)
         match rng.randrange(10):
             case 0:
-                tested = Compare(CompareOp.EQUAL, divisor, zero)
-                return Arithmetic(op, expr, Case(((tested, null),), divisor))
+                tested = e.Compare(e.CompareOp.EQUAL, divisor, zero)
+                return e.Arithmetic(op, expr, e.Case(((tested, null),), divisor))
             case 1:
-                chosen = rng.choice((CompareOp.GREATER, CompareOp.LESS, CompareOp.NOT_EQUAL))
-                return Case(((Compare(chosen, divisor, zero), plain),), expr)
+                chosen = rng.choice((e.CompareOp.GREATER, e.CompareOp.LESS, e.CompareOp.NOT_EQUAL))
+                return e.Case(((e.Compare(chosen, divisor, zero), plain),), expr)
             case 2:
-                return Case(((Compare(CompareOp.EQUAL, divisor, zero), expr),), plain)
+                return e.Case(((e.Compare(e.CompareOp.EQUAL, divisor, zero), expr),), plain)
             case 3:
-                tested = Not(Compare(CompareOp.EQUAL, divisor, zero))
-                return Case(((tested, plain),), expr)
+                tested = e.Not(e.Compare(e.CompareOp.EQUAL, divisor, zero))
+                return e.Case(((tested, plain),), expr)
             case 4:
                 # A guard that guards nothing.
-                wrong = rng.choice((CompareOp.GREATER_EQUAL, CompareOp.EQUAL))
-                return Case(((Compare(wrong, divisor, zero), plain),), expr)
+                wrong = rng.choice((e.CompareOp.GREATER_EQUAL, e.CompareOp.EQUAL))
+                return e.Case(((e.Compare(wrong, divisor, zero), plain),), expr)
             case 5:
-                tested = Compare(CompareOp.EQUAL, divisor, Literal(1, INTEGER))
-                return Arithmetic(op, expr, Case(((tested, null),), divisor))
+                tested = e.Compare(e.CompareOp.EQUAL, divisor, e.Literal(1, INTEGER))
+                return e.Arithmetic(op, expr, e.Case(((tested, null),), divisor))
             case _:
                 return plain
 
 
-def _is_number(expr: Expr) -> bool:
+def _is_number(expr: e.Expr) -> bool:
     own = type_of(expr)
     return own is not None and own.is_numeric
 
 
-def _are_integral(*exprs: Expr) -> bool:
+def _are_integral(*exprs: e.Expr) -> bool:
     return all((own := type_of(expr)) is not None and own.is_integral for expr in exprs)
 
 
@@ -824,27 +802,29 @@ WIDE_TABLE = schema_of("k int, a decimal(38,18), z decimal(20,4), c double, y ti
 class _Wide(ExprMaker):
     """Constants and operators that decimals of many digits are sensitive to."""
 
-    def _literal(self) -> Literal:
+    def _literal(self) -> e.Literal:
         rng = self.rng
         choice = rng.random()
         if choice < 0.15:
-            return Literal(rng.choice((-3, -1, 1, 2, 3)), BYTE)
+            return e.Literal(rng.choice((-3, -1, 1, 2, 3)), BYTE)
         if choice < 0.25:
-            return Literal(rng.choice((LARGE, -LARGE, Decimal("0.000000000000000001"))), WIDE)
+            return e.Literal(rng.choice((LARGE, -LARGE, Decimal("0.000000000000000001"))), WIDE)
         return super()._literal()
 
     def _number(
-        self, numeric: Sequence[Attribute], attributes: Sequence[Attribute], depth: int
-    ) -> Expr:
+        self, numeric: Sequence[p.Attribute], attributes: Sequence[p.Attribute], depth: int
+    ) -> e.Expr:
         if depth <= 0 or self.rng.random() > 0.15:
             return super()._number(numeric, attributes, depth)
         inner = super()._number(numeric, attributes, depth - 1)
         result = type_of(inner)
         if result is None or not result.is_numeric or result.is_fractional:
             return inner
-        divisor = self.rng.choice((Literal(3, BYTE), Literal(-2, INTEGER), Literal(LARGE, WIDE)))
-        op = self.rng.choice((ArithmeticOp.INTEGER_DIVIDE, ArithmeticOp.DIVIDE))
-        return Arithmetic(op, inner, divisor)
+        divisor = self.rng.choice(
+            (e.Literal(3, BYTE), e.Literal(-2, INTEGER), e.Literal(LARGE, WIDE))
+        )
+        op = self.rng.choice((e.ArithmeticOp.INTEGER_DIVIDE, e.ArithmeticOp.DIVIDE))
+        return e.Arithmetic(op, inner, divisor)
 
 
 class WidePlans(_Wide, PlanMaker):
@@ -862,7 +842,7 @@ class WideBarriers(_Wide, BarrierMaker):
 MAKERS = (WidePlans, WideGroups, WideGroups, WideBarriers)
 
 
-def wide_plan(rng: Random) -> Plan:
+def wide_plan(rng: Random) -> p.Plan:
     """A plan of one of the makers, over all three tables."""
     catalog = {**CATALOG, "w": WIDE_TABLE}
     return rng.choice(MAKERS)(rng, drawn=("t", "u", "w", "w"), catalog=catalog).plan()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, TIMESTAMP, Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal, Mean
@@ -15,6 +16,40 @@ from impctl.plan.recursion import recursion_notes
 from impctl.rules.optimize import PlannedQueries, apply_rules
 from impctl.sql.statement import parse_query
 from tests.plan import catalogs
+
+TRAVERSED = (
+    catalogs.net_plan(catalogs.CLOSURE + "SELECT DISTINCT y FROM c WHERE x = 1"),
+    *map(
+        catalogs.plan_of,
+        (
+            "SELECT brand, e, sum(price) OVER (PARTITION BY brand ORDER BY sid) FROM sales "
+            "LATERAL VIEW explode(array(price, numSold)) v AS e ORDER BY e + 1 LIMIT 3",
+            "SELECT brand, max(price + 1) FILTER (WHERE ok) FROM sales GROUP BY brand, sid",
+            "SELECT CASE WHEN ok THEN 1 ELSE 2 END FROM sales LEFT JOIN stock USING (brand) "
+            "WHERE price IN (1, 2) AND sales.brand LIKE 'a%'",
+            "SELECT brand FROM sales EXCEPT SELECT brand FROM stock WHERE shelf IS NULL",
+        ),
+    ),
+)
+
+
+@pytest.mark.parametrize("node", [node for plan in TRAVERSED for node in plan.walk()])
+def test_nodes_traverse_themselves(node: nodes.Plan) -> None:
+    assert node.map_inputs(lambda child: child) is node
+    assert node.map(lambda expr: expr) is node
+    one = nodes.OneRow()
+    assert node.with_inputs([one] * len(node.inputs)).inputs == (one,) * len(node.inputs)
+    constant = Literal(7, LONG)
+    changed = node.map(lambda expr: constant)
+    assert changed.expressions == (constant,) * len(node.expressions)
+    assert (changed.inputs, changed.added) == (node.inputs, node.added)
+    renamed = node.map_added(lambda column: replace(column, id=f"{column.id}/new"))
+    assert [column.id for column in renamed.added] == [f"{c.id}/new" for c in node.added]
+    assert (renamed.inputs, renamed.expressions) == (node.inputs, node.expressions)
+    for expr in node.expressions:
+        assert expr.transform(lambda part: None) is expr
+        parts = len(expr.expressions)
+        assert expr.map(lambda part: constant).expressions == (constant,) * parts
 
 
 def test_lines_tell_operator_detail_and_place() -> None:
@@ -120,7 +155,7 @@ LATE = (
 def test_remarks(sql: str, fixpoint: str | None, condition: str | None) -> None:
     root = apply_rules(catalogs.net_plan(sql))
     notes = recursion_notes(root)
-    result = {type(node): notes[at] for at, node in enumerate(nodes.nodes_of(root)) if at in notes}
+    result = {type(node): notes[at] for at, node in enumerate(root.walk()) if at in notes}
     expected = {nodes.Fixpoint: fixpoint, nodes.Select: condition}
     assert result == {kind: note for kind, note in expected.items() if note is not None}
 
@@ -201,16 +236,16 @@ CATALOG = {
 
 def traced(sql, access, attribute):
     query = parse_query(sql, CATALOG)
-    table = next(scan.table for scan in nodes.scans_of(query.root) if scan.access == access)
+    table = next(scan.table for scan in query.root.scans if scan.access == access)
     return query.root, trace(query.root, access, CATALOG[table].find(attribute))
 
 
 @pytest.mark.parametrize(("sql", "access", "attribute"), catalogs.cases("plans", "traced"))
 def test_followed(sql, access, attribute):
     root, result = traced(sql, access, attribute)
-    ids = [a.id for a in nodes.attributes_of(result.plan)]
+    ids = [a.id for a in result.plan.attributes]
     assert result.key.id in ids
-    assert {a.id for a in nodes.attributes_of(root)} <= set(ids)
+    assert {a.id for a in root.attributes} <= set(ids)
     assert len(set(ids)) == len(ids)
 
 
@@ -222,19 +257,19 @@ def test_lost(sql, access, attribute):
 def test_a_pruned_attribute_is_read_again():
     query = parse_query("SELECT v FROM t", {"t": catalogs.schema_of("v bigint")})
     result = trace(query.root, "t#1", Column("id", LONG))
-    assert [a.name for a in nodes.scans_of(result.plan)[0].attributes] == ["v", "id"]
+    assert [a.name for a in result.plan.scans[0].attributes] == ["v", "id"]
 
 
 def followed(sql):
     root = parse_query(sql, CATALOG).root
-    origin = next(node for node in nodes.nodes_of(root) if isinstance(node, nodes.Aggregate))
+    origin = next(node for node in root.walk() if isinstance(node, nodes.Aggregate))
     return follow(root, origin, tuple(key.attribute.id for key in origin.keys)), origin
 
 
 def test_group_keys_survive_projection():
     result, origin = followed("SELECT s FROM (SELECT g, v, sum(v) AS s FROM t GROUP BY g, v) q")
     assert result is not None
-    assert len(nodes.attributes_of(result)) == len(origin.keys) == 2
+    assert len(result.attributes) == len(origin.keys) == 2
 
 
 GROUPS = "(SELECT g, sum(v) AS s FROM t GROUP BY g)"
@@ -262,18 +297,14 @@ TEXTS = [text for (text,) in catalogs.listed("plans", "expiring")]
 
 
 def above(root: nodes.Plan, scan: nodes.Plan) -> nodes.Plan:
-    (result,) = (
-        node
-        for node in nodes.nodes_of(root)
-        if any(scan is below for below in nodes.inputs_of(node))
-    )
+    (result,) = (node for node in root.walk() if any(scan is below for below in node.inputs))
     return result
 
 
 @pytest.mark.parametrize("sql", TEXTS)
 def test_every_scan_of_the_table_has_it_and_no_other(sql: str) -> None:
     query = parse_query(sql, EXPIRING, live=LIVE)
-    scans = [node for node in nodes.nodes_of(query.root) if isinstance(node, nodes.Scan)]
+    scans = [node for node in query.root.walk() if isinstance(node, nodes.Scan)]
     assert any(scan.table == "t" for scan in scans)
     for scan in scans:
         node = above(query.root, scan)
@@ -290,7 +321,7 @@ def test_every_scan_of_the_table_has_it_and_no_other(sql: str) -> None:
 def test_the_rules_leave_it_at_the_scan(sql: str) -> None:
     root = apply_rules(parse_query(sql, EXPIRING, live=LIVE).root)
     conditions = scan_conditions(root)
-    for scan in (node for node in nodes.nodes_of(root) if isinstance(node, nodes.Scan)):
+    for scan in (node for node in root.walk() if isinstance(node, nodes.Scan)):
         if scan.table == "t":
             asked = [c for c in conditions[scan.access] if isinstance(c, Compare)]
             assert any(c.right == LIVE["t"].later_than for c in asked), sql

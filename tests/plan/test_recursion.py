@@ -20,16 +20,7 @@ from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import trace
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import (
-    Plan,
-    Query,
-    Recursive,
-    Scan,
-    Witness,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness
 from impctl.plan.properties import deciding_functions
 from impctl.reuse.verdict import aligned, check_reuse
 from impctl.rules.optimize import apply_rules, core_of
@@ -149,9 +140,9 @@ def test_plans_of_one_shape_come_to_the_same_identities() -> None:
     result = aligned(plan, other)
     assert result is not None
     assert [one.id for one in fixpoints_of(result)] == ["q"]
-    leaves = [node for node in nodes_of(result) if isinstance(node, Recursive)]
-    assert leaves == [node for node in nodes_of(other) if isinstance(node, Recursive)]
-    assert [scan.access for scan in scans_of(result)] == [scan.access for scan in scans_of(other)]
+    leaves = [node for node in result.walk() if isinstance(node, Recursive)]
+    assert leaves == [node for node in other.walk() if isinstance(node, Recursive)]
+    assert [scan.access for scan in result.scans] == [scan.access for scan in other.scans]
 
 
 REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
@@ -234,11 +225,11 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
     columns = {"links#1": Column("dst", LONG), "nodes#1": Column("n", LONG)}
     sketched = {access: column.name for access, column in columns.items()}
     result = witnessed(query, check_safety(query, sketched, ()), columns)
-    places = [node for node in nodes_of(result.query.root) if isinstance(node, Witness)]
+    places = [node for node in result.query.root.walk() if isinstance(node, Witness)]
     assert len(places) == 1, "above the fixpoint one stands"
     (fixpoint,) = fixpoints_of(result.query.root)
-    assert not any(isinstance(node, Witness) for node in nodes_of(fixpoint))
-    inside = list(nodes_of(query.root)).index(fixpoints_of(query.root)[0])
+    assert not any(isinstance(node, Witness) for node in fixpoint.walk())
+    inside = list(query.root.walk()).index(fixpoints_of(query.root)[0])
     assert all(position <= inside for position in result.notes)
     assert "one derivation" in result.notes[inside]
     assert fixpoint.chooses
@@ -272,7 +263,7 @@ def test_values_that_depend_on_the_order_of_rows_decide_in_a_fixpoint() -> None:
 
 
 def _captured(plan: Plan) -> object:
-    scan = next(node for node in nodes_of(plan) if isinstance(node, Scan))
+    scan = next(node for node in plan.walk() if isinstance(node, Scan))
     return collect(plan, scan, scan.attributes[0].id)
 
 
@@ -286,7 +277,7 @@ def test_spark_texts_are_refused(run: Callable[[Plan], object]) -> None:
 
 def _spark_texts(query: Query, verdict: Verdict, columns: dict[str, Column]) -> None:
     for result in sketch_passes(query, verdict, columns):
-        render_plan(result.rows, {scan.access: "v" for scan in scans_of(query.root)})
+        render_plan(result.rows, {scan.access: "v" for scan in query.root.scans})
 
 
 @pytest.mark.parametrize(
@@ -311,7 +302,7 @@ def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
     verdict = check_safety(query, {"nodes#1": "n"}, ())
     (result,) = sketch_passes(query, verdict, {"nodes#1": Column("n", LONG)})
     assert fixpoints_of(result.rows) == []
-    assert [scan.access for scan in scans_of(result.rows)] == ["nodes#1"]
+    assert [scan.access for scan in result.rows.scans] == ["nodes#1"]
 
 
 def test_a_plan_with_a_fixpoint_is_told_line_by_line() -> None:
@@ -449,8 +440,8 @@ def _bag(frame: Any) -> Counter[tuple[Any, ...]]:
 
 
 def _written(plan: Plan) -> str:
-    rendered = render_plan(plan, {scan.access: scan.table for scan in scans_of(plan)})
-    columns = ", ".join(f"`{rendered.names[item.id]}`" for item in attributes_of(plan))
+    rendered = render_plan(plan, {scan.access: scan.table for scan in plan.scans})
+    columns = ", ".join(f"`{rendered.names[item.id]}`" for item in plan.attributes)
     return f"SELECT {columns} FROM ({rendered.sql})"
 
 
@@ -465,7 +456,7 @@ def test_the_plan_answers_as_spark_does(tables: Any, sql: str) -> None:
     frame = tables.sql(sql)
     expected = _bag(frame)
     plan = parse_query(sql, CATALOG).root
-    ours = [item.type for item in attributes_of(plan)]
+    ours = [item.type for item in plan.attributes]
     for kind, (name, theirs) in zip(ours, frame.dtypes, strict=True):
         assert kind is None or kind.spark_name == theirs, name
     assert _bag(tables.sql(_written(plan))) == expected
@@ -476,4 +467,4 @@ def test_the_plan_answers_as_spark_does(tables: Any, sql: str) -> None:
 @pytest.mark.parametrize("sql", [sql for sql in SPARK_QUERIES if " pivot (" in sql])
 def test_columns_of_a_pivot_are_called_as_spark_calls_them(tables: Any, sql: str) -> None:
     plan = parse_query(sql, CATALOG).root
-    assert [item.name for item in attributes_of(plan)] == tables.sql(sql).columns
+    assert [item.name for item in plan.attributes] == tables.sql(sql).columns

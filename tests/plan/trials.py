@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.lineage import is_sketched_for_answer
-from impctl.plan.nodes import Fixpoint, Plan, Query, Scan, attributes_of, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, Scan
 from impctl.plan.recursion import keyed_rows
 from impctl.safety.direction import Refusal
 from impctl.safety.facts import Fact, FactKind, FactSource
@@ -73,7 +73,7 @@ Sketches = Mapping[AccessId, Collection[int]]
 
 def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
     """Where the fixpoints that are keyed stand."""
-    nodes = tuple(nodes_of(root))
+    nodes = tuple(root.walk())
     return frozenset(at for at in verdict.key_columns if isinstance(nodes[at], Fixpoint))
 
 
@@ -98,7 +98,7 @@ def tries(
 def without_keyed(root: Plan, verdict: Verdict, annotated: Annotated) -> Annotated:
     """The rows with what barriers need, not with all that other fixpoints are derived from: those
     that are keyed, and those of which the answer's lineage counts alone."""
-    nodes = enumerate(nodes_of(root))
+    nodes = enumerate(root.walk())
     others = {
         at for at, node in nodes if isinstance(node, Fixpoint) and is_sketched_for_answer(node)
     }
@@ -136,7 +136,7 @@ def accurate_sketches(
     lineage = annotated.lineage
     if barriers:
         lineage = lineage.union(*annotated.first_rows.values())
-    names = {scan.access: scan.table for scan in scans_of(root)}
+    names = {scan.access: scan.table for scan in root.scans}
     sketches: dict[AccessId, set[int]] = {access: set() for access in partitions}
     for access, index in lineage:
         if access in partitions:
@@ -150,7 +150,7 @@ def instances_of(
 ) -> dict[AccessId, list[int]]:
     """Rows each sketched access may see."""
     result = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         if scan.access in partitions:
             column, boundaries = partitions[scan.access]
             result[scan.access] = [
@@ -177,7 +177,7 @@ class Trial(Struct, frozen=True):
         self, root: Plan, catalog: Mapping[str, Schema] = random_plans.CATALOG
     ) -> dict[AccessId, Any]:
         """The sketched columns of a plan that has these accesses, or some of them."""
-        tables = {scan.access: scan.table for scan in scans_of(root)}
+        tables = {scan.access: scan.table for scan in root.scans}
         names = {access: name for access, name in self.sketched.items() if access in tables}
         return {access: catalog[tables[access]].find(name) for access, name in names.items()}
 
@@ -239,7 +239,7 @@ def random_partitions(
     rng: Random, root: Plan, share: float = 0.75, *, alike: bool = False
 ) -> dict[AccessId, tuple[ColumnName, Boundaries]]:
     """Of most accesses; if `alike`, a column of a table has the same ranges for all accesses."""
-    scans = scans_of(root)
+    scans = root.scans
     partitions = {}
     shared: dict[tuple[str, str], Boundaries] = {}
     for scan in [scan for scan in scans if rng.random() < share] or [rng.choice(scans)]:
@@ -304,7 +304,7 @@ def make_failing_trial(seed: int) -> Trial:
             row[name] = _zero_of(row[name]) if rng.random() < 0.6 else row[name]
         row["q" if "q" in row else "p"] = rng.randrange(8)
     partitions = random_partitions(rng, root, 0.9)
-    for scan in scans_of(root):
+    for scan in root.scans:
         if scan.access in partitions and rng.random() < 0.7:
             # Across the groups, so that a sketch keeps a part of some.
             partitions[scan.access] = TABLES[scan.table].names[1], tuple(range(1, 8))
@@ -448,7 +448,7 @@ def run_trial(
 def foretold_failure(root: Plan, trial: Trial) -> Refusal | None:
     """What may fail over a part of the rows, by true facts, numbers of rows and bounds."""
     rows, bounds = {}, {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         rows[scan.access] = len(trial.tables[scan.table])
         for attribute in scan.attributes:
             values = [row[attribute.name] for row in trial.tables[scan.table]]
@@ -460,13 +460,13 @@ def foretold_failure(root: Plan, trial: Trial) -> Refusal | None:
 
 def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
     """Every group's rows lie in the fragment of its key; the number of groups looked at."""
-    nodes = list(nodes_of(root))
+    nodes = list(root.walk())
     looked = 0
     keyed = [(root, {a: min(columns) for a, columns in verdict.keyed.items()})]
     keyed += [(nodes[position], dict(result)) for position, result in verdict.key_columns.items()]
-    tables_of = {scan.access: scan.table for scan in scans_of(root)}
+    tables_of = {scan.access: scan.table for scan in root.scans}
     for node, columns in keyed:
-        names = [attribute.id for attribute in attributes_of(node)]
+        names = [attribute.id for attribute in node.attributes]
         for row, lineage in annotate(node, trial.tables).rows:
             for access, column in columns.items():
                 attribute, boundaries = trial.partitions[access]
@@ -487,7 +487,7 @@ def check_touch(seed: int, tally: Tally) -> None:
     if not verdict.root_keyed or verdict.ties is not None:
         return
     (access,) = trial.partitions
-    table = next(scan.table for scan in scans_of(trial.root) if scan.access == access)
+    table = next(scan.table for scan in trial.root.scans if scan.access == access)
     column, boundaries = trial.partitions[access]
     rows, changed = _changed(Random(seed + 2), trial.tables[table])
     after = {**trial.tables, table: rows}

@@ -15,25 +15,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, STRING, decimal
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or, transform
-from impctl.plan.nodes import (
-    ComputedColumn,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Query,
-    Scan,
-    Select,
-    TopK,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
-from impctl.reuse.verdict import _new_columns, _Renaming, check_reuse
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, InList, Literal, Or
+from impctl.plan import nodes as p
+from impctl.reuse.verdict import _Renaming, check_reuse
 from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import (
     TieBreaks,
@@ -75,33 +59,35 @@ class ReuseTally(Struct, dict=True):
 class ReuseMaker(FocusedMaker):
     """Rows with bounds on one or two columns, groups of them, and something about the groups."""
 
-    def plan(self) -> Plan:
+    def plan(self) -> p.Plan:
         rng = self.rng
         plan = self._judged(self._grouped(self._bounded(self._scan())))
         match rng.randrange(8):
             case 0:
                 plan = self._judged(self._grouped(plan))
             case 1:
-                plan = Distinct(self._without_first(plan))
+                plan = p.Distinct(self._without_first(plan))
             case 2:
                 other = self._bounded(self._scan())
                 sides = (plan, other) if rng.random() < 0.5 else (other, plan)
-                kind = rng.choice((JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI))
-                plan = Join(kind, *sides, self._condition(*(attributes_of(side) for side in sides)))
+                kind = rng.choice(
+                    (p.JoinKind.INNER, p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI)
+                )
+                plan = p.Join(kind, *sides, self._condition(*(side.attributes for side in sides)))
         return plan
 
-    def _bounded(self, plan: Plan) -> Plan:
+    def _bounded(self, plan: p.Plan) -> p.Plan:
         parts = []
         for _ in range(self.rng.choice((1, 1, 2))):
-            column = self._numeric(attributes_of(plan))
+            column = self._numeric(plan.attributes)
             if column is not None:
                 bound = Literal(self.rng.choice((-1, 0, 1, 2)), INTEGER)
                 parts.append(Compare(self.rng.choice(tuple(_INWARDS)), column.ref(), bound))
-        return Select(plan, parts[0] if len(parts) == 1 else And(tuple(parts)))
+        return p.Select(plan, parts[0] if len(parts) == 1 else And(tuple(parts)))
 
-    def _without_first(self, plan: Plan) -> Plan:
-        kept = attributes_of(plan)[1:] or attributes_of(plan)
-        return Project(plan, tuple(ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
+    def _without_first(self, plan: p.Plan) -> p.Plan:
+        kept = plan.attributes[1:] or plan.attributes
+        return p.Project(plan, tuple(p.ComputedColumn(self._fresh(a.type), a.ref()) for a in kept))
 
 
 def make_reuse_trial(seed: int) -> Trial:
@@ -114,7 +100,7 @@ def make_reuse_trial(seed: int) -> Trial:
     root = _guarded(guards, ReuseMaker(rng).plan())
     rng = Random(f"partition {seed}")
     partitions = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         if not partitions or rng.random() < 0.5:
             column, boundaries = random_partition(rng, scan)
             if rng.random() < 0.5 and scan.attributes[0].type == INTEGER:
@@ -123,41 +109,41 @@ def make_reuse_trial(seed: int) -> Trial:
     return replace(trial, root=root, partitions=partitions)
 
 
-def _guarded(rng: Random, plan: Plan) -> Plan:
+def _guarded(rng: Random, plan: p.Plan) -> p.Plan:
     """The plan with a comparison of constants over some of its tables, in a fifth of the trials."""
     if rng.random() > 0.2:
         return plan
 
-    def guarded(node: Plan) -> Plan:
-        if isinstance(node, Scan) and rng.random() < 0.6:
-            return Select(node, _GUARD)
-        return with_inputs(node, tuple(guarded(child) for child in inputs_of(node)))
+    def guarded(node: p.Plan) -> p.Plan:
+        if isinstance(node, p.Scan) and rng.random() < 0.6:
+            return p.Select(node, _GUARD)
+        return node.map_inputs(guarded)
 
     return guarded(plan)
 
 
-def with_other_guards(rng: Random, plan: Plan) -> Plan:
+def with_other_guards(rng: Random, plan: p.Plan) -> p.Plan:
     """The plan with some of its comparisons of constants made false."""
-    plan = with_inputs(plan, tuple(with_other_guards(rng, child) for child in inputs_of(plan)))
-    if isinstance(plan, Select) and plan.predicate == _GUARD and rng.random() < 0.7:
+    plan = plan.map_inputs(lambda child: with_other_guards(rng, child))
+    if isinstance(plan, p.Select) and plan.predicate == _GUARD and rng.random() < 0.7:
         return replace(plan, predicate=replace(_GUARD, left=_GUARD.right))
     return plan
 
 
-def with_other_constants(rng: Random, plan: Plan, *, narrower: bool) -> Plan:
+def with_other_constants(rng: Random, plan: p.Plan, *, narrower: bool) -> p.Plan:
     """The plan with some constants of its conditions, and counts of its LIMITs, changed.
 
     `narrower` moves bounds inwards, so that most of the new conditions imply the old ones.
     """
-    inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in inputs_of(plan))
-    plan = with_inputs(plan, inputs)
+    inputs = tuple(with_other_constants(rng, child, narrower=narrower) for child in plan.inputs)
+    plan = plan.with_inputs(inputs)
     change = _narrowed if narrower else _changed
     match plan:
-        case Select() if rng.random() < 0.6:
+        case p.Select() if rng.random() < 0.6:
             return replace(plan, predicate=change(rng, plan.predicate))
-        case Join() if plan.condition is not None and rng.random() < 0.6:
+        case p.Join() if plan.condition is not None and rng.random() < 0.6:
             return replace(plan, condition=change(rng, plan.condition))
-        case TopK() if plan.count is not None and rng.random() < 0.3:
+        case p.TopK() if plan.count is not None and rng.random() < 0.3:
             step = -1 if narrower else rng.choice((-2, -1, -1, 0, 1))
             return replace(plan, count=max(1, plan.count + step))
     return plan
@@ -167,7 +153,9 @@ def _narrowed(rng: Random, predicate: Expr) -> Expr:
     """Bounds moved inwards; conditions that are no bounds stay, and so do those below NOT."""
     match predicate:
         case And() | Or():
-            return replace(predicate, operands=tuple(_narrowed(rng, p) for p in predicate.operands))
+            return replace(
+                predicate, operands=tuple(_narrowed(rng, part) for part in predicate.operands)
+            )
         case InList():
             return replace(predicate, options=predicate.options[: rng.randint(1, 2)])
         case Compare(op=op, left=left, right=Literal() as right) if op in _INWARDS:
@@ -195,7 +183,7 @@ def _changed(rng: Random, predicate: Expr) -> Expr:
             return None
         return _other(rng, part)
 
-    return transform(predicate, swap)
+    return predicate.transform(swap)
 
 
 def _other(rng: Random, literal: Literal) -> Literal:
@@ -217,17 +205,17 @@ def _other(rng: Random, literal: Literal) -> Literal:
     return replace(literal, value=value + type(value)(step))
 
 
-def renamed(rng: Random, plan: Plan) -> Plan:
+def renamed(rng: Random, plan: p.Plan) -> p.Plan:
     """The same plan under other identities, as another text would have given it."""
     names = {}
-    for node in nodes_of(plan):
-        names.update((column.id, f"other.{column.id}") for column in _new_columns(node))
-    accesses = {scan.access: scan.access for scan in scans_of(plan)}
+    for node in plan.walk():
+        names.update((column.id, f"other.{column.id}") for column in node.added)
+    accesses = {scan.access: scan.access for scan in plan.scans}
     return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
 
 
 def run_reuse_trial(
-    seed: int, tally: ReuseTally, *, rewrite: Callable[[Plan], Plan] = lambda root: root
+    seed: int, tally: ReuseTally, *, rewrite: Callable[[p.Plan], p.Plan] = lambda root: root
 ) -> None:
     """Judge and try one seed; Violation if an accepted sketch changes the asked answer."""
     trial = make_reuse_trial(seed)
@@ -240,7 +228,7 @@ def run_reuse_trial(
     is_changed = asked != captured
     tally.changed += is_changed
     asked = renamed(rng, asked)
-    verdict = check_reuse(Query("", asked), Query("", captured), trial.sketched, trial.facts)
+    verdict = check_reuse(p.Query("", asked), p.Query("", captured), trial.sketched, trial.facts)
     if not verdict.allowed:
         tally.refusals[verdict.reason] = tally.refusals.get(verdict.reason, 0) + 1
         return
@@ -253,7 +241,7 @@ def run_reuse_trial(
 
 
 def _try(
-    seed: int, rng: Random, trial: Trial, captured: Plan, asked: Plan, tally: ReuseTally
+    seed: int, rng: Random, trial: Trial, captured: p.Plan, asked: p.Plan, tally: ReuseTally
 ) -> None:
     shuffled = rng.random() < 0.3
     order = TieBreaks(rng).at_random if shuffled else None

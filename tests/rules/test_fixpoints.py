@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from impctl.plan import nodes, recursion
+from impctl.plan import nodes
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.properties import indispensable
 from impctl.plan.recursion import (
@@ -44,8 +44,8 @@ def test_fewer_columns_would_change_the_rows() -> None:
     plan = net_plan(CLOSURE + "SELECT x FROM c")
     (result,) = fixpoints_of(prune_columns(plan))
     assert [a.name for a in result.attributes] == ["x", "y"]
-    assert len(nodes.attributes_of(result.base)) == len(nodes.attributes_of(result.step)) == 2
-    (leaf,) = [node for node in nodes.nodes_of(result) if isinstance(node, nodes.Recursive)]
+    assert len(result.base.attributes) == len(result.step.attributes) == 2
+    (leaf,) = [node for node in result.walk() if isinstance(node, nodes.Recursive)]
     assert [a.name for a in leaf.attributes] == ["x", "y"]
     (core,) = fixpoints_of(core_of(plan))
     assert len(core.attributes) == 2
@@ -135,7 +135,7 @@ def test_sums_of_doubles_are_followed_through_a_plan() -> None:
         "SELECT s + 1, src, m FROM (SELECT src, SUM(weight) s, MAX(weight) m FROM links "
         "GROUP BY src) UNION ALL SELECT weight, src, weight FROM links"
     )
-    first, second, third = (attribute.id for attribute in nodes.attributes_of(plan))
+    first, second, third = (attribute.id for attribute in plan.attributes)
     assert approximate_columns(plan) == {first}
     assert second != third
 
@@ -146,10 +146,8 @@ def test_columns_go_from_all_parts_alike(cases: range) -> None:
     for seed in cases:
         root = make_bag_trial(seed).root
         (before,), (after,) = (fixpoints_of(plan) for plan in (root, prune_columns(root)))
-        leaves = [node for node in nodes.nodes_of(after.step) if isinstance(node, nodes.Recursive)]
-        widths = {
-            len(nodes.attributes_of(part)) for part in (after, after.base, after.step, *leaves)
-        }
+        leaves = [node for node in after.step.walk() if isinstance(node, nodes.Recursive)]
+        widths = {len(part.attributes) for part in (after, after.base, after.step, *leaves)}
         assert widths == {len(after.attributes)}, seed
         assert set(after.attributes) <= set(before.attributes)
         fewer += len(after.attributes) < len(before.attributes)
@@ -293,7 +291,7 @@ def _links(rng: random.Random) -> list[dict[str, Any]]:
 
 
 def _has_best(plan: nodes.Plan) -> bool:
-    return any(isinstance(node, nodes.Fixpoint) and node.best for node in nodes.nodes_of(plan))
+    return any(isinstance(node, nodes.Fixpoint) and node.best for node in plan.walk())
 
 
 def _changed(seed: int) -> bool | None:
@@ -389,9 +387,7 @@ def test_why_all_rows_stay(sql: str, reason: str) -> None:
     root = apply_rules(net_plan(sql))
     assert not _has_best(root)
     notes = recursion_notes(root)
-    (result,) = (
-        notes[at] for at, one in enumerate(nodes.nodes_of(root)) if isinstance(one, nodes.Fixpoint)
-    )
+    (result,) = (notes[at] for at, one in enumerate(root.walk()) if isinstance(one, nodes.Fixpoint))
     assert "keeps rows that MIN or MAX does not need: " in result
     assert reason in result
 
@@ -418,7 +414,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     plan = net_plan(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
-    wrong = _with_best(plan, nodes.BestOnly((0,), (recursion.BestValue(1),)))
+    wrong = _with_best(plan, nodes.BestOnly((0,), (nodes.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
     assert own.best is None
@@ -427,7 +423,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
 def _with_best(plan: nodes.Plan, best: nodes.BestOnly) -> nodes.Plan:
     if isinstance(plan, nodes.Fixpoint):
         return replace(plan, best=best)
-    return nodes.with_inputs(plan, tuple(_with_best(one, best) for one in nodes.inputs_of(plan)))
+    return plan.map_inputs(lambda child: _with_best(child, best))
 
 
 def test_filters_go_in_only_on_groups() -> None:
@@ -437,5 +433,5 @@ def test_filters_go_in_only_on_groups() -> None:
         fixpoints_of(apply_rules(net_plan(sql.format(*pair))))[0]
         for pair in (("x", "1"), ("p", "'A'"))
     )
-    assert "Select" in {type(node).__name__ for node in nodes.nodes_of(by_group.base)}
-    assert "Select" not in {type(node).__name__ for node in nodes.nodes_of(beside.base)}
+    assert "Select" in {type(node).__name__ for node in by_group.base.walk()}
+    assert "Select" not in {type(node).__name__ for node in beside.base.walk()}

@@ -17,18 +17,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, STRING, Column, Schema, decimal
 from impctl.errors import QueryError
-from impctl.expr.nodes import (
-    And,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    LiteralValue,
-    Mean,
-    Or,
-    walk,
-)
+from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr, Literal, LiteralValue, Mean, Or
 from impctl.plan import nodes as plan_nodes
 from impctl.plan.fingerprint import fingerprint
 from impctl.rules.error_columns import with_rounding
@@ -63,9 +52,7 @@ def answers(plan: plan_nodes.Plan, tables: Tables, rng: Random, runs: int) -> se
 
 def is_open(plan: plan_nodes.Plan) -> bool:
     """Whether SQL may leave the answer to chance (ties)."""
-    return any(
-        isinstance(node, plan_nodes.TopK | plan_nodes.Window) for node in plan_nodes.nodes_of(plan)
-    )
+    return any(isinstance(node, plan_nodes.TopK | plan_nodes.Window) for node in plan.walk())
 
 
 def check(
@@ -86,7 +73,7 @@ def check(
         changed = {rule.__name__: rule(trial.root) for rule in rules}
         changed = {name: after for name, after in changed.items() if after != trial.root}
         for after in changed.values():
-            assert plan_nodes.attributes_of(after) == plan_nodes.attributes_of(trial.root), seed
+            assert after.attributes == trial.root.attributes, seed
         if not changed or (is_open(trial.root) and not has_open):
             continue
         try:
@@ -131,7 +118,7 @@ def test_golden_pairs(
     plan = plan_of(sql)
     after = rule(plan)
     assert tree(after) == expected
-    assert plan_nodes.attributes_of(after) == plan_nodes.attributes_of(plan)
+    assert after.attributes == plan.attributes
     assert rule(after) == after
 
 
@@ -194,21 +181,19 @@ def test_a_rank_is_bounded_by_any_comparison(condition: str, count: int, is_all:
             f" FROM sales) WHERE {condition}"
         )
     )
-    (first,) = (node for node in plan_nodes.nodes_of(plan) if isinstance(node, plan_nodes.TopK))
+    (first,) = (node for node in plan.walk() if isinstance(node, plan_nodes.TopK))
     assert first.count == count
-    assert is_all is not any(
-        isinstance(node, plan_nodes.Select) for node in plan_nodes.nodes_of(plan)
-    )
+    assert is_all is not any(isinstance(node, plan_nodes.Select) for node in plan.walk())
 
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in pairs("split_averages")])
 def test_identities_stay_unique(sql: str) -> None:
     nodes = [
         n
-        for n in plan_nodes.nodes_of(split_averages(plan_of(sql)))
+        for n in split_averages(plan_of(sql)).walk()
         if isinstance(n, plan_nodes.Aggregate | plan_nodes.Project)
     ]
-    made = [attribute.id for node in nodes for attribute in plan_nodes.attributes_of(node)]
+    made = [attribute.id for node in nodes for attribute in node.attributes]
     assert len(made) == len(set(made))
 
 
@@ -266,9 +251,9 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
 
 def _with_common_parts(plan: plan_nodes.Plan, maker: ExprMaker) -> plan_nodes.Plan:
     """The plan with an OR of two or three sides in place of each condition, one part in each."""
-    inputs = tuple(_with_common_parts(child, maker) for child in plan_nodes.inputs_of(plan))
-    plan = plan_nodes.with_inputs(plan, inputs) if inputs else plan
-    attributes = [attribute for child in inputs for attribute in plan_nodes.attributes_of(child)]
+    inputs = tuple(_with_common_parts(child, maker) for child in plan.inputs)
+    plan = plan.with_inputs(inputs) if inputs else plan
+    attributes = [attribute for child in inputs for attribute in child.attributes]
     match plan:
         case plan_nodes.Select():
             return replace(plan, predicate=_spread(plan.predicate, attributes, maker))
@@ -445,7 +430,7 @@ def test_a_last_limit_without_order_leaves_the_plan_of_the_whole_answer(
 def test_any_other_limit_stays_in_the_plan(planned: Callable[..., Planned], sql: str) -> None:
     result = planned(sql, {"t": schema("a", "b")}, name="q", zone="UTC")
     assert result.query.cut is None
-    assert any(isinstance(node, plan_nodes.TopK) for node in plan_nodes.nodes_of(result.query.root))
+    assert any(isinstance(node, plan_nodes.TopK) for node in result.query.root.walk())
 
 
 EXPRESSIONS = """
@@ -486,7 +471,7 @@ def test_endings_of_random_queries_come_back(cases: range) -> None:
 def test_every_kind_of_expression_comes_back() -> None:
     ending = ending_of(EXPRESSIONS)
     assert through_json(ending) == ending
-    met = {type(part) for expr in exprs(ending) for part in walk(expr)}
+    met = {type(part) for expr in exprs(ending) for part in expr.walk()}
     assert {kind.__name__ for kind in get_args(Expr)} - {kind.__name__ for kind in met} <= {"Mean"}
 
 
@@ -539,6 +524,6 @@ def test_columns_with_an_error(sql: str, inexact: str) -> None:
     assert result is not None
     plan, positions = result
     assert " ".join(map(str, positions)) == inexact
-    shown = plan_nodes.attributes_of(root)
-    assert plan_nodes.attributes_of(plan)[: len(shown)] == shown
-    assert len(plan_nodes.attributes_of(plan)) == len(shown) + len(positions)
+    shown = root.attributes
+    assert plan.attributes[: len(shown)] == shown
+    assert len(plan.attributes) == len(shown) + len(positions)

@@ -9,18 +9,7 @@ from random import Random
 
 import pytest
 
-from impctl.plan.nodes import (
-    Join,
-    JoinKind,
-    Plan,
-    Query,
-    SetKind,
-    SetOperation,
-    Witness,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Join, JoinKind, Plan, Query, SetKind, SetOperation, Witness
 from impctl.plan.properties import indispensable
 from impctl.rules.optimize import apply_rules
 from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
@@ -45,7 +34,7 @@ CATALOG = {"t": schema_of("g int, p int"), "u": schema_of("h int, q int")}
 
 def ties(sql: str) -> str:
     plan = apply_rules(parse_query(sql, CATALOG).root)
-    table = {scan.access: scan.table for scan in scans_of(plan)}
+    table = {scan.access: scan.table for scan in plan.scans}
 
     def word(tied: ColumnTie) -> str:
         return " in ".join(
@@ -67,11 +56,11 @@ def test_leaving_out_rows_without_partners_changes_no_answer(cases: Collection[i
         trial, rng = make_trial(seed), Random(seed)
         root = apply_rules(trial.root)
         result = tied_columns(root)
-        if not result or not any(isinstance(node, Join) for node in nodes_of(root)):
+        if not result or not any(isinstance(node, Join) for node in root.walk()):
             continue
         seen = {
             scan.access: [at for at in range(len(trial.tables[scan.table])) if rng.random() < 0.8]
-            for scan in scans_of(root)
+            for scan in root.scans
         }
         try:
             before = _answers(root, trial, seen, rng)
@@ -98,7 +87,7 @@ def _leave_out(
     root: Plan, trial: Trial, tied: ColumnTie, seen: dict[str, list[int]], rng: Random
 ) -> int:
     """Take out some of the rows whose value the other column does not have."""
-    table = {scan.access: trial.tables[scan.table] for scan in scans_of(root)}
+    table = {scan.access: trial.tables[scan.table] for scan in root.scans}
     mine, other = tied.column, tied.to
     values = {
         identity(table[other.access][at][other.attribute.name])
@@ -121,8 +110,8 @@ def test_no_rows_without_what_is_indispensable(cases: Collection[int]) -> None:
     for seed in cases:
         trial = make_trial(seed)
         root = apply_rules(trial.root)
-        kinds = {str(node.kind) for node in nodes_of(root) if isinstance(node, Join | SetOperation)}
-        every = {s.access: list(range(len(trial.tables[s.table]))) for s in scans_of(root)}
+        kinds = {str(node.kind) for node in root.walk() if isinstance(node, Join | SetOperation)}
+        every = {s.access: list(range(len(trial.tables[s.table]))) for s in root.scans}
         for access in indispensable(root):
             try:
                 assert not evaluate(root, trial.tables, {**every, access: []}), (seed, access)
@@ -136,15 +125,15 @@ def test_no_rows_without_what_is_indispensable(cases: Collection[int]) -> None:
 @pytest.mark.parametrize(("sql", "needed"), cases("plans", "indispensable"))
 def test_what_is_indispensable(sql: str, needed: str) -> None:
     root = parse_query(sql, CATALOG).root
-    tables = {scan.table for scan in scans_of(root) if scan.access in indispensable(root)}
+    tables = {scan.table for scan in root.scans if scan.access in indispensable(root)}
     assert (" ".join(sorted(tables)) or "none") == needed
 
 
 @pytest.mark.parametrize(("sql", "behind"), cases("plans", "behind a column"))
 def test_what_is_behind_a_column(sql: str, behind: str) -> None:
     root = parse_query(sql, CATALOG).root
-    result = column_behind(root, attributes_of(root)[0].id)
-    tables = {scan.access: scan.table for scan in scans_of(root)}
+    result = column_behind(root, root.attributes[0].id)
+    tables = {scan.access: scan.table for scan in root.scans}
     assert ("none" if result is None else tables[result.access]) == behind
 
 
@@ -182,7 +171,7 @@ def test_plans_that_one_row_decides(cases: Collection[int]) -> None:
         if not verdict.safe:
             continue
         kept = kept_by_witnesses(root, trial, verdict)
-        if not any(isinstance(node, Witness) for node in nodes_of(kept)):
+        if not any(isinstance(node, Witness) for node in kept.walk()):
             continue
         try:
             whole, some = (annotate(plan, trial.tables).lineage for plan in (root, kept))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from impctl.errors import UnsafeSketchError
 from impctl.plan.lineage import for_all, for_answer
-from impctl.plan.nodes import Fixpoint, Plan, Query, TopK, nodes_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, TopK
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety import judge
 from impctl.safety.choose import choose_attributes
@@ -109,7 +109,7 @@ def test_a_sketch_with_the_barrier_gives_the_answer_and_one_without_does_not(nam
     root = read_net(example.sql).root
     verdict = check_safety(Query("", root), example.column, ())
     assert verdict.safe
-    assert any(isinstance(list(nodes_of(root))[p], Fixpoint) for p in verdict.barrier_positions)
+    assert any(isinstance(list(root.walk())[p], Fixpoint) for p in verdict.barrier_positions)
     assert _over(example, barriers=True) == example.answer
     naive = _over(example, barriers=False)
     assert naive == (example.answer if example.naive is None else example.naive)
@@ -207,7 +207,7 @@ def test_ties_below_ask_for_tables_without_sketches() -> None:
 def test_only_what_is_sketched_below_makes_a_barrier() -> None:
     sql = REACHED + "SELECT r.n FROM r JOIN nodes n ON r.n = n.n"
     assert _judged(sql, nodes1="kind").barrier_positions == ()
-    nodes = list(nodes_of(read_net(sql).root))
+    nodes = list(read_net(sql).root.walk())
     (position,) = _judged(sql, links2="src").barrier_positions
     assert isinstance(nodes[position], Fixpoint)
 
@@ -217,7 +217,7 @@ def test_first_rows_below_are_a_barrier_of_their_own() -> None:
         "WITH RECURSIVE r(n) AS (SELECT n FROM (SELECT n FROM nodes ORDER BY n LIMIT 1) "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
     )
-    nodes = list(nodes_of(read_net(sql).root))
+    nodes = list(read_net(sql).root.walk())
     barrier_positions = _judged(sql, nodes1="n", links1="src").barrier_positions
     assert {type(nodes[position]) for position in barrier_positions} == {Fixpoint, TopK}
 
@@ -256,7 +256,7 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
     verdict = check_safety(query, BY_REGION, ())
     assert verdict.safe
     (position,) = verdict.barrier_positions
-    assert isinstance(list(nodes_of(query.root))[position], Fixpoint)
+    assert isinstance(list(query.root.walk())[position], Fixpoint)
     partitions: Any = dict.fromkeys(BY_REGION, ("region", ("A", "B", "C")))
     sketches = trials.accurate_sketches(
         annotate(query.root, tables), query.root, tables, partitions
@@ -416,7 +416,7 @@ def test_keyed_where_a_key_is_kept_and_something_above_leaves_keys_out(
     assert set(verdict.key_columns[position]) == {*sketched}
     assert not any(
         isinstance(node, Fixpoint)
-        for at, node in enumerate(nodes_of(query.root))
+        for at, node in enumerate(query.root.walk())
         if at in verdict.barrier_positions
     )
 
@@ -453,9 +453,7 @@ def test_a_barrier_elsewhere(sql: str, sketched: Mapping[str, str]) -> None:
     query, verdict = _keyed_verdict(sql, sketched)
     assert verdict.safe, verdict.reason
     assert trials.keyed_positions(query.root, verdict) == frozenset()
-    assert any(
-        isinstance(list(nodes_of(query.root))[p], Fixpoint) for p in verdict.barrier_positions
-    )
+    assert any(isinstance(list(query.root.walk())[p], Fixpoint) for p in verdict.barrier_positions)
 
 
 CE_R8 = {"links": links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 2))}
@@ -494,7 +492,7 @@ def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
 def test_a_verdict_is_carried_with_its_choice() -> None:
     """A plan that leaves no key out any more is still kept as the one that was accepted."""
     query, verdict = _keyed_verdict(KEYED + "SELECT t FROM r WHERE n = 9", BY_COST)
-    above = Query("", next(node for node in nodes_of(query.root) if isinstance(node, Fixpoint)))
+    above = Query("", next(node for node in query.root.walk() if isinstance(node, Fixpoint)))
     assert trials.keyed_positions(above.root, carried_verdict(verdict, above, BY_COST)) == {0}
     assert trials.keyed_positions(above.root, check_safety(above, BY_COST, ())) == frozenset()
 
@@ -544,7 +542,7 @@ def test_what_stands_above_part_of_a_table_may_stand_here(name: str) -> None:
         asked = replace(query, root=plan)
         verdict = check_safety(asked, BY_REGION, ())
         assert verdict.safe, verdict.reason
-        nodes = list(nodes_of(plan))
+        nodes = list(plan.walk())
         states = states_of(verdict, asked, BY_REGION)
         own = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
         assert [state.status for state in own] == [Status.CONTAINED] * len(own)
@@ -567,7 +565,7 @@ def test_bags_and_best_rows_keep_their_barriers() -> None:
     sql = COSTS + "SELECT l.dst, CAST(r.c + 1 AS INT) FROM r JOIN links l ON r.n = l.src) "
     query = read_net(sql + "SELECT n, MIN(c) FROM r GROUP BY n")
     best = apply_rules(query.root)
-    assert any(isinstance(node, Fixpoint) and node.best is not None for node in nodes_of(best))
+    assert any(isinstance(node, Fixpoint) and node.best is not None for node in best.walk())
     assert for_answer(best) == best
     # Where a rule finds that out later than the plan was marked, too.
     marked = replace(query, root=apply_rules(for_answer(query.root)))

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from impctl.plan.nodes import Plan, Query, Select, scans_of
+from impctl.plan.nodes import Plan, Query, Select
 from impctl.rules.optimize import apply_rules
 from impctl.safety import judge as judging
 from impctl.safety import transfer
@@ -161,7 +161,7 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
 
 
 def some_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
-    scans = scans_of(root)
+    scans = root.scans
     return {s.access: trials.random_partition(rng, s)[0] for s in scans if rng.random() < share}
 
 
@@ -180,10 +180,10 @@ def count_judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_candidates_share_what_does_not_concern_them(monkeypatch: pytest.MonkeyPatch) -> None:
     judged = count_judged(monkeypatch)
-    trial = next(t for t in map(trials.make_trial, range(400)) if len(scans_of(t.root)) >= 4)
+    trial = next(t for t in map(trials.make_trial, range(400)) if len(t.root.scans) >= 4)
     query, judges = Query("", trial.root), Judges()
     size = len(judges.of(query).nodes)
-    scans = scans_of(trial.root)
+    scans = trial.root.scans
     for scan in scans:
         check_safety(query, {scan.access: "no such column"}, (), judges=judges)
     once = len(judged)
@@ -228,7 +228,7 @@ def test_a_condition_is_asked_once_for_candidates_of_one_access(
     monkeypatch.setattr(transfer, "learn", counted)
     root = parse_query("SELECT brand, price, sid FROM sales WHERE price > 3", CATALOG).root
     judge = PlanJudge(root, Wording.of("", root))
-    (scan,) = scans_of(root)
+    (scan,) = root.scans
     assert sum(isinstance(node, Select) for node in judge.nodes) == 1
     states = [judge.of({scan.access: name}, ()).root for name in ("brand", "price", "sid")]
     assert len({tuple(state.keys.values()) for state in states}) == 3

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Column, Schema, other
 from impctl.errors import UnsafeSketchError, UsageError
-from impctl.plan.nodes import Aggregate, nodes_of
+from impctl.plan.nodes import Aggregate
 from impctl.rules.optimize import apply_rules
 from impctl.safety.choose import SafeChoice, choose_attributes, counts_every_row
 from impctl.safety.direction import Status
@@ -158,7 +158,7 @@ def test_a_grouping_attribute_is_a_key_through_joins_and_names() -> None:
     )
     result = judged(sql, t="g")
     assert result.status is Status.KEYED
-    nodes = list(nodes_of(parse_query(sql, CATALOG).root))
+    nodes = list(parse_query(sql, CATALOG).root.walk())
     (position,) = result.key_columns
     assert isinstance(nodes[position], Aggregate)
     assert result.key_columns[position] == {"t#1": nodes[position].keys[0].attribute.id}
@@ -282,7 +282,7 @@ def test_a_query_without_sketched_tables_is_exact() -> None:
 def test_states_are_given_for_every_node() -> None:
     query = parse_query("SELECT g, count(*) FROM t GROUP BY g HAVING count(*) > 3", CATALOG)
     result = node_states(query, {"t#1": "p"}, ())
-    assert list(result.nodes) == list(nodes_of(query.root))
+    assert list(result.nodes) == list(query.root.walk())
     assert result.states[-1].status is Status.KEYED
     assert result.root.status is Status.CONTAINED
 

@@ -13,18 +13,7 @@ from msgspec.structs import replace
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import And, CompareOp, conjuncts
-from impctl.plan.nodes import (
-    Join,
-    Plan,
-    Project,
-    Query,
-    Scan,
-    Sort,
-    TopK,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Join, Plan, Project, Query, Scan, Sort, TopK
 from impctl.plan.properties import scan_conditions
 from impctl.rules.optimize import apply_rules
 from impctl.rules.pushdown import tied_columns
@@ -46,7 +35,7 @@ def values_found(
     pass_: SketchPass, trial: Trial, seen: reference_plan.Instances | None = None
 ) -> dict[str, list[reference_plan.Value]]:
     """Per access the values of its attribute in the rows that the pass keeps of those seen."""
-    places = {attribute.id: at for at, attribute in enumerate(attributes_of(pass_.rows))}
+    places = {attribute.id: at for at, attribute in enumerate(pass_.rows.attributes)}
     rows = reference_plan.evaluate(pass_.rows, trial.tables, seen)
     if pass_.groups is not None:
         wanted = reference_plan.bag(reference_plan.evaluate(pass_.groups, trial.tables, seen))
@@ -63,7 +52,7 @@ def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter
     """Each pass over the trial's tables finds what the lineage says."""
     query = Query("", root)
     verdict = check_safety(query, trial.sketched, trial.facts)
-    tops = {at for at, node in enumerate(nodes_of(root)) if isinstance(node, TopK)}
+    tops = {at for at, node in enumerate(root.walk()) if isinstance(node, TopK)}
     counted = counted_in(root, verdict)
     if not verdict.safe or (verdict.ties is not None and not tops <= counted):
         seen["unsafe, or a choice"] += 1
@@ -96,7 +85,7 @@ def sketches_of(
 
 def counted_in(root: Plan, verdict: Verdict) -> set[int]:
     """The top-k nodes of which all rows count, ties too: barriers, and the last step."""
-    last = next(at for at, n in enumerate(nodes_of(root)) if not isinstance(n, Project | Sort))
+    last = next(at for at, n in enumerate(root.walk()) if not isinstance(n, Project | Sort))
     return {last, *verdict.barrier_positions}
 
 
@@ -124,7 +113,7 @@ def test_passes_of_one_query_per_operator(name: str, seed: int) -> None:
         for table, count in (("t", 14), ("u", 7))
     }
     for root in (parsed, apply_rules(parsed)):
-        for scan in scans_of(root):
+        for scan in root.scans:
             for column, boundaries in (
                 ("g", (2, 4)),
                 (LAW_PARTITIONS[scan.table].attribute, (1, 2)),
@@ -144,7 +133,7 @@ def planned(sql, attribute, *, table="t", with_rules=False):
     query = parse_query(sql, ANNOTATED)
     if with_rules:
         query = replace(query, root=apply_rules(query.root))
-    access = next(scan.access for scan in scans_of(query.root) if scan.table == table)
+    access = next(scan.access for scan in query.root.scans if scan.table == table)
     verdict = check_safety(query, {access: attribute}, FACTS)
     return sketch_passes(query, verdict, {access: ANNOTATED[table].find(attribute)})
 
@@ -171,12 +160,12 @@ SHARED = [
 def test_accesses_that_follow_from_the_same_rows_share_a_pass(sql, sketched, wanted):
     query = parse_query(sql, ANNOTATED)
     verdict = check_safety(query, sketched, FACTS)
-    tables = {scan.access: scan.table for scan in scans_of(query.root)}
+    tables = {scan.access: scan.table for scan in query.root.scans}
     columns = {access: ANNOTATED[tables[access]].find(name) for access, name in sketched.items()}
     passes = sketch_passes(query, verdict, columns)
     assert [set(pass_.keys) for pass_ in passes] == (wanted or [set(sketched)])
     for pass_ in passes:
-        assert {attribute.id for attribute in attributes_of(pass_.rows)} >= set(pass_.keys.values())
+        assert {attribute.id for attribute in pass_.rows.attributes} >= set(pass_.keys.values())
 
 
 def test_matched_rows_are_seen_through_what_equals_them():
@@ -188,7 +177,7 @@ def test_matched_rows_are_seen_through_what_equals_them():
 def test_a_barrier_says_all_of_what_is_below_it():
     top = "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9"
     (result,) = planned(f"SELECT q.id FROM ({top}) q JOIN u ON q.id = u.k", "id")
-    assert not any(isinstance(node, Join) for node in nodes_of(result.rows))
+    assert not any(isinstance(node, Join) for node in result.rows.walk())
 
 
 def test_of_two_barriers_the_lower_one_says_what_is_below_it():
@@ -202,7 +191,7 @@ def test_of_two_barriers_the_lower_one_says_what_is_below_it():
     assert verdict.barriers == 2
     columns = {access: ANNOTATED[access[0]].find(name) for access, name in sketched.items()}
     joined = {
-        access: any(isinstance(node, Join) for node in nodes_of(result.rows))
+        access: any(isinstance(node, Join) for node in result.rows.walk())
         for result in sketch_passes(query, verdict, columns)
         for access in result.keys
     }
@@ -211,7 +200,7 @@ def test_of_two_barriers_the_lower_one_says_what_is_below_it():
 
 def test_no_pass_cuts_ties_off():
     passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id")
-    tops = [node for node in nodes_of(passes[0].rows) if isinstance(node, TopK)]
+    tops = [node for node in passes[0].rows.walk() if isinstance(node, TopK)]
     assert [top.rank is not None and top.rank.function for top in tops] == ["rank"]
 
 
@@ -243,7 +232,7 @@ def test_what_is_not_captured_is_named_with_its_place(sql, table, attribute, con
 @pytest.mark.parametrize("operation", ["INTERSECT", "EXCEPT"])
 def test_null_is_among_what_a_set_operation_compares(operation):
     (result,) = planned(f"SELECT g, h FROM t {operation} SELECT g, g FROM u", "id")
-    (join,) = (node for node in nodes_of(result.above) if isinstance(node, Join))
+    (join,) = (node for node in result.above.walk() if isinstance(node, Join))
     assert {part.op for part in conjuncts(join.condition)} == {CompareOp.NULL_SAFE_EQUAL}
 
 
@@ -263,7 +252,7 @@ def meeting(scan: Scan, root: Plan, trial: Trial, rng: Random) -> list[int]:
 
 def tied(root: Plan, trial: Trial, seen: Seen, rng: Random) -> int:
     """Takes away rows whose value no row that is left has on the other side; how many."""
-    tables = {scan.access: trial.tables[scan.table] for scan in scans_of(root)}
+    tables = {scan.access: trial.tables[scan.table] for scan in root.scans}
     gone = 0
     for tie in [*tied_columns(root)] * 2:
         mine, other = tie.column, tie.to
@@ -285,15 +274,15 @@ def check_left_out(trial: Trial, rng: Random, count: Counter[str]) -> None:
     query = Query("", root)
     verdict = check_safety(query, trial.sketched, trial.facts)
     counted = counted_in(root, verdict)
-    tops = {at for at, node in enumerate(nodes_of(root)) if isinstance(node, TopK)}
+    tops = {at for at, node in enumerate(root.walk()) if isinstance(node, TopK)}
     if not verdict.safe or (verdict.ties is not None and not tops <= counted):
         return
 
     sketches = partial(sketches_of, root, trial, counted)
     try:
         accurate = sketches()
-        seen = {scan.access: meeting(scan, root, trial, rng) for scan in scans_of(root)}
-        whole = sum(len(trial.tables[scan.table]) for scan in scans_of(root))
+        seen = {scan.access: meeting(scan, root, trial, rng) for scan in root.scans}
+        whole = sum(len(trial.tables[scan.table]) for scan in root.scans)
         count["by conditions"] += whole - sum(map(len, seen.values()))
         assert sketches(seen) == accurate, root
         count["by partners"] += tied(root, trial, seen, rng)

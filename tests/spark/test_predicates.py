@@ -30,7 +30,6 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import from_arrow
-from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, range_filter, ranges_between
 from impctl.spark.expressions import DIALECT
@@ -53,7 +52,7 @@ def some(partition, *ids):
 
 def rewritten(sql, filters, **options):
     query = parse_query(sql, CATALOG)
-    by_access = dict(zip([scan.access for scan in scans_of(query.root)], filters, strict=True))
+    by_access = dict(zip([scan.access for scan in query.root.scans], filters, strict=True))
     return rewrite_sql(query, {a: f for a, f in by_access.items() if f is not None}, **options)
 
 
@@ -359,7 +358,7 @@ def _read(
 ) -> list[set[int] | None]:
     """The fragments that each access reads, None for all, where those of the group are tied."""
     query = parse_query(sql, TIED)
-    names = [scan.access for scan in scans_of(query.root)]
+    names = [scan.access for scan in query.root.scans]
     given = {n: one for n, one in zip(names, filters, strict=True) if one is not None}
     result = place_filters(query, given, [frozenset(names[at] for at in group)])
     return [set(_ids(result, name)) if name in result else None for name in names]

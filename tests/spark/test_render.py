@@ -21,7 +21,7 @@ from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import QueryError, UnsupportedError
 from impctl.expr import nodes
 from impctl.expr.signature import one_row
-from impctl.plan.nodes import Plan, Select, attributes_of, scans_of
+from impctl.plan.nodes import Plan, Select
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.sketch import range_filter
 from impctl.spark.expressions import DIALECT, boundary, literal, render_expr
@@ -94,13 +94,13 @@ def test_most_queries_are_read():
 def test_rendered_plan_is_the_query(spark, frames, sql, with_rules):
     root = parse_query(sql, CATALOG).root
     root = apply_rules(root) if with_rules else root
-    views = {scan.access: f"view {place}" for place, scan in enumerate(scans_of(root))}
+    views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
     rendered = render_plan(root, views)
-    own = {views[scan.access]: frames[scan.table] for scan in scans_of(root)}
+    own = {views[scan.access]: frames[scan.table] for scan in root.scans}
     answer = run_sql(spark, rendered.sql, own)
     expected = run_sql(spark, sql, frames)
     assert bag_of(answer) == bag_of(expected)
-    assert answer.column_names == [rendered.names[a.id] for a in attributes_of(root)]
+    assert answer.column_names == [rendered.names[a.id] for a in root.attributes]
     assert [column.type for column in answer.columns] == [c.type for c in expected.columns]
 
 
@@ -120,8 +120,8 @@ def ruled(sql: str) -> Plan:
 
 def spoken(sql: str) -> str:
     plan = ruled(sql)
-    assert attributes_of(whole_averages(plan)) == attributes_of(plan)
-    return render_plan(plan, {scan.access: "t" for scan in scans_of(plan)}).sql
+    assert whole_averages(plan).attributes == plan.attributes
+    return render_plan(plan, {scan.access: "t" for scan in plan.scans}).sql
 
 
 def test_an_average_of_decimals_is_asked_for_once() -> None:
@@ -141,7 +141,7 @@ def test_other_averages_and_plans_without_any_stay_as_they_are() -> None:
 
 
 def test_an_average_whose_sum_is_out_of_sight_is_refused() -> None:
-    (scan,) = scans_of(ruled("SELECT * FROM t"))
+    (scan,) = ruled("SELECT * FROM t").scans
     total, count = (nodes.ColumnRef(a.id, a.type) for a in (scan.attributes[1], scan.attributes[0]))
     predicate = nodes.Compare(
         nodes.CompareOp.GREATER,
@@ -407,9 +407,9 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
 def test_what_is_written_gives_the_rows_of_the_query(spark: Any, name: str) -> None:
     tables = some_tables(Random(f"written {name}"))
     root = bag_case(name).query.root
-    views = {scan.access: f"view {place}" for place, scan in enumerate(scans_of(root))}
+    views = {scan.access: f"view {place}" for place, scan in enumerate(root.scans)}
     frames = frames_of(spark, tables)
-    own = {views[scan.access]: frames[scan.table] for scan in scans_of(root)}
+    own = {views[scan.access]: frames[scan.table] for scan in root.scans}
     whole = of_spark(spark, BAG_QUERIES[name], frames)
     assert whole
     assert of_spark(spark, render_plan(root, views).sql, own) == whole
@@ -483,7 +483,7 @@ def connection() -> Iterator[Any]:
 def written(sql: str, *, is_ruled: bool) -> str:
     root = case_of_sql(sql, ()).query.root
     root = apply_rules(root) if is_ruled else root
-    text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
+    text = render_plan(root, {scan.access: scan.table for scan in root.scans}).sql
     (result,) = sqlglot.transpile(without_recursion_limits(text), read=DIALECT, write="duckdb")
     return result
 
@@ -511,7 +511,7 @@ def test_what_is_written_gives_the_rows_of_the_plan(name: str, connection: Any) 
 
 def test_names_of_entries_are_no_views_and_no_other_entries() -> None:
     root = case_of_sql(TWICE, ()).query.root
-    views = {scan.access: f"recursion_c{at}" for at, scan in enumerate(scans_of(root))}
+    views = {scan.access: f"recursion_c{at}" for at, scan in enumerate(root.scans)}
     tree = sqlglot.parse_one(render_plan(root, views).sql, dialect=DIALECT)
     names = [entry.alias for entry in tree.find_all(sqlglot.exp.CTE)]
     assert len(names) == len(set(names)) == 2
@@ -520,11 +520,11 @@ def test_names_of_entries_are_no_views_and_no_other_entries() -> None:
 
 def test_how_many_levels_there_may_be_is_written() -> None:
     root = case_of_sql(BAG_QUERIES["as deep as said"], ()).query.root
-    text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
+    text = render_plan(root, {scan.access: scan.table for scan in root.scans}).sql
     assert text.startswith("WITH RECURSIVE `recursion_c0` MAX RECURSION LEVEL 4 AS (SELECT")
 
 
 def test_of_union_none_is_written() -> None:
     plan = net_plan(REACHED + "SELECT n FROM r")
     with refused(QueryError, "capture_unsupported", "with UNION for Spark"):
-        render_plan(plan, {scan.access: scan.table for scan in scans_of(plan)})
+        render_plan(plan, {scan.access: scan.table for scan in plan.scans})

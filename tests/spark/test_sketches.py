@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from impctl.data import schema as data_schema
 from impctl.data.vector import from_arrow
 from impctl.errors import UnsafeSketchError, UsageError
-from impctl.plan.nodes import scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import check_safety
@@ -113,7 +112,7 @@ def partitions_of(name, table):
 
 def accesses():
     for name, sql in SKETCHED_QUERIES.items():
-        for scan in scans_of(parse_query(sql, CATALOG).root):
+        for scan in parse_query(sql, CATALOG).root.scans:
             yield name, scan.access
 
 
@@ -123,7 +122,7 @@ def test_each_query_has_a_safe_sketch(sql):
     parsed = parse_query(sql, CATALOG)
     columns = [
         (scan.access, attribute)
-        for scan in scans_of(parsed.root)
+        for scan in parsed.root.scans
         for table, attribute in PARTITIONS
         if table == scan.table
     ]
@@ -148,8 +147,8 @@ def test_filtered_result_is_the_result(spark, frames, results, at, name, access,
     Of each access one attribute, of a seldom type if there is one, then the others.
     """
     parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
-    (table,) = (scan.table for scan in scans_of(parsed.root) if scan.access == access)
-    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    (table,) = (scan.table for scan in parsed.root.scans if scan.access == access)
+    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
     verdicts = {
         attribute: check_safety(parsed, {access: attribute}, FACTS)
         for attribute in partitions_of(name, table)
@@ -185,8 +184,8 @@ def collected_sketch(spark, query, verdict, access, partition, own):
 )
 def test_rules_change_no_sketch(spark, frames, name):
     parsed = parse_query(SKETCHED_QUERIES[name], CATALOG)
-    access = next(scan.access for scan in scans_of(parsed.root) if scan.table == "t")
-    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    access = next(scan.access for scan in parsed.root.scans if scan.table == "t")
+    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
     partitions, result = {access: PARTITIONS["t", "g"]}, []
     for query in (parsed, replace(parsed, root=apply_rules(parsed.root))):
         verdict = check_safety(query, {access: "g"}, FACTS)
@@ -219,7 +218,7 @@ def test_barrier_rows_are_in_the_sketch(spark, frames):
     parsed = parse_query(SKETCHED_QUERIES["nested top"], CATALOG)
     verdict = check_safety(parsed, {"t#1": "id"}, FACTS)
     assert verdict.barriers == 1
-    own = {scan.access: frames[scan.table] for scan in scans_of(parsed.root)}
+    own = {scan.access: frames[scan.table] for scan in parsed.root.scans}
     partition = RangePartition("t", "id", data_schema.LONG, tuple(range(1, ROWS)))
     result = capture_sketches(spark, parsed, verdict, {"t#1": partition}, own)["t#1"]
     top = run_sql(spark, "SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", frames)
@@ -258,7 +257,7 @@ TOGETHER = {
 def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql, sketched):
     parsed = parse_query(sql, CATALOG)
     verdict = check_safety(parsed, sketched, FACTS)
-    tables = {scan.access: scan.table for scan in scans_of(parsed.root)}
+    tables = {scan.access: scan.table for scan in parsed.root.scans}
     own = {access: frames[table] for access, table in tables.items()}
     partitions = {a: PARTITIONS[tables[a], attribute] for a, attribute in sketched.items()}
     result = capture_sketches(spark, parsed, verdict, partitions, own)
@@ -443,7 +442,7 @@ def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
     for _ in range(BATCHES):
         session.step({"sales": changes(rng, rows)})
         frame = frame_of(spark, rows)
-        own = {scan.access: frame for scan in scans_of(query.root)}
+        own = {scan.access: frame for scan in query.root.scans}
         wanted = capture_sketches(spark, query, verdict, partitions, own)
         for access, result in session.ranges().items():
             assert set(result.ids) == set(wanted[access].ids), (name, rows)

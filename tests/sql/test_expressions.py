@@ -29,43 +29,24 @@ from impctl.data.schema import (
     other,
 )
 from impctl.data.vector import from_arrow
+from impctl.expr import nodes as e
 from impctl.expr.evaluate import Evaluator, find_blocker
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    walk,
-)
 from impctl.expr.types import type_of
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Aggregate, Project, Select
 from tests.plan.catalogs import cases, listed, plan_of, schema_of, selected, text_of
 
-PRICE = ColumnRef("sales#1.price", INTEGER)
-DAY = ColumnRef("sales#1.day", DATE)
-BRAND = ColumnRef("sales#1.brand", STRING)
+PRICE = e.ColumnRef("sales#1.price", INTEGER)
+DAY = e.ColumnRef("sales#1.day", DATE)
+BRAND = e.ColumnRef("sales#1.brand", STRING)
 
 
-def column(written: str) -> Expr:
+def column(written: str) -> e.Expr:
     return selected(f"SELECT {written} AS it FROM sales")
 
 
-def number(value: int) -> Literal:
-    return Literal(value, INTEGER)
+def number(value: int) -> e.Literal:
+    return e.Literal(value, INTEGER)
 
 
 @pytest.mark.parametrize(
@@ -77,91 +58,100 @@ def number(value: int) -> Literal:
         ("Sales.price", PRICE),
         (
             "price BETWEEN 1 AND 2",
-            And(
+            e.And(
                 (
-                    Compare(CompareOp.GREATER_EQUAL, PRICE, number(1)),
-                    Compare(CompareOp.LESS_EQUAL, PRICE, number(2)),
+                    e.Compare(e.CompareOp.GREATER_EQUAL, PRICE, number(1)),
+                    e.Compare(e.CompareOp.LESS_EQUAL, PRICE, number(2)),
                 )
             ),
         ),
-        ("price IN (1, 2)", InList(PRICE, (number(1), number(2)))),
-        ("price NOT IN (1)", Not(InList(PRICE, (number(1),)))),
-        ("price != 1", Compare(CompareOp.NOT_EQUAL, PRICE, number(1))),
-        ("price == 1", Compare(CompareOp.EQUAL, PRICE, number(1))),
-        ("price <=> 1", Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
-        ("price IS DISTINCT FROM 1", Not(Compare(CompareOp.NULL_SAFE_EQUAL, PRICE, number(1)))),
-        ("price IS NULL", IsNull(PRICE)),
-        ("price IS NOT NULL", Not(IsNull(PRICE))),
+        ("price IN (1, 2)", e.InList(PRICE, (number(1), number(2)))),
+        ("price NOT IN (1)", e.Not(e.InList(PRICE, (number(1),)))),
+        ("price != 1", e.Compare(e.CompareOp.NOT_EQUAL, PRICE, number(1))),
+        ("price == 1", e.Compare(e.CompareOp.EQUAL, PRICE, number(1))),
+        ("price <=> 1", e.Compare(e.CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        (
+            "price IS DISTINCT FROM 1",
+            e.Not(e.Compare(e.CompareOp.NULL_SAFE_EQUAL, PRICE, number(1))),
+        ),
+        ("price IS NULL", e.IsNull(PRICE)),
+        ("price IS NOT NULL", e.Not(e.IsNull(PRICE))),
         (
             "ok IS NOT TRUE",
-            Not(
-                Compare(
-                    CompareOp.NULL_SAFE_EQUAL,
-                    ColumnRef("sales#1.ok", BOOLEAN),
-                    Literal(True, BOOLEAN),
+            e.Not(
+                e.Compare(
+                    e.CompareOp.NULL_SAFE_EQUAL,
+                    e.ColumnRef("sales#1.ok", BOOLEAN),
+                    e.Literal(True, BOOLEAN),
                 )
             ),
         ),
-        ("brand LIKE 'a%'", Like(BRAND, "a%")),
-        ("brand NOT LIKE 'a!%' ESCAPE '!'", Not(Like(BRAND, "a!%", "!"))),
-        ("brand LIKE brand", Call("like", (BRAND, BRAND), BOOLEAN)),
-        ("coalesce(price, 1)", Coalesce((PRICE, number(1)))),
-        ("NVL(price, 1)", Coalesce((PRICE, number(1)))),
+        ("brand LIKE 'a%'", e.Like(BRAND, "a%")),
+        ("brand NOT LIKE 'a!%' ESCAPE '!'", e.Not(e.Like(BRAND, "a!%", "!"))),
+        ("brand LIKE brand", e.Call("like", (BRAND, BRAND), BOOLEAN)),
+        ("coalesce(price, 1)", e.Coalesce((PRICE, number(1)))),
+        ("NVL(price, 1)", e.Coalesce((PRICE, number(1)))),
         (
             "nullif(price, 1)",
-            Case(((Compare(CompareOp.EQUAL, PRICE, number(1)), Literal(None, NULL)),), PRICE),
+            e.Case(
+                ((e.Compare(e.CompareOp.EQUAL, PRICE, number(1)), e.Literal(None, NULL)),), PRICE
+            ),
         ),
         (
             "CASE price WHEN 1 THEN 2 ELSE 3 END",
-            Case(((Compare(CompareOp.EQUAL, PRICE, number(1)), number(2)),), number(3)),
+            e.Case(((e.Compare(e.CompareOp.EQUAL, PRICE, number(1)), number(2)),), number(3)),
         ),
         (
             "if(price > 1, 2, 3)",
-            Case(((Compare(CompareOp.GREATER, PRICE, number(1)), number(2)),), number(3)),
+            e.Case(((e.Compare(e.CompareOp.GREATER, PRICE, number(1)), number(2)),), number(3)),
         ),
-        ("CAST(price AS STRING)", Cast(PRICE, STRING)),
-        ("price::bigint", Cast(PRICE, LONG)),
-        ("CAST(price AS decimal(12, 3))", Cast(PRICE, decimal(12, 3))),
-        ("CAST(price AS decimal(12))", Cast(PRICE, decimal(12, 0))),
-        ("CAST(price AS decimal)", Cast(PRICE, decimal(10, 0))),
-        ("CAST(price AS varchar(3))", Cast(PRICE, STRING)),
-        ("double(price)", Cast(PRICE, DOUBLE)),
-        ("UPPER(brand)", Call("upper", (BRAND,), STRING)),
-        ("locate('x', brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
-        ("position('x' IN brand)", Call("locate", (Literal("x", STRING), BRAND), INTEGER)),
-        ("extract(YEAR FROM day)", Call("year", (DAY,), INTEGER)),
-        ("extract(WEEK FROM day)", Call("weekofyear", (DAY,), INTEGER)),
-        ("extract(DECADE FROM day)", Call("date_part", (Literal("decade", STRING), DAY))),
+        ("CAST(price AS STRING)", e.Cast(PRICE, STRING)),
+        ("price::bigint", e.Cast(PRICE, LONG)),
+        ("CAST(price AS decimal(12, 3))", e.Cast(PRICE, decimal(12, 3))),
+        ("CAST(price AS decimal(12))", e.Cast(PRICE, decimal(12, 0))),
+        ("CAST(price AS decimal)", e.Cast(PRICE, decimal(10, 0))),
+        ("CAST(price AS varchar(3))", e.Cast(PRICE, STRING)),
+        ("double(price)", e.Cast(PRICE, DOUBLE)),
+        ("UPPER(brand)", e.Call("upper", (BRAND,), STRING)),
+        ("locate('x', brand)", e.Call("locate", (e.Literal("x", STRING), BRAND), INTEGER)),
+        ("position('x' IN brand)", e.Call("locate", (e.Literal("x", STRING), BRAND), INTEGER)),
+        ("extract(YEAR FROM day)", e.Call("year", (DAY,), INTEGER)),
+        ("extract(WEEK FROM day)", e.Call("weekofyear", (DAY,), INTEGER)),
+        ("extract(DECADE FROM day)", e.Call("date_part", (e.Literal("decade", STRING), DAY))),
         (
             "extract(DAY FROM day - day)",
-            Call(
-                "date_part", (Literal("day", STRING), Arithmetic(ArithmeticOp.SUBTRACT, DAY, DAY))
+            e.Call(
+                "date_part",
+                (e.Literal("day", STRING), e.Arithmetic(e.ArithmeticOp.SUBTRACT, DAY, DAY)),
             ),
         ),
-        ("DATE '1970-01-02'::STRING", Cast(Literal(1, DATE), STRING)),
+        ("DATE '1970-01-02'::STRING", e.Cast(e.Literal(1, DATE), STRING)),
         (
             "datediff(HOUR, day, day)",
-            Call("timestampdiff", (Literal("HOUR", STRING), DAY, DAY), LONG),
+            e.Call("timestampdiff", (e.Literal("HOUR", STRING), DAY, DAY), LONG),
         ),
-        ("day + 3", Call("date_add", (DAY, number(3)), DATE)),
-        ("day - INTERVAL 1 WEEK", Call("date_sub", (DAY, number(7)), DATE)),
-        ("dateadd(day, 3, day)", Call("timestampadd", (Literal("DAY", STRING), number(3), DAY))),
-        ("datediff(day, day)", Call("datediff", (DAY, DAY), INTEGER)),
-        ("abs(price)", Call("abs", (PRICE,), INTEGER)),
+        ("day + 3", e.Call("date_add", (DAY, number(3)), DATE)),
+        ("day - INTERVAL 1 WEEK", e.Call("date_sub", (DAY, number(7)), DATE)),
+        (
+            "dateadd(day, 3, day)",
+            e.Call("timestampadd", (e.Literal("DAY", STRING), number(3), DAY)),
+        ),
+        ("datediff(day, day)", e.Call("datediff", (DAY, DAY), INTEGER)),
+        ("abs(price)", e.Call("abs", (PRICE,), INTEGER)),
         ("+price", PRICE),
-        ("+brand", Call("positive", (BRAND,))),
-        ("+'5'", Call("positive", (Literal("5", STRING),))),
-        ("+ +5", Cast(number(5), INTEGER)),
-        ("brand IN (+'5')", InList(BRAND, (Call("positive", (Literal("5", STRING),)),))),
-        ("brand || 'x'", Call("concat", (BRAND, Literal("x", STRING)), STRING)),
-        ("day = '1970-01-02'", Compare(CompareOp.EQUAL, DAY, Literal(1, DATE))),
-        ("'1970-01-02' < day", Compare(CompareOp.LESS, Literal(1, DATE), DAY)),
-        ("day IN ('1970-01-02')", InList(DAY, (Literal(1, DATE),))),
-        ("day = '1970-1-2'", Compare(CompareOp.EQUAL, DAY, Literal("1970-1-2", STRING))),
-        ("price = '1'", Compare(CompareOp.EQUAL, PRICE, Literal("1", STRING))),
+        ("+brand", e.Call("positive", (BRAND,))),
+        ("+'5'", e.Call("positive", (e.Literal("5", STRING),))),
+        ("+ +5", e.Cast(number(5), INTEGER)),
+        ("brand IN (+'5')", e.InList(BRAND, (e.Call("positive", (e.Literal("5", STRING),)),))),
+        ("brand || 'x'", e.Call("concat", (BRAND, e.Literal("x", STRING)), STRING)),
+        ("day = '1970-01-02'", e.Compare(e.CompareOp.EQUAL, DAY, e.Literal(1, DATE))),
+        ("'1970-01-02' < day", e.Compare(e.CompareOp.LESS, e.Literal(1, DATE), DAY)),
+        ("day IN ('1970-01-02')", e.InList(DAY, (e.Literal(1, DATE),))),
+        ("day = '1970-1-2'", e.Compare(e.CompareOp.EQUAL, DAY, e.Literal("1970-1-2", STRING))),
+        ("price = '1'", e.Compare(e.CompareOp.EQUAL, PRICE, e.Literal("1", STRING))),
     ],
 )
-def test_nodes(written: str, expected: Expr) -> None:
+def test_nodes(written: str, expected: e.Expr) -> None:
     assert column(written) == expected
 
 
@@ -187,7 +177,7 @@ def test_every_part_keeps_its_place() -> None:
         "coalesce(price, (numSold))",
         "numSold",
     }
-    spans = [part.span for part in walk(root.child.predicate)]
+    spans = [part.span for part in root.child.predicate.walk()]
     assert expected <= {sql[span.start : span.end] for span in spans if span is not None}
     assert all(span is not None and span.line == 2 for span in spans)
     assert all(
@@ -249,9 +239,9 @@ def test_order_by_a_column_below_an_expression_of_it() -> None:
 )
 def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -> None:
     result = column(written)
-    assert isinstance(result, Call)
+    assert isinstance(result, e.Call)
     assert (result.name, len(result.arguments)) == ("overlay", arguments)
-    assert result.arguments[:2] == (BRAND, Literal("x", STRING))
+    assert result.arguments[:2] == (BRAND, e.Literal("x", STRING))
     assert result.span.end - result.span.start == len(written)
 
 
@@ -317,19 +307,19 @@ def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -
 )
 def test_value_and_type(written: str, value: object, kind: SqlType) -> None:
     expr = column(written)
-    assert isinstance(expr, Literal)
-    assert expr == Literal(value, kind)  # type: ignore[arg-type]
+    assert isinstance(expr, e.Literal)
+    assert expr == e.Literal(value, kind)  # type: ignore[arg-type]
     assert type(expr.value) is type(value)
 
 
 def test_an_interval_is_a_cast_for_spark() -> None:
     expr = column("day + INTERVAL 3 MONTHS")
-    assert isinstance(expr, Arithmetic)
-    assert expr.right == Cast(Literal("3", STRING), other("interval month"))
+    assert isinstance(expr, e.Arithmetic)
+    assert expr.right == e.Cast(e.Literal("3", STRING), other("interval month"))
 
 
 def test_a_minus_before_parentheses_negates() -> None:
-    assert isinstance(column("-(5)"), Negate)
+    assert isinstance(column("-(5)"), e.Negate)
 
 
 def test_a_literal_span_includes_minus_and_suffix() -> None:
@@ -350,7 +340,7 @@ CONDITIONS = [text for (text,) in listed("expressions", "conditions on times")]
 ZONES = ("UTC", "+05:30", "-03:00")
 
 
-def moment_of(sql: str, zone: str) -> Expr:
+def moment_of(sql: str, zone: str) -> e.Expr:
     return selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone)
 
 
@@ -366,7 +356,7 @@ def rows() -> pa.Table:
 @pytest.mark.parametrize("sql", CONSTANTS)
 def test_constants_of_time_are_literals_where_the_zone_is_an_offset(sql: str) -> None:
     for zone in ZONES:
-        assert isinstance(moment_of(sql, zone), Literal)
+        assert isinstance(moment_of(sql, zone), e.Literal)
 
 
 @pytest.mark.parametrize("sql", CONDITIONS)
@@ -377,13 +367,13 @@ def test_the_engine_has_conditions_with_them(sql: str) -> None:
 @pytest.mark.parametrize("sql", cases("expressions", "left to Spark in a region"))
 def test_in_a_region_they_are_left_to_spark(sql: str) -> None:
     expr = moment_of(sql, "Europe/Berlin")
-    assert not isinstance(expr, Literal)
+    assert not isinstance(expr, e.Literal)
     assert find_blocker(expr) is not None
 
 
 @pytest.mark.parametrize("sql", cases("expressions", "left to Spark"))
 def test_what_leaves_something_open_is_left_to_spark(sql: str) -> None:
-    assert not isinstance(moment_of(sql, "UTC"), Literal)
+    assert not isinstance(moment_of(sql, "UTC"), e.Literal)
 
 
 def micros(value: Any) -> Any:
@@ -404,7 +394,7 @@ def test_spark_computes_the_same(zone: str, spark: Any, in_zone: Callable[[str],
     result = run_sql(spark, f"SELECT {selected}", {})
     for sql, column in zip(CONSTANTS, result.columns, strict=True):
         expr = moment_of(sql, zone)
-        assert isinstance(expr, Literal)
+        assert isinstance(expr, e.Literal)
         assert expr.value == micros(column[0].as_py()), (sql, zone)
 
 

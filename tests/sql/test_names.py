@@ -11,7 +11,7 @@ from impctl.data import schema
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Query, Select, attributes_of, nodes_of, scans_of
+from impctl.plan.nodes import Query, Select
 from impctl.sql.names import TableNames, path_key
 from impctl.sql.parameters import Clock, bind, instant_of, literal_text
 from impctl.sql.statement import parse_query
@@ -75,7 +75,7 @@ SAME = cases("names", "one source")
 def test_one_table_by_any_name_is_one_source(sql: str) -> None:
     result = read(sql)
     assert fingerprint(result.root) == fingerprint(read(*SAME[0].values).root)
-    assert [scan.access for scan in scans_of(result.root)] == ["sales#1"]
+    assert [scan.access for scan in result.root.scans] == ["sales#1"]
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,19 @@ def test_one_table_by_any_name_is_one_source(sql: str) -> None:
 )
 def test_the_span_covers_the_whole_name(sql: str, written: str) -> None:
     result = read(sql)
-    (scan,) = scans_of(result.root)
+    (scan,) = result.root.scans
     assert sql[scan.span.start : scan.span.end] == written
     assert result.mentions == ((scan.span, "sales"),)
 
 
 def test_two_names_of_one_table_in_one_query_are_two_accesses_of_it() -> None:
     result = read("SELECT a.x FROM shop.sales a JOIN legacy.umsatz b ON a.k = b.k")
-    assert [scan.access for scan in scans_of(result.root)] == ["sales#1", "sales#2"]
+    assert [scan.access for scan in result.root.scans] == ["sales#1", "sales#2"]
 
 
 def test_stars_by_whole_names() -> None:
     for star in ("*", "people.*", "shop.people.*", "main.shop.people.*"):
-        names = [a.name for a in attributes_of(read(f"SELECT {star} FROM people").root)]
+        names = [a.name for a in read(f"SELECT {star} FROM people").root.attributes]
         assert names == ["k", "x", "note"], star
 
 
@@ -227,7 +227,7 @@ ATTACKS = (
 def _operand(column: str, value: ParameterValue) -> Expr:
     """What `column >= :v` compares with, once bound."""
     bound = bind(f"SELECT i FROM t WHERE {column} >= :v", {"v": value}, name="q")
-    (node,) = [x for x in nodes_of(parse_query(bound.sql, CATALOG).root) if isinstance(x, Select)]
+    (node,) = [x for x in parse_query(bound.sql, CATALOG).root.walk() if isinstance(x, Select)]
     assert isinstance(node.predicate, Compare)
     return node.predicate.right
 

@@ -92,18 +92,18 @@ def test_identities_are_unique_and_leaves_know_their_fixpoint() -> None:
     )
     made = [
         attribute.id
-        for node in nodes.nodes_of(plan)
+        for node in plan.walk()
         if isinstance(node, nodes.Scan | nodes.Recursive | nodes.Fixpoint)
-        for attribute in nodes.attributes_of(node)
+        for attribute in node.attributes
     ]
     assert len(made) == len(set(made))
-    assert len({scan.access for scan in nodes.scans_of(plan)}) == len(nodes.scans_of(plan)) == 2
+    assert len({scan.access for scan in plan.scans}) == len(plan.scans) == 2
     one, other = fixpoints_of(plan)
     assert one.id == other.id, "one entry, read in two places"
     for result in (one, other):
-        leaves = [node for node in nodes.nodes_of(result.step) if isinstance(node, nodes.Recursive)]
+        leaves = [node for node in result.step.walk() if isinstance(node, nodes.Recursive)]
         assert [leaf.fixpoint for leaf in leaves] == [result.id, result.id]
-        assert not any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(result.base))
+        assert not any(isinstance(node, nodes.Recursive) for node in result.base.walk())
 
 
 def test_entries_of_one_name_are_told_apart() -> None:
@@ -121,7 +121,7 @@ def test_entries_that_do_not_read_themselves_are_ordinary(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", cases("recursive", "entries that read themselves"))
 def test_entries_that_read_themselves_are_found_wherever_they_do(sql: str) -> None:
-    assert any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(fixpoint_of(sql).step))
+    assert any(isinstance(node, nodes.Recursive) for node in fixpoint_of(sql).step.walk())
 
 
 def test_entries_may_read_those_before_them() -> None:
@@ -134,9 +134,7 @@ def test_entries_may_read_those_before_them() -> None:
 
 def joins_of(fixpoint: nodes.Fixpoint) -> str:
     """The kinds of the joins in its step."""
-    kinds = [
-        node.kind.name for node in nodes.nodes_of(fixpoint.step) if isinstance(node, nodes.Join)
-    ]
+    kinds = [node.kind.name for node in fixpoint.step.walk() if isinstance(node, nodes.Join)]
     return ", ".join(kinds) or "none"
 
 
@@ -164,7 +162,7 @@ def test_what_does_not_read_the_entry_stays_as_it_is() -> None:
         f"{BASE}SELECT q.d FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
         "ON r.n = q.src) SELECT n FROM r"
     )
-    assert any(isinstance(node, nodes.Distinct) for node in nodes.nodes_of(fixpoint.step))
+    assert any(isinstance(node, nodes.Distinct) for node in fixpoint.step.walk())
 
 
 def test_the_base_may_be_any_query() -> None:
@@ -178,7 +176,7 @@ def test_the_base_may_be_any_query() -> None:
 def test_explain_places_the_fixpoint_and_its_leaves() -> None:
     sql = REACHED + "SELECT n FROM r"
     fixpoint = fixpoint_of(sql)
-    leaf = next(node for node in nodes.nodes_of(fixpoint.step) if isinstance(node, nodes.Recursive))
+    leaf = next(node for node in fixpoint.step.walk() if isinstance(node, nodes.Recursive))
     for node, text in ((fixpoint, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
         assert sql[node.span.start : node.span.end] == text
     assert describe(fixpoint).span == fixpoint.span
@@ -313,7 +311,7 @@ def test_the_first_part_may_be_a_union_of_either_kind() -> None:
 def test_steps_that_make_each_row_of_one(step: str, kinds: str) -> None:
     fixpoint = fixpoint_of(f"{HEAD}{step}) SELECT n FROM r")
     assert joins_of(fixpoint) == kinds
-    assert any(isinstance(node, nodes.Recursive) for node in nodes.nodes_of(fixpoint.step))
+    assert any(isinstance(node, nodes.Recursive) for node in fixpoint.step.walk())
 
 
 @pytest.mark.parametrize(("marked", "name", "hint"), cases("recursive", "steps of UNION ALL"))

@@ -9,29 +9,8 @@ import pytest
 
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.errors import QueryError
-from impctl.expr.nodes import (
-    Arithmetic,
-    ArithmeticOp,
-    Cast,
-    ColumnRef,
-    Literal,
-    LiteralValue,
-    Negate,
-    walk,
-)
-from impctl.plan.nodes import (
-    Aggregate,
-    Explode,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    SetOperation,
-    Window,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.expr import nodes as e
+from impctl.plan.nodes import Aggregate, Explode, Plan, Project, Scan, Select, SetOperation, Window
 from impctl.rules.optimize import apply_rules
 from impctl.sql.pivot import as_column, constant_of, name_of
 from impctl.sql.statement import parse_query
@@ -62,33 +41,33 @@ def made_by(node: Plan) -> list[str]:
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in GOLDEN])
 def test_identities_are_unique(sql: str) -> None:
-    made = [identity for node in nodes_of(plan_of(sql)) for identity in made_by(node)]
+    made = [identity for node in plan_of(sql).walk() for identity in made_by(node)]
     assert len(made) == len(set(made))
     assert not any(identity.startswith("?") for identity in made)
 
 
 @pytest.mark.parametrize("sql", [sql for sql, _ in GOLDEN])
 def test_scan_spans_cover_exactly_the_written_name(sql: str) -> None:
-    for scan in scans_of(plan_of(sql)):
+    for scan in plan_of(sql).scans:
         assert sql[scan.span.start : scan.span.end].lower() == scan.table
 
 
 @pytest.mark.parametrize("written", ["sales", "SALES", "`sales`", "`Third Table`"])
 def test_span_of_a_table_name_includes_backticks_but_no_alias(written: str) -> None:
     sql = f"-- note\nSELECT 1\n  FROM {written} AS x"
-    (scan,) = scans_of(plan_of(sql))
+    (scan,) = plan_of(sql).scans
     assert sql[scan.span.start : scan.span.end] == written
     assert (scan.span.line, scan.span.column) == (3, 8)
 
 
 def test_a_common_table_expression_used_twice_is_read_twice() -> None:
-    scans = scans_of(plan_of("WITH c AS (SELECT brand FROM stock) SELECT 1 FROM c x, c y, stock"))
+    scans = plan_of("WITH c AS (SELECT brand FROM stock) SELECT 1 FROM c x, c y, stock").scans
     assert [scan.access for scan in scans] == ["stock#1", "stock#2", "stock#3"]
     assert scans[0].span == scans[1].span != scans[2].span
 
 
 def test_a_scan_lists_all_columns_and_believes_of_none_that_it_has_no_null() -> None:
-    (scan,) = scans_of(plan_of("SELECT brand FROM sales"))
+    (scan,) = plan_of("SELECT brand FROM sales").scans
     assert [item.name for item in scan.attributes] == list(CATALOG["sales"].names)
     assert scan.attributes[0].id == "sales#1.sid"
     assert all(item.nullable for item in scan.attributes)
@@ -156,7 +135,7 @@ def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None
 def test_long_chains_are_read() -> None:
     many = " OR ".join(f"price = {n}" for n in range(1500))
     assert text_of(f"SELECT sid FROM sales WHERE {many}").count("price =") == 1500
-    assert len(scans_of(plan_of(" UNION ALL ".join(["SELECT sid FROM sales"] * 60)))) == 60
+    assert len(plan_of(" UNION ALL ".join(["SELECT sid FROM sales"] * 60)).scans) == 60
 
 
 @pytest.mark.parametrize(
@@ -171,8 +150,8 @@ def test_long_chains_are_read() -> None:
 )
 def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
     sql = f"SELECT brand FROM sales WHERE {condition}"
-    (select,) = (node for node in nodes_of(plan_of(sql)) if isinstance(node, Select))
-    (negated,) = (e for e in walk(select.predicate) if isinstance(e, Negate))
+    (select,) = (node for node in plan_of(sql).walk() if isinstance(node, Select))
+    (negated,) = (part for part in select.predicate.walk() if isinstance(part, e.Negate))
     assert sql[negated.span.start : negated.span.end] == quoted
 
 
@@ -193,7 +172,7 @@ def test_a_mistyped_clause_is_guessed(tail: str, hint: str) -> None:
 @pytest.mark.parametrize(("listed", "viewed"), cases("statements", "generators", are_named=True))
 def test_it_is_the_lateral_view(listed: str, viewed: str) -> None:
     made = plan_of(listed)
-    assert any(isinstance(node, Explode) for node in nodes_of(made))
+    assert any(isinstance(node, Explode) for node in made.walk())
     assert apply_rules(made) == apply_rules(plan_of(viewed))
 
 
@@ -202,22 +181,22 @@ def test_a_name_in_where_is_the_table_s_and_in_order_by_the_generator_s() -> Non
         "SELECT explode(array(price)) AS brand FROM sales WHERE brand = 'a' ORDER BY brand LIMIT 2"
     )
     plan = plan_of(sql)
-    (explode,) = (node for node in nodes_of(plan) if isinstance(node, Explode))
+    (explode,) = (node for node in plan.walk() if isinstance(node, Explode))
     assert isinstance(explode.child, Select)
-    assert "brand" in {a.name for a in attributes_of(explode.child.child)}
+    assert "brand" in {a.name for a in explode.child.child.attributes}
     assert plan == plan_of(sql.replace("ORDER BY brand", "ORDER BY 1"))
 
 
 def test_its_columns_stand_in_its_place() -> None:
     plan = plan_of("SELECT *, posexplode(array(sid)) AS (p, x), sid AS last FROM stock, sales")
     assert isinstance(plan, Project)
-    assert [a.name for a in attributes_of(plan)][-3:] == ["p", "x", "last"]
+    assert [a.name for a in plan.attributes][-3:] == ["p", "x", "last"]
 
 
 @pytest.mark.parametrize(("qualified", "around"), cases("statements", "filters", are_named=True))
 def test_it_is_a_filter_around_the_query(qualified: str, around: str) -> None:
     result, expected = (
-        [type(node) for node in nodes_of(apply_rules(plan_of(sql)))] for sql in (qualified, around)
+        [type(node) for node in apply_rules(plan_of(sql)).walk()] for sql in (qualified, around)
     )
     assert result == expected
 
@@ -227,7 +206,7 @@ def test_a_window_may_stand_in_it_over_an_alias() -> None:
         "SELECT brand, sum(price) AS s FROM sales GROUP BY brand HAVING count(*) > 1"
         " QUALIFY rank() OVER (PARTITION BY brand ORDER BY s) = 1"
     )
-    nodes = list(nodes_of(plan))
+    nodes = list(plan.walk())
     (at,) = (place for place, node in enumerate(nodes) if isinstance(node, Window))
     above, window, below, group = nodes[at - 1 : at + 3]
     assert isinstance(above, Select)
@@ -243,9 +222,9 @@ def test_a_window_may_stand_in_it_over_an_alias() -> None:
 CENTS = decimal(5, 2)
 
 
-def number(text: str) -> Literal:
+def number(text: str) -> e.Literal:
     value = Decimal(text)
-    return Literal(value, decimal(9, -int(value.as_tuple().exponent)))
+    return e.Literal(value, decimal(9, -int(value.as_tuple().exponent)))
 
 
 @pytest.mark.parametrize(
@@ -253,33 +232,33 @@ def number(text: str) -> Literal:
     [
         (number("1.00"), CENTS, Decimal("1.00")),
         (number("-2.5000"), CENTS, Decimal("-2.50")),
-        (Literal(999, INTEGER), CENTS, Decimal("999.00")),
-        (Literal(1000, INTEGER), CENTS, None),
+        (e.Literal(999, INTEGER), CENTS, Decimal("999.00")),
+        (e.Literal(1000, INTEGER), CENTS, None),
         (number("1.005"), CENTS, None),
         (number("2.00"), LONG, 2),
         (number("2.01"), LONG, None),
         (number("1.5"), DOUBLE, None),
-        (Literal("1", STRING), LONG, None),
-        (Literal("x", STRING), STRING, "x"),
-        (Literal(1, INTEGER), STRING, None),
+        (e.Literal("1", STRING), LONG, None),
+        (e.Literal("x", STRING), STRING, "x"),
+        (e.Literal(1, INTEGER), STRING, None),
     ],
 )
 def test_what_a_cast_would_change_is_not_taken(
-    value: Literal, column: SqlType, expected: LiteralValue
+    value: e.Literal, column: SqlType, expected: e.LiteralValue
 ) -> None:
     cast = as_column(value, column)
     assert (None if cast is None else cast.value) == expected
-    assert as_column(Literal(None, value.type), column) is not None
+    assert as_column(e.Literal(None, value.type), column) is not None
 
 
 def test_what_has_no_column_is_a_constant() -> None:
-    one = Literal(1, INTEGER)
-    assert constant_of(Arithmetic(ArithmeticOp.ADD, one, one)).value == 2
-    wide = constant_of(Cast(number("1.5"), decimal(5, 3)))
+    one = e.Literal(1, INTEGER)
+    assert constant_of(e.Arithmetic(e.ArithmeticOp.ADD, one, one)).value == 2
+    wide = constant_of(e.Cast(number("1.5"), decimal(5, 3)))
     assert wide is not None
     assert name_of([wide]) == "1.500"
-    assert constant_of(ColumnRef("t.a", INTEGER)) is None
-    assert constant_of(Arithmetic(ArithmeticOp.DIVIDE, one, Literal(0, INTEGER))) is None
+    assert constant_of(e.ColumnRef("t.a", INTEGER)) is None
+    assert constant_of(e.Arithmetic(e.ArithmeticOp.DIVIDE, one, e.Literal(0, INTEGER))) is None
 
 
 @pytest.mark.parametrize(
@@ -287,14 +266,14 @@ def test_what_has_no_column_is_a_constant() -> None:
     [
         ([number("1.00")], "1.00"),
         ([number("-0.5")], "-0.5"),
-        ([Literal(True, BOOLEAN)], "true"),
-        ([Literal(-1, LONG), Literal("a", STRING)], "{-1, a}"),
-        ([Literal(None, STRING), number("2")], "{null, 2}"),
-        ([Literal(1.5, DOUBLE)], None),
+        ([e.Literal(True, BOOLEAN)], "true"),
+        ([e.Literal(-1, LONG), e.Literal("a", STRING)], "{-1, a}"),
+        ([e.Literal(None, STRING), number("2")], "{null, 2}"),
+        ([e.Literal(1.5, DOUBLE)], None),
         ([number("0.00000001")], None),
     ],
 )
-def test_names(values: list[Literal], name: str | None) -> None:
+def test_names(values: list[e.Literal], name: str | None) -> None:
     assert name_of(values) == name
 
 

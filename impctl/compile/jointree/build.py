@@ -28,8 +28,8 @@ from impctl.engine.jointree.enumerate import EnumeratedRows, JoinedRows, JoinedR
 from impctl.engine.jointree.spec import Access, JoinTree, Link, TreeNode, TypedColumns
 from impctl.engine.jointree.tree import Live, Tree
 from impctl.engine.linear import ProjectOperator as ProjectNode
-from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of, conjuncts, substitute
-from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select, attributes_of
+from impctl.expr.nodes import Cast, ColumnRef, Expr, conjuncts
+from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
@@ -72,7 +72,7 @@ def build_circle(
         # Relations of one store keep the same columns, in the same order.
         forms_of_store = (other.forms for other in relations if other.source == relation.source)
         forms = list(dict.fromkeys(chain.from_iterable(forms_of_store)))
-        exprs = [substitute(form, dict(relation.names)) for form in forms]
+        exprs = [form.substitute(relation.names) for form in forms]
         columns = tuple(
             (f"{name}/{index}.{number}", known_type_of(expr, rows.span))
             for number, expr in enumerate(exprs)
@@ -118,19 +118,14 @@ def _relation(
             kind = known_type(attribute.type, scan.span)
             forms[attribute.id] = ColumnRef(f"column {attribute.name}", kind)
             names[f"column {attribute.name}"] = ColumnRef(attribute.id, kind)
-        conditions = frozenset(_form(part, forms) for part in predicates)
+        conditions = frozenset(part.substitute(forms) for part in predicates)
         source = (scan.table, frozenset(names), conditions, builder.sketched.get(scan.access))
     exprs: list[Expr] = [expr for _, expr in circle.keys[index]]
-    kinds = {a.id: known_type(a.type, plan.span) for a in attributes_of(plan)}
+    kinds = {a.id: known_type(a.type, plan.span) for a in plan.attributes}
     exprs += [ColumnRef(name, kinds[name]) for name in sorted(asked & kinds.keys())]
-    expr_forms = tuple(_form(expr, forms) for expr in exprs)
-    keys = tuple((class_, _form(expr, forms)) for class_, expr in circle.keys[index])
+    expr_forms = tuple(expr.substitute(forms) for expr in exprs)
+    keys = tuple((class_, expr.substitute(forms)) for class_, expr in circle.keys[index])
     return _Relation(flow, source, expr_forms, names, keys)
-
-
-def _form(expr: Expr, forms: Mapping[AttributeId, Expr]) -> Expr:
-    """The expression by the names of the table's columns, wherever it occurs in the SQL."""
-    return substitute(expr, dict(forms))
 
 
 # Blocks of a plan built as join trees, in place of their joins and groupings. A block's flow
@@ -227,7 +222,7 @@ def rows_from_tree(
         return None
     for _, expr in outputs:
         check(expr, block.branch.span)
-    columns = typed(attributes_of(block.branch), block.branch.span)
+    columns = typed(block.branch.attributes, block.branch.span)
     grown = _grown(builder, shape, None)
     operator = EnumeratedRows(grown.tree, grown.shown, ProjectNode(outputs), columns)
     rows = Flow(builder.put(operator, *grown.inputs), (), ())
@@ -323,7 +318,7 @@ def _prepared(
     if node.circle is None:
         flow = builder.build(node.rows, must_be_sure=True)
     else:
-        asked = frozenset().union(*(columns_of(expr) for _, expr in outputs))
+        asked = frozenset().union(*(expr.columns for _, expr in outputs))
         circle = builder.name("probe")
         flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
@@ -386,7 +381,7 @@ def _groups(
     """The tree's groups as rows of the plan's grouping, and their hidden numbers."""
     grouping = shape.aggregate
     assert grouping is not None
-    columns = typed(attributes_of(grouping), grouping.span)
+    columns = typed(grouping.attributes, grouping.span)
     root = operator.tree.root
     hidden: Column = (operator.tree.group, LONG)
     outputs: list[tuple[AttributeId, Expr]] = []

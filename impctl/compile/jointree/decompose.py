@@ -30,37 +30,9 @@ from impctl.compile.jointree.graph import (
     relations_of,
 )
 from impctl.engine.jointree.spec import Edge
-from impctl.expr.nodes import (
-    And,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Span,
-    columns_of,
-    substitute,
-    walk,
-)
+from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Span
+from impctl.plan import nodes as p
 from impctl.plan.explain import Names, expr_text
-from impctl.plan.nodes import (
-    Aggregate,
-    ComputedColumn,
-    Distinct,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    attributes_of,
-    expressions_of,
-    ids_of,
-    inputs_of,
-    scans_of,
-)
 from impctl.types import AttributeId, TableName
 
 # Joins decomposed into classes, edges and bags. A condition is an equality of a class, or is over
@@ -136,7 +108,7 @@ class JoinGraph(Struct, frozen=True):
         return {
             call: parts
             for call, parts in self.asked.arguments.items()
-            if any(columns_of(part) & padded for part in parts)
+            if any(part.columns & padded for part in parts)
         }
 
     def shown_by(self, relations: frozenset[int]) -> Shown:
@@ -145,7 +117,7 @@ class JoinGraph(Struct, frozen=True):
         return tuple(column for column in self.asked.shown if owners_of(column[1]) & relations)
 
 
-def decompose(plan: Plan, asked: RequestedRows) -> JoinGraph:
+def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
     relations = relations_of(plan)
     asked = asked.of(relations)
     sides = (*relations.plans, *(join.other for join in relations.beside))
@@ -207,16 +179,20 @@ def _columns_read_above(
 ) -> frozenset[AttributeId]:
     """Columns of the padded side that are read where padding matters."""
     others = (join for position, join in enumerate(relations.beside) if position != index)
-    exprs = [*relations.conditions, *asked.columns, *(p for other in others for p in other.parts)]
+    exprs = [
+        *relations.conditions,
+        *asked.columns,
+        *(part for other in others for part in other.parts),
+    ]
     for parts in asked.arguments.values():
-        is_own = all(columns_of(part) <= beside.padded for part in parts)
+        is_own = all(part.columns <= beside.padded for part in parts)
         if not is_own or not all(is_null_with(part, beside.padded) for part in parts):
             exprs.extend(parts)
-    return frozenset().union(*(columns_of(expr) for expr in exprs))
+    return frozenset().union(*(expr.columns for expr in exprs))
 
 
 def _bags(
-    plan: Plan,
+    plan: p.Plan,
     relations: Relations,
     conditions: Sequence[Expr],
     edges: Mapping[int, EdgeJoin],
@@ -227,7 +203,7 @@ def _bags(
     padding = {count + index for index in inside if not relations.beside[index].padded}
     bags = Bags(tuple(bag for bag in single if not bag & padding))
     sides = (plan, *relations.plans, *(join.other for join in relations.beside))
-    names: Names = {a.id: a.name for side in sides for a in attributes_of(side)}
+    names: Names = {a.id: a.name for side in sides for a in side.attributes}
     for condition in conditions:
         shown = f"`{expr_text(condition, names)}`"
         text = f"{shown} is a join condition other than equality of the same type"
@@ -550,11 +526,11 @@ def objection_to(joins: JoinGraph) -> NoTree | None:
     arguments = [part for parts in joins.asked.arguments.values() for part in parts]
     read = [*joins.asked.columns, *arguments]
     for expr in read:
-        if columns_of(expr) & joins.bounded:
+        if expr.columns & joins.bounded:
             text = "a sum of doubles is used for grouping or summed again"
             return NoTree(Reason.UNSURE, text, expr.span)
     for ref, expr in joins.asked.shown:
-        if columns_of(expr) & joins.bounded:
+        if expr.columns & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
     late = late_part([*joins.relations.late, *read])
     if late is not None:
@@ -631,7 +607,7 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
     edge = joins.edges[index]
     other = joins.relations.beside[index].other
     # How often a partner is there does not matter to these edges.
-    while edge.edge is not Edge.LEFT and isinstance(other, Distinct | Sort):
+    while edge.edge is not Edge.LEFT and isinstance(other, p.Distinct | p.Sort):
         other = other.child
     rows = selected(other, edge.own)
     shown = tuple((ref, ref) for ref, _ in joins.shown_by(frozenset({joins.count + index})))
@@ -646,9 +622,9 @@ def _other_side(joins: JoinGraph, index: int, changed: Changed) -> SubTree:
     return _one_node(rows, asked)
 
 
-def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
+def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
     every = tuple(range(len(asked.columns)))
-    accesses = tuple(scan.access for scan in scans_of(rows))
+    accesses = tuple(scan.access for scan in rows.scans)
     arguments = tuple(call for call, parts in asked.arguments.items() if parts)
     kept = KeptColumns(())
     for column in asked.columns:
@@ -661,7 +637,7 @@ def _one_node(rows: Plan, asked: RequestedRows) -> SubTree:
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
     plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
     plans += [joins.relations.beside[i].other for i in joins.inside if joins.host_of(i) <= bag]
-    return sum(changed.get(scan.table, 0) for plan in plans for scan in scans_of(plan))
+    return sum(changed.get(scan.table, 0) for plan in plans for scan in plan.scans)
 
 
 def _hung(
@@ -673,7 +649,7 @@ def _hung(
         position = bags.place_of(min(joins.host_of(index)))
         depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
         changes = [
-            0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
+            0 if node.rows is None else sum(changed.get(s.table, 0) for s in node.rows.scans)
             for node in branch.nodes
         ]
         hung = result[position]
@@ -815,7 +791,7 @@ class _Nodes:
             return ShapeNode((), None, kept, key)
         rows = rows_of(members, layout.joins, is_first=0 in members)
         circle = circle_of(members, layout.joins, is_first=0 in members)
-        accesses = tuple(scan.access for scan in scans_of(rows))
+        accesses = tuple(scan.access for scan in rows.scans)
         arguments = self._arguments(bag)
         return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
 
@@ -888,59 +864,59 @@ class KeptColumns:
 # columns.
 
 
-def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:
+def joined_columns(root: p.Plan, joins: p.Plan) -> tuple[p.ComputedColumn, ...]:
     """The join columns that the plan above reads, in terms of the relations' own."""
     column_ids, relations = _read_above(root, joins), relations_of(joins)
     return tuple(
-        ComputedColumn(attribute, relations.resolved(attribute.ref()))
-        for attribute in attributes_of(joins)
+        p.ComputedColumn(attribute, relations.resolved(attribute.ref()))
+        for attribute in joins.attributes
         if attribute.id in column_ids
     )
 
 
-def shown_columns(joined: Sequence[ComputedColumn]) -> Shown:
+def shown_columns(joined: Sequence[p.ComputedColumn]) -> Shown:
     """The relations' columns that these are computed from, each once."""
     refs = {
         part.id: part
         for column in joined
-        for part in walk(column.expr)
+        for part in column.expr.walk()
         if isinstance(part, ColumnRef)
     }
     return tuple((ref, ref) for ref in refs.values())
 
 
 def outputs_above(
-    root: Plan, joins: Plan, joined: Sequence[ComputedColumn]
+    root: p.Plan, joins: p.Plan, joined: Sequence[p.ComputedColumn]
 ) -> tuple[tuple[AttributeId, Expr], ...] | None:
     """The plan's columns in terms of the relations' own; None if not only columns are above the
     joins."""
-    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in attributes_of(root)}
+    exprs: dict[AttributeId, Expr] = {a.id: a.ref() for a in root.attributes}
     node = root
     while node is not joins:
-        if not isinstance(node, Project | Sort):
+        if not isinstance(node, p.Project | p.Sort):
             return None
-        if isinstance(node, Project):
+        if isinstance(node, p.Project):
             outputs = {output.attribute.id: output.expr for output in node.outputs}
-            exprs = {name: substitute(expr, outputs) for name, expr in exprs.items()}
+            exprs = {name: expr.substitute(outputs) for name, expr in exprs.items()}
         node = node.child
     joined_exprs = {column.attribute.id: column.expr for column in joined}
-    return tuple((name, substitute(expr, joined_exprs)) for name, expr in exprs.items())
+    return tuple((name, expr.substitute(joined_exprs)) for name, expr in exprs.items())
 
 
-def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
-    columns = ids_of(root)
+def _read_above(root: p.Plan, joins: p.Plan) -> frozenset[AttributeId]:
+    columns = root.ids
     node = root
     while node is not joins:
-        read = frozenset().union(*(columns_of(expr) for expr in expressions_of(node)))
+        read = frozenset().union(*(expr.columns for expr in node.expressions))
         match node:
-            case Project() | Aggregate():
+            case p.Project() | p.Aggregate():
                 columns = read
-            case Distinct():
+            case p.Distinct():
                 # It compares all columns, whichever of them are used above.
-                columns = ids_of(node)
+                columns = node.ids
             case _:
                 columns |= read
-        (node,) = inputs_of(node)
+        (node,) = node.inputs
     return columns
 
 
@@ -948,7 +924,7 @@ def _read_above(root: Plan, joins: Plan) -> frozenset[AttributeId]:
 # them alone, equalities of classes included; other joins inside it are on top.
 
 
-def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
+def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> p.Plan:
     """The plan of a bag; conditions that read no column go to the first one."""
     relations, count = joins.relations, joins.count
     members = [relation for relation in sorted(bag) if relation < count]
@@ -962,17 +938,17 @@ def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Plan:
         )
         for relation in members
     ]
-    joined: Plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), plans)
+    joined: p.Plan = reduce(lambda left, right: p.Join(p.JoinKind.INNER, left, right, None), plans)
     if len(members) > 1:
-        assert isinstance(joined, Join)
+        assert isinstance(joined, p.Join)
         between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
-        joined = Join(JoinKind.INNER, joined.left, joined.right, all_of(between))
+        joined = p.Join(p.JoinKind.INNER, joined.left, joined.right, all_of(between))
     for relation in joins.inside:
         if joins.host_of(relation) <= frozenset(bag):
             beside = relations.beside[relation]
             on = all_of(beside.parts)
             null_aware, span = beside.null_aware, beside.span
-            joined = Join(beside.kind, joined, beside.other, on, null_aware, span=span)
+            joined = p.Join(beside.kind, joined, beside.other, on, null_aware, span=span)
     return selected(joined, [condition for condition, read in conditions if max(read) >= count])
 
 
@@ -989,10 +965,10 @@ def conditions_in(
     return [(condition, owners or frozenset({min(bag)})) for condition, owners in owned]
 
 
-def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
+def selected(plan: p.Plan, conditions: Sequence[Expr]) -> p.Plan:
     """The plan's rows for which all conditions are true."""
     predicate = all_of(conditions)
-    return plan if predicate is None else Select(plan, predicate, span=predicate.span)
+    return plan if predicate is None else p.Select(plan, predicate, span=predicate.span)
 
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
@@ -1024,34 +1000,34 @@ class Block(Struct, frozen=True):
     `decided` is the uppermost condition on groups or LIMIT: nothing above decides. `place` is the
     plan node whose rows the groups are: the grouping, or the DISTINCT it is made of."""
 
-    grouping: Aggregate | None
-    joins: Plan
-    decided: Plan | None = None
-    place: Plan | None = None
+    grouping: p.Aggregate | None
+    joins: p.Plan
+    decided: p.Plan | None = None
+    place: p.Plan | None = None
 
 
-def branches_of(root: Plan) -> tuple[Plan, ...]:
+def branches_of(root: p.Plan) -> tuple[p.Plan, ...]:
     """The branches of the UNIONs at the top, left to right; without one the plan itself."""
     below = _undecided(root)
-    if isinstance(below, SetOperation) and below.kind is SetKind.UNION:
+    if isinstance(below, p.SetOperation) and below.kind is p.SetKind.UNION:
         return (*branches_of(below.left), *branches_of(below.right))
     return (root,)
 
 
-def block_of(root: Plan, *, is_branch: bool = False) -> Block | NoTree:
+def block_of(root: p.Plan, *, is_branch: bool = False) -> Block | NoTree:
     """The block of a plan without UNION at its top, or what prevents one."""
     below = _undecided(root)
     top = last_top(root)
     if top is not None and not is_branch:
         return _decided(top.child, top)
-    if isinstance(below, TopK):
+    if isinstance(below, p.TopK):
         return _no_block("a LIMIT or rank that is not the last step", below)
-    if isinstance(below, Select) and isinstance(_ungrouped(below), Aggregate):
+    if isinstance(below, p.Select) and isinstance(_ungrouped(below), p.Aggregate):
         return _decided(below, below)
     return Block(None, below)
 
 
-def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
+def answered_blocks(root: p.Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
     """The blocks that may give the requested rows, the best first. If nothing decides, the groups
     of the lowest grouping come first, then the joined rows."""
     result = block_of(root, is_branch=is_branch)
@@ -1062,49 +1038,51 @@ def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
     yield result
 
 
-def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
+def _lowest_grouping(root: p.Plan, joins: p.Plan) -> Block | None:
     """The lowest grouping or DISTINCT above the joins as a block whose groups all count."""
     result, node = None, root
     while node is not joins:
-        assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
-        result = node if isinstance(node, Distinct | Aggregate) else result
+        assert isinstance(node, p.Project | p.Sort | p.Distinct | p.Aggregate), (
+            "nothing decides above"
+        )
+        result = node if isinstance(node, p.Distinct | p.Aggregate) else result
         node = node.child
-    if isinstance(result, Distinct):
-        keys = ComputedColumn.unchanged(attributes_of(result))
-        grouping = Aggregate(result.child, keys, (), span=result.span)
+    if isinstance(result, p.Distinct):
+        keys = p.ComputedColumn.unchanged(result.attributes)
+        grouping = p.Aggregate(result.child, keys, (), span=result.span)
         return Block(grouping, result.child, result, result)
     if result is None or result.grouping_sets is not None:
         return None
     return Block(result, result.child, result, result)
 
 
-def _undecided(root: Plan) -> Plan:
+def _undecided(root: p.Plan) -> p.Plan:
     """What is below everything that loses no row."""
     node = root
-    while isinstance(node, Project | Sort | Distinct | Aggregate):
+    while isinstance(node, p.Project | p.Sort | p.Distinct | p.Aggregate):
         node = node.child
     return node
 
 
-def last_top(root: Plan) -> TopK | None:
+def last_top(root: p.Plan) -> p.TopK | None:
     """The LIMIT that decides the query's rows, if nothing above it does."""
     node = root
-    while isinstance(node, Project | Sort):
+    while isinstance(node, p.Project | p.Sort):
         node = node.child
-    return node if isinstance(node, TopK) else None
+    return node if isinstance(node, p.TopK) else None
 
 
-def _ungrouped(node: Plan) -> Plan:
-    while isinstance(node, Select | Project | Sort):
+def _ungrouped(node: p.Plan) -> p.Plan:
+    while isinstance(node, p.Select | p.Project | p.Sort):
         node = node.child
     return node
 
 
-def _decided(start: Plan, by: Plan) -> Block | NoTree:
+def _decided(start: p.Plan, by: p.Plan) -> Block | NoTree:
     """The block below a condition on groups or a LIMIT."""
     node = _ungrouped(start)
-    if not isinstance(node, Aggregate):
-        if isinstance(by, TopK) and not isinstance(node, Distinct | TopK):
+    if not isinstance(node, p.Aggregate):
+        if isinstance(by, p.TopK) and not isinstance(node, p.Distinct | p.TopK):
             return _no_block("a LIMIT or rank over rows that are not grouped", by)
         return _no_block("a step between the joins and the grouping", node)
     if node.grouping_sets is not None:
@@ -1112,5 +1090,5 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
     return Block(node, node.child, by, node)
 
 
-def _no_block(text: str, node: Plan) -> NoTree:
+def _no_block(text: str, node: p.Plan) -> NoTree:
     return NoTree(Reason.NOT_AT_THE_TOP, text, node.span)

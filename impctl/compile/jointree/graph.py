@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from operator import itemgetter
+from operator import itemgetter, or_
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -12,49 +12,10 @@ from msgspec.structs import replace
 from impctl.data.schema import TEMPORAL, Kind
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import Edge, TreeMode
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
-    Span,
-    columns_of,
-    conjuncts,
-    substitute,
-    walk,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import groups_as_compared, type_of
+from impctl.plan import nodes as p
 from impctl.plan.functions import VOLATILE
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    Window,
-    attributes_of,
-    ids_of,
-    inputs_of,
-)
 from impctl.plan.properties import part_can_fail
 from impctl.types import AccessId, AttributeId, ColumnName
 
@@ -79,7 +40,7 @@ class NoTree(Struct, frozen=True):
 
     reason: Reason
     text: str
-    span: Span | None = None
+    span: e.Span | None = None
 
 
 class CircleRows(Struct, frozen=True):
@@ -87,8 +48,8 @@ class CircleRows(Struct, frozen=True):
     relation its classes, ascending, and its column of each; `null_safe` says per class whether NULL
     equals NULL."""
 
-    plans: tuple[Plan, ...]
-    keys: tuple[tuple[tuple[int, Expr], ...], ...]
+    plans: tuple[p.Plan, ...]
+    keys: tuple[tuple[tuple[int, e.Expr], ...], ...]
     null_safe: tuple[bool, ...]
 
 
@@ -102,15 +63,15 @@ class ShapeNode(Struct, frozen=True):
     with its position in `kept`. A bag with a `circle` is probed."""
 
     accesses: tuple[AccessId, ...]
-    rows: Plan | None
-    kept: tuple[Expr, ...]
+    rows: p.Plan | None
+    kept: tuple[e.Expr, ...]
     key: tuple[int, ...]
     null_safe: tuple[bool, ...] = ()
     parent: int | None = None
     parent_key: tuple[int, ...] = ()
     edge: Edge = Edge.INNER
     arguments: tuple[int, ...] = ()
-    shown: tuple[tuple[ColumnRef, int], ...] = ()
+    shown: tuple[tuple[e.ColumnRef, int], ...] = ()
     circle: CircleRows | None = None
 
     @property
@@ -128,10 +89,10 @@ class TreeShape(Struct, frozen=True):
 
     nodes: tuple[ShapeNode, ...]
     mode: TreeMode
-    aggregate: Aggregate | None = None
+    aggregate: p.Aggregate | None = None
     groups: tuple[int, ...] = ()
-    top: Aggregate | None = None
-    joined: tuple[ComputedColumn, ...] | None = None
+    top: p.Aggregate | None = None
+    joined: tuple[p.ComputedColumn, ...] | None = None
 
     @property
     def root(self) -> ShapeNode:
@@ -155,10 +116,10 @@ class Merging(Struct, frozen=True):
     """Why relations are one bag, and the place in the SQL."""
 
     text: str
-    span: Span | None
+    span: e.Span | None
 
 
-Values = dict[AttributeId, Expr]  # Columns in terms of others
+Values = dict[AttributeId, e.Expr]  # Columns in terms of others
 
 # Classes of columns that conditions make equal: in every joined row all members are equal, so one
 # stands for all. All integral types count as one; other types must be the same, because equality of
@@ -166,55 +127,55 @@ Values = dict[AttributeId, Expr]  # Columns in terms of others
 # equalities are (`<=>`): with one `=`, no joined row has NULL there. Members may be computed, each
 # from one relation.
 
-_EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)
+_EQUALITIES = (e.CompareOp.EQUAL, e.CompareOp.NULL_SAFE_EQUAL)
 
 
 class Equality(Struct, frozen=True):
     """Two expressions over different relations that a condition makes equal."""
 
-    sides: tuple[Expr, Expr]
+    sides: tuple[e.Expr, e.Expr]
     null_safe: bool
-    span: Span | None
+    span: e.Span | None
 
 
 class KeyClass(Struct, frozen=True):
     """Equal expressions in the order of the SQL, with the relation of each."""
 
-    members: tuple[tuple[int, Expr], ...]
+    members: tuple[tuple[int, e.Expr], ...]
     null_safe: bool
 
     @property
     def relations(self) -> frozenset[int]:
         return frozenset(relation for relation, _ in self.members)
 
-    def has(self, expr: Expr) -> bool:
+    def has(self, expr: e.Expr) -> bool:
         return any(is_same(expr, member) for _, member in self.members)
 
-    def members_in(self, relations: Collection[int]) -> tuple[Expr, ...]:
+    def members_in(self, relations: Collection[int]) -> tuple[e.Expr, ...]:
         return tuple(member for relation, member in self.members if relation in relations)
 
 
-def is_same(left: Expr, right: Expr) -> bool:
+def is_same(left: e.Expr, right: e.Expr) -> bool:
     """Whether they are one column, or computed alike; a column may be NULL in one place only."""
-    if isinstance(left, ColumnRef) and isinstance(right, ColumnRef):
+    if isinstance(left, e.ColumnRef) and isinstance(right, e.ColumnRef):
         return left.id == right.id
     return left == right
 
 
-def equality_of(condition: Expr, bounded: Collection[AttributeId]) -> Equality | None:
+def equality_of(condition: e.Expr, bounded: Collection[AttributeId]) -> Equality | None:
     """The equality of hashable values that a condition states, if any; `bounded` columns have
     none."""
-    if not isinstance(condition, Compare) or condition.op not in _EQUALITIES:
+    if not isinstance(condition, e.Compare) or condition.op not in _EQUALITIES:
         return None
     left, right = condition.left, condition.right
     kind = type_of(left)
     if not groups_as_compared(kind, type_of(right)) or kind is None:
         return None
-    if kind.kind in (Kind.OTHER, Kind.NULL) or columns_of(condition) & frozenset(bounded):
+    if kind.kind in (Kind.OTHER, Kind.NULL) or condition.columns & frozenset(bounded):
         return None
-    if any(isinstance(part, Call) and part.name in VOLATILE for part in walk(condition)):
+    if any(isinstance(part, e.Call) and part.name in VOLATILE for part in condition.walk()):
         return None
-    return Equality((left, right), condition.op is CompareOp.NULL_SAFE_EQUAL, condition.span)
+    return Equality((left, right), condition.op is e.CompareOp.NULL_SAFE_EQUAL, condition.span)
 
 
 def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[KeyClass, ...]:
@@ -245,7 +206,7 @@ def classes_of(equalities: Sequence[tuple[Equality, tuple[int, int]]]) -> tuple[
 # taken apart, with expressions in terms of the relations' columns. Semi, anti and left joins stand
 # beside, since they do not depend on what their rows are joined with.
 
-_BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})
+_BESIDE = frozenset({p.JoinKind.SEMI, p.JoinKind.ANTI, p.JoinKind.LEFT, p.JoinKind.RIGHT})
 
 
 class OuterOrSemiJoin(Struct, frozen=True):
@@ -253,19 +214,19 @@ class OuterOrSemiJoin(Struct, frozen=True):
     columns of a left join's other side, NULL without a partner. A right join is turned into a left
     one."""
 
-    kind: JoinKind
-    other: Plan
-    parts: tuple[Expr, ...]
+    kind: p.JoinKind
+    other: p.Plan
+    parts: tuple[e.Expr, ...]
     null_aware: bool
-    span: Span | None
+    span: e.Span | None
 
     @property
     def ids(self) -> frozenset[AttributeId]:
-        return ids_of(self.other)
+        return self.other.ids
 
     @property
     def padded(self) -> frozenset[AttributeId]:
-        return self.ids if self.kind is JoinKind.LEFT else frozenset()
+        return self.ids if self.kind is p.JoinKind.LEFT else frozenset()
 
 
 class Relations(Struct, frozen=True):
@@ -273,68 +234,68 @@ class Relations(Struct, frozen=True):
     are conditions that stood above a join, so that only its rows met them; `values` are the columns
     of projections in terms of the relations' own."""
 
-    plans: tuple[Plan, ...]
-    conditions: tuple[Expr, ...] = ()
-    late: tuple[Expr, ...] = ()
+    plans: tuple[p.Plan, ...]
+    conditions: tuple[e.Expr, ...] = ()
+    late: tuple[e.Expr, ...] = ()
     beside: tuple[OuterOrSemiJoin, ...] = ()
     values: Values = field(default_factory=dict)
 
-    def resolved(self, expr: Expr) -> Expr:
+    def resolved(self, expr: e.Expr) -> e.Expr:
         """The expression in terms of the relations' own columns."""
-        return substitute(expr, self.values) if self.values else expr
+        return expr.substitute(self.values) if self.values else expr
 
-    def owners_of(self, expr: Expr) -> frozenset[int]:
+    def owners_of(self, expr: e.Expr) -> frozenset[int]:
         """The relations that the expression reads; left joins are numbered after all relations."""
         return owners_of(expr, self.columns)
 
     @property
     def columns(self) -> tuple[frozenset[AttributeId], ...]:
         """The columns of each relation, then those that each join beside adds."""
-        columns = (ids_of(plan) for plan in self.plans)
+        columns = (plan.ids for plan in self.plans)
         return (*columns, *(join.padded for join in self.beside))
 
 
-def owners_of(expr: Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
+def owners_of(expr: e.Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
     """The positions of the sets of columns that the expression reads."""
-    used = columns_of(expr)
+    used = expr.columns
     return frozenset(index for index, ids in enumerate(columns) if ids & used)
 
 
-def relations_of(plan: Plan) -> Relations:
+def relations_of(plan: p.Plan) -> Relations:
     """The relations joined at the top of the plan."""
     match plan:
-        case Select() if _has_join(plan.child):
+        case p.Select() if _has_join(plan.child):
             below = relations_of(plan.child)
-            parts = tuple(below.resolved(part) for part in conjuncts(plan.predicate))
+            parts = tuple(below.resolved(part) for part in e.conjuncts(plan.predicate))
             return _together(below, Relations((), parts, parts))
-        case Project() if _has_join(plan.child):
+        case p.Project() if _has_join(plan.child):
             below = relations_of(plan.child)
             values = {output.attribute.id: below.resolved(output.expr) for output in plan.outputs}
             return _together(below, Relations((), values=values))
-        case Sort() if _has_join(plan.child):
+        case p.Sort() if _has_join(plan.child):
             return relations_of(plan.child)
-        case Join(kind=JoinKind.INNER):
+        case p.Join(kind=p.JoinKind.INNER):
             left, right = relations_of(plan.left), relations_of(plan.right)
             both = _together(left, right)
-            parts = () if plan.condition is None else conjuncts(plan.condition)
+            parts = () if plan.condition is None else e.conjuncts(plan.condition)
             return _together(both, Relations((), tuple(both.resolved(part) for part in parts)))
-        case Join() if plan.kind in _BESIDE:
+        case p.Join() if plan.kind in _BESIDE:
             return _with_beside(plan)
     return Relations((plan,))
 
 
-def _has_join(plan: Plan) -> bool:
-    while isinstance(plan, Select | Project | Sort):
+def _has_join(plan: p.Plan) -> bool:
+    while isinstance(plan, p.Select | p.Project | p.Sort):
         plan = plan.child
-    return isinstance(plan, Join) and (plan.kind is JoinKind.INNER or plan.kind in _BESIDE)
+    return isinstance(plan, p.Join) and (plan.kind is p.JoinKind.INNER or plan.kind in _BESIDE)
 
 
-def _with_beside(join: Join) -> Relations:
-    is_turned = join.kind is JoinKind.RIGHT
+def _with_beside(join: p.Join) -> Relations:
+    is_turned = join.kind is p.JoinKind.RIGHT
     preserved, other = (join.right, join.left) if is_turned else (join.left, join.right)
-    kind = JoinKind.LEFT if is_turned else join.kind
+    kind = p.JoinKind.LEFT if is_turned else join.kind
     below = relations_of(preserved)
-    conditions = () if join.condition is None else conjuncts(join.condition)
+    conditions = () if join.condition is None else e.conjuncts(join.condition)
     parts = tuple(below.resolved(part) for part in conditions)
     span = join.span or next((part.span for part in parts if part.span is not None), None)
     joined = OuterOrSemiJoin(kind, other, parts, join.null_aware, span)
@@ -357,14 +318,14 @@ def _together(left: Relations, right: Relations) -> Relations:
 _WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
-def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
+def bounded_columns(plan: p.Plan) -> frozenset[AttributeId]:
     """The columns of the plan that have an error bound, and maybe some that have none."""
-    below = frozenset().union(*(bounded_columns(child) for child in inputs_of(plan)))
+    below = frozenset().union(*(bounded_columns(child) for child in plan.inputs))
     bounded: Iterable[AttributeId]
     match plan:
-        case Project():
-            bounded = (out.attribute.id for out in plan.outputs if columns_of(out.expr) & below)
-        case Aggregate():
+        case p.Project():
+            bounded = (out.attribute.id for out in plan.outputs if out.expr.columns & below)
+        case p.Aggregate():
             keys = ((key.attribute, "", (key.expr,)) for key in plan.keys)
             calls = (
                 (
@@ -376,15 +337,15 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
             )
             computed = (*keys, *calls)
             bounded = (a.id for a, name, read in computed if _is_bounded(a, name, read, below))
-        case Window():
+        case p.Window():
             bounded = (
                 call.attribute.id
                 for call in plan.calls
                 if _is_bounded(call.attribute, call.function, call.arguments, below)
             )
             return below | frozenset(bounded)
-        case SetOperation() | Fixpoint():
-            sides = [attributes_of(side) for side in inputs_of(plan)]
+        case p.SetOperation() | p.Fixpoint():
+            sides = [side.attributes for side in plan.inputs]
             rows = zip(plan.attributes, *sides, strict=True)
             bounded = (a.id for a, left, right in rows if {left.id, right.id} & below)
         case _:
@@ -392,15 +353,15 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
     return frozenset(bounded)
 
 
-def _read(arguments: tuple[Expr, ...], condition: Expr | None) -> tuple[Expr, ...]:
+def _read(arguments: tuple[e.Expr, ...], condition: e.Expr | None) -> tuple[e.Expr, ...]:
     return arguments if condition is None else (*arguments, condition)
 
 
 def _is_bounded(
-    attribute: Attribute, function: str, read: Iterable[Expr], below: frozenset[AttributeId]
+    attribute: p.Attribute, function: str, read: Iterable[e.Expr], below: frozenset[AttributeId]
 ) -> bool:
     is_sum = attribute.type is None or attribute.type.is_fractional
-    return (function in _WITH_BOUNDS and is_sum) or any(columns_of(e) & below for e in read)
+    return (function in _WITH_BOUNDS and is_sum) or any(expr.columns & below for expr in read)
 
 
 # Semi, anti and left joins as edges of a tree, or why one is joined inside a bag instead. An edge
@@ -408,14 +369,14 @@ def _is_bounded(
 # may read a padded column except arguments of its side alone that are NULL with it: then padding
 # adds nothing to their sums.
 
-_EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}
+_EDGES = {p.JoinKind.SEMI: Edge.SEMI, p.JoinKind.ANTI: Edge.ANTI, p.JoinKind.LEFT: Edge.LEFT}
 
 
 class EdgeKey(Struct, frozen=True):
     """An equality between a column above the edge and one below."""
 
-    above: Expr
-    below: Expr
+    above: e.Expr
+    below: e.Expr
     null_safe: bool
 
 
@@ -424,7 +385,7 @@ class EdgeJoin(Struct, frozen=True):
 
     edge: Edge
     keys: tuple[EdgeKey, ...]
-    own: tuple[Expr, ...]
+    own: tuple[e.Expr, ...]
 
 
 def edge_of(
@@ -440,9 +401,9 @@ def edge_of(
     if beside.padded & frozenset(read_above):
         return Merging("a column of the optional side is read above the join", beside.span)
     keys: list[EdgeKey] = []
-    own: list[Expr] = []
+    own: list[e.Expr] = []
     for part in beside.parts:
-        if columns_of(part) and columns_of(part) <= beside.ids:
+        if part.columns and part.columns <= beside.ids:
             own.append(part)
             continue
         key = _key_of(part, beside.ids, bounded)
@@ -456,21 +417,21 @@ def edge_of(
 
 
 def _key_of(
-    part: Expr, other: frozenset[AttributeId], bounded: Collection[AttributeId]
+    part: e.Expr, other: frozenset[AttributeId], bounded: Collection[AttributeId]
 ) -> EdgeKey | None:
     result = equality_of(part, bounded)
     if result is None:
         return None
     above, below = result.sides
-    if columns_of(above) & other:
+    if above.columns & other:
         above, below = below, above
-    is_between = columns_of(above) and not columns_of(above) & other and columns_of(below)
-    if not is_between or not columns_of(below) <= other:
+    is_between = above.columns and not above.columns & other and below.columns
+    if not is_between or not below.columns <= other:
         return None
     return EdgeKey(above, below, result.null_safe)
 
 
-def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
+def _repeats(exprs: Sequence[e.Expr], classes: Sequence[KeyClass]) -> bool:
     return any(
         is_same(expr, other) or any(result.has(expr) and result.has(other) for result in classes)
         for index, expr in enumerate(exprs)
@@ -478,30 +439,24 @@ def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
     )
 
 
-def is_null_with(expr: Expr, padded: Collection[AttributeId]) -> bool:
+def is_null_with(expr: e.Expr, padded: Collection[AttributeId]) -> bool:
     """Whether the expression is certainly NULL where all these columns are."""
-
-    def of(*parts: Expr) -> list[bool]:
-        return [is_null_with(part, padded) for part in parts]
-
+    below = [is_null_with(part, padded) for part in expr.expressions]
     match expr:
-        case ColumnRef():
+        case e.ColumnRef():
             return expr.id in padded
-        case Literal():
+        case e.Literal():
             return expr.value is None
-        case Arithmetic():
-            return any(of(expr.left, expr.right))
-        case Compare():
-            is_strict = expr.op is not CompareOp.NULL_SAFE_EQUAL
-            return is_strict and any(of(expr.left, expr.right))
-        case Negate() | Not() | Cast() | Like():
-            return is_null_with(expr.operand, padded)
-        case And() | Or() | Coalesce():
-            return all(of(*expr.operands))
-        case Case():
+        case e.Compare(op=e.CompareOp.NULL_SAFE_EQUAL):
+            return False
+        case e.Arithmetic() | e.Compare() | e.Negate() | e.Not() | e.Cast() | e.Like():
+            return any(below)
+        case e.And() | e.Or() | e.Coalesce():
+            return all(below)
+        case e.Case():
             # A condition that is NULL takes no branch.
-            branches = (any(of(condition, result)) for condition, result in expr.branches)
-            return all(branches) and is_null_with(expr.default, padded)
+            branches = map(or_, below[:-1:2], below[1::2])
+            return all(branches) and below[-1]
         case _:
             return False
 
@@ -521,45 +476,45 @@ _OF_TEXT_NAMES = """
 """
 _OF_TIMES = frozenset(_OF_TIMES_NAMES.split())
 _OF_TEXT = frozenset(_OF_TEXT_NAMES.split())
-_SUM_LIKE = frozenset({ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY})
+_SUM_LIKE = frozenset({e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT, e.ArithmeticOp.MULTIPLY})
 
 
-def late_part(exprs: Iterable[Expr]) -> Expr | None:
+def late_part(exprs: Iterable[e.Expr]) -> e.Expr | None:
     """A part that must not be computed before the joins; None if there is none."""
-    return next((part for expr in exprs for part in walk(expr) if not _is_early(part)), None)
+    return next((part for expr in exprs for part in expr.walk() if not _is_early(part)), None)
 
 
-def _is_early(part: Expr) -> bool:
+def _is_early(part: e.Expr) -> bool:
     match part:
-        case Arithmetic():
+        case e.Arithmetic():
             return part.op in _SUM_LIKE or not part_can_fail(part) or _is_number(part.right)
-        case Negate():
+        case e.Negate():
             return True
-        case Cast():
+        case e.Cast():
             source = type_of(part.operand)
             is_between_numbers = source is not None and source.is_numeric and part.type.is_numeric
             return is_between_numbers or not part_can_fail(part)
-        case Call():
+        case e.Call():
             return _is_total(part)
         case _:
             return not part_can_fail(part)
 
 
-def _is_number(divisor: Expr) -> bool:
+def _is_number(divisor: e.Expr) -> bool:
     """Whether it is a constant other than 0."""
-    while isinstance(divisor, Cast):
+    while isinstance(divisor, e.Cast):
         divisor = divisor.operand
-    return isinstance(divisor, Literal) and divisor.value not in (None, 0)
+    return isinstance(divisor, e.Literal) and divisor.value not in (None, 0)
 
 
-def _is_total(call: Call) -> bool:
+def _is_total(call: e.Call) -> bool:
     types = [type_of(argument) for argument in call.arguments]
     if call.name in _OF_TIMES:
         return all(result is not None and result.kind in TEMPORAL for result in types)
     if call.name not in _OF_TEXT:
         return False
     return all(
-        result is not None and (result.kind is Kind.STRING or isinstance(argument, Literal))
+        result is not None and (result.kind is Kind.STRING or isinstance(argument, e.Literal))
         for result, argument in zip(types, call.arguments, strict=True)
     )
 
@@ -568,7 +523,7 @@ def _is_total(call: Call) -> bool:
 # the partition column's value of every row they stand for, and each of these contains a row of the
 # access, so its side of a join is not padded, grouped or only tested.
 
-_LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
+_LEFT = frozenset({p.JoinKind.SEMI, p.JoinKind.ANTI, p.JoinKind.LEFT})
 
 
 def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> int | None:
@@ -580,21 +535,21 @@ def partition_column(node: ShapeNode, access: AccessId, column: ColumnName) -> i
     places = (
         index
         for index, expr in enumerate(node.kept)
-        if isinstance(expr, ColumnRef) and expr.id in ids
+        if isinstance(expr, e.ColumnRef) and expr.id in ids
     )
     return next(places, None)
 
 
-def _plain_scan(plan: Plan, access: AccessId) -> Scan | None:
+def _plain_scan(plan: p.Plan, access: AccessId) -> p.Scan | None:
     """The scan of the access, if each row of the plan contains exactly one row of it."""
     match plan:
-        case Scan():
+        case p.Scan():
             return plan if plan.access == access else None
-        case Select() | Sort():
+        case p.Select() | p.Sort():
             return _plain_scan(plan.child, access)
-        case Join(kind=JoinKind.INNER):
+        case p.Join(kind=p.JoinKind.INNER):
             return _plain_scan(plan.left, access) or _plain_scan(plan.right, access)
-        case Join() if plan.kind in _LEFT:
+        case p.Join() if plan.kind in _LEFT:
             return _plain_scan(plan.left, access)
         case _:
             return None

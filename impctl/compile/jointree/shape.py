@@ -29,20 +29,8 @@ from impctl.compile.jointree.decompose import (
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, partition_column
 from impctl.engine import accumulators
 from impctl.engine.jointree.spec import TreeMode
+from impctl.plan import nodes as p
 from impctl.plan.explain import Names, call_text, expr_text
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    ComputedColumn,
-    Join,
-    Plan,
-    Project,
-    Select,
-    Sort,
-    attributes_of,
-    nodes_of,
-)
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, ColumnName
@@ -73,13 +61,13 @@ _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls computed from sums, or best values, per key."""
 
 
-def tree_shapes(root: Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
+def tree_shapes(root: p.Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
     """The trees of a plan: one, or one per branch of the UNIONs at its top."""
     return tuple(block.shape for block in planned_blocks(root, changed))
 
 
 def planned_blocks(
-    root: Plan, changed: Changed | None = None, *, has_answer: bool = False
+    root: p.Plan, changed: Changed | None = None, *, has_answer: bool = False
 ) -> tuple[PlannedBlock, ...]:
     """The branches of a plan, each with its block and shape. With an answer the trees give the rows
     of the plan, not only which rows take part."""
@@ -93,16 +81,16 @@ def planned_blocks(
 
 
 def _planned(
-    branch: Plan,
+    branch: p.Plan,
     block: Block | NoTree,
     changed: Changed | None,
-    joined: tuple[ComputedColumn, ...] | None = None,
+    joined: tuple[p.ComputedColumn, ...] | None = None,
 ) -> PlannedBlock:
     planned = None if isinstance(block, NoTree) else block
     return PlannedBlock(branch, planned, _shape_of(block, changed, joined))
 
 
-def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
+def _answered(branch: p.Plan, changed: Changed | None, *, is_branch: bool) -> PlannedBlock:
     """The first block whose tree gives its rows; the last block if none does."""
     for block in answered_blocks(branch, is_branch=is_branch):
         if isinstance(block, Block) and block.grouping is None:
@@ -123,14 +111,16 @@ def _is_maintained(shape: TreeShape) -> bool:
     return True
 
 
-def tree_shape(root: Plan, changed: Changed | None = None) -> TreeShape | NoTree:
+def tree_shape(root: p.Plan, changed: Changed | None = None) -> TreeShape | NoTree:
     """The tree of a plan without UNION at its top, after the rules, which split AVG. `changed` are
     changed rows per table."""
     return _shape_of(block_of(root), changed)
 
 
 def _shape_of(
-    block: Block | NoTree, changed: Changed | None, joined: tuple[ComputedColumn, ...] | None = None
+    block: Block | NoTree,
+    changed: Changed | None,
+    joined: tuple[p.ComputedColumn, ...] | None = None,
 ) -> TreeShape | NoTree:
     if isinstance(block, NoTree):
         return block
@@ -156,7 +146,7 @@ def _shape_of(
     return _ring(block.grouping, result)
 
 
-def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
+def _asked(grouping: p.Aggregate) -> RequestedRows | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
     one_by_one = set()
@@ -173,21 +163,21 @@ def _asked(grouping: Aggregate) -> RequestedRows | NoTree:
     )
 
 
-def _not_joined(plan: Plan) -> NoTree:
-    joins = [node for node in nodes_of(plan) if isinstance(node, Join)]
+def _not_joined(plan: p.Plan) -> NoTree:
+    joins = [node for node in plan.walk() if isinstance(node, p.Join)]
     if not joins:
         return NoTree(Reason.ONE_TABLE, "nothing is joined", plan.span)
     relation = plan
-    while isinstance(relation, Select | Project | Sort):
+    while isinstance(relation, p.Select | p.Project | p.Sort):
         relation = relation.child
-    if isinstance(relation, Join):
+    if isinstance(relation, p.Join):
         text = "in a full outer join, both sides are optional"
         return NoTree(Reason.ONE_BAG, text, relation.span or plan.span)
     text = "a step between the joins and the result needs each group's own rows"
     return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
 
 
-def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
+def _ring(grouping: p.Aggregate, result: SubTree) -> TreeShape | NoTree:
     root = result.nodes[-1]
     outputs = []
     for index, output in enumerate(grouping.aggregates):
@@ -205,10 +195,10 @@ def _ring(grouping: Aggregate, result: SubTree) -> TreeShape | NoTree:
         arguments = result.calls[index]
         if is_one_by_one:
             arguments = tuple(root.kept[index] for index in result.one_by_one[index])
-        call = AggregateCall(plain.function, arguments, plain.distinct, span=plain.span)
-        outputs.append(AggregateOutput(output.attribute, call))
+        call = p.AggregateCall(plain.function, arguments, plain.distinct, span=plain.span)
+        outputs.append(p.AggregateOutput(output.attribute, call))
     keys = tuple(
-        ComputedColumn(key.attribute, root.kept[index])
+        p.ComputedColumn(key.attribute, root.kept[index])
         for key, index in zip(grouping.keys, result.columns, strict=True)
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
@@ -261,12 +251,12 @@ def _downwards(shape: TreeShape, index: int) -> Iterator[int]:
 
 
 def _names(shape: TreeShape) -> Names:
-    plans: list[Plan] = [node.rows for node in shape.nodes if node.rows is not None]
+    plans: list[p.Plan] = [node.rows for node in shape.nodes if node.rows is not None]
     return {
         attribute.id: attribute.name
         for plan in plans
-        for node in nodes_of(plan)
-        for attribute in attributes_of(node)
+        for node in plan.walk()
+        for attribute in node.attributes
     }
 
 

@@ -30,29 +30,7 @@ from impctl.engine.fixpoint.absorption import (
 from impctl.engine.fixpoint.rows import NUMBER as KEPT_NUMBER
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    BestOnly,
-    ComputedColumn,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    attributes_of,
-    scans_of,
-)
+from impctl.plan import nodes as p
 from impctl.plan.recursion import reads_fixpoint
 
 if TYPE_CHECKING:
@@ -72,73 +50,74 @@ NUMBER = "_impctl_number"  # The column with the numbers of a table's rows
 class NumberedPlan(Struct, frozen=True):
     """A plan and those of its columns that are row numbers."""
 
-    plan: Plan
-    numbers: tuple[Attribute, ...]
+    plan: p.Plan
+    numbers: tuple[p.Attribute, ...]
 
 
 class RowNumbering(Struct, frozen=True):
     """Rewrites plans; `evaluated` gives what to read in place of a node that gives rows once."""
 
-    evaluated: Callable[[Plan], Scan]
+    evaluated: Callable[[p.Plan], p.Scan]
 
-    def of(self, plan: Plan, *, is_counted: bool = False) -> NumberedPlan:
+    def of(self, plan: p.Plan, *, is_counted: bool = False) -> NumberedPlan:
         """The plan with numbers, for consumers that count its rows or test which exist;
         BlockedError if a part has none."""
         match plan:
-            case Scan() | Recursive():
+            case p.Scan() | p.Recursive():
                 number = number_of(plan)
                 scan = replace(plan, attributes=(*plan.attributes, number))
                 return NumberedPlan(scan, (number,))
-            case OneRow():
+            case p.OneRow():
                 # It is there whatever the tables hold: nothing is needed for it.
                 return NumberedPlan(plan, ())
-            case Select() | Sort():
+            case p.Select() | p.Sort():
                 below = self.of(plan.child, is_counted=is_counted)
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
-            case Project():
+            case p.Project():
                 below = self.of(plan.child, is_counted=is_counted)
-                outputs = (*plan.outputs, *ComputedColumn.unchanged(below.numbers))
+                outputs = (*plan.outputs, *p.ComputedColumn.unchanged(below.numbers))
                 return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
-            case Join(kind=JoinKind.SEMI) if is_counted:
+            case p.Join(kind=p.JoinKind.SEMI) if is_counted:
                 return self.of(self.evaluated(plan))
-            case Join(kind=JoinKind.INNER | JoinKind.SEMI):
+            case p.Join(kind=p.JoinKind.INNER | p.JoinKind.SEMI):
                 return self._joined(plan, is_counted)
-            case SetOperation(kind=SetKind.UNION, all=True):
+            case p.SetOperation(kind=p.SetKind.UNION, all=True):
                 return self._either(plan, is_counted)
-            case Distinct() | Aggregate() | Fixpoint():
+            case p.Distinct() | p.Aggregate() | p.Fixpoint():
                 return self.of(self.evaluated(plan))
-            case SetOperation(kind=SetKind.UNION):
-                return self.of(self.evaluated(Distinct(replace(plan, all=True), span=plan.span)))
+            case p.SetOperation(kind=p.SetKind.UNION):
+                return self.of(self.evaluated(p.Distinct(replace(plan, all=True), span=plan.span)))
         raise BlockedError(_reason(plan), plan.span)
 
-    def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
+    def _joined(self, plan: p.Join, is_counted: bool) -> NumberedPlan:
         left, right = (self.of(side, is_counted=is_counted) for side in (plan.left, plan.right))
         numbers = (*left.numbers, *right.numbers)
-        joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
-        if plan.kind is JoinKind.INNER:
+        joined = p.Join(p.JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
+        if plan.kind is p.JoinKind.INNER:
             return NumberedPlan(joined, numbers)
         # Every partner is a separate way in which EXISTS or IN is true.
-        columns = ComputedColumn.unchanged(attributes_of(plan.left))
+        columns = p.ComputedColumn.unchanged(plan.left.attributes)
         return NumberedPlan(
-            Project(joined, (*columns, *ComputedColumn.unchanged(numbers)), span=plan.span), numbers
+            p.Project(joined, (*columns, *p.ComputedColumn.unchanged(numbers)), span=plan.span),
+            numbers,
         )
 
-    def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
+    def _either(self, plan: p.SetOperation, is_counted: bool) -> NumberedPlan:
         sides = [self.of(side, is_counted=is_counted) for side in (plan.left, plan.right)]
         most = max(len(side.numbers) for side in sides) + 1
         name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
         numbers = tuple(_number(f"{name}{index}") for index in range(most))
-        wide: list[Plan] = []
+        wide: list[p.Plan] = []
         for position, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
             result: list[Expr] = [Literal(-1 - position, LONG)]
             result += [number.ref() for number in side.numbers]
             result += [Literal(None, LONG)] * (most - len(result))
-            columns = ComputedColumn.unchanged(attributes_of(child))
+            columns = p.ComputedColumn.unchanged(child.attributes)
             number_columns = tuple(
-                ComputedColumn(_number(f"{name}{index}/{position}"), expr)
+                p.ComputedColumn(_number(f"{name}{index}/{position}"), expr)
                 for index, expr in enumerate(result)
             )
-            wide.append(Project(side.plan, (*columns, *number_columns), span=plan.span))
+            wide.append(p.Project(side.plan, (*columns, *number_columns), span=plan.span))
         left, right = wide
         attributes = (*plan.attributes, *numbers)
         return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
@@ -150,28 +129,28 @@ def numbered(rows: pa.Table, start: int) -> pa.Table:
     return rows.append_column(NUMBER, pa.array(numbers))
 
 
-def number_of(leaf: Scan | Recursive) -> Attribute:
+def number_of(leaf: p.Scan | p.Recursive) -> p.Attribute:
     """The column of a leaf with the numbers of its rows."""
-    name = leaf.access if isinstance(leaf, Scan) else leaf.attributes[0].id
-    return Attribute(f"{name}/{NUMBER}", NUMBER, LONG, nullable=False)
+    name = leaf.access if isinstance(leaf, p.Scan) else leaf.attributes[0].id
+    return p.Attribute(f"{name}/{NUMBER}", NUMBER, LONG, nullable=False)
 
 
-def _number(name: str) -> Attribute:
-    return Attribute(name, NUMBER, LONG)
+def _number(name: str) -> p.Attribute:
+    return p.Attribute(name, NUMBER, LONG)
 
 
-def _reason(plan: Plan) -> str:
+def _reason(plan: p.Plan) -> str:
     """Why rows of a node are not made only of rows below it."""
     match plan:
-        case Join(kind=JoinKind.ANTI):
+        case p.Join(kind=p.JoinKind.ANTI):
             return "NOT EXISTS, NOT IN or an anti join returns rows because other rows do not exist"
-        case Join(kind=kind):
+        case p.Join(kind=kind):
             return f"a {kind} join returns rows because other rows do not exist"
-        case SetOperation(kind=kind):
+        case p.SetOperation(kind=kind):
             return f"{kind.upper()} returns rows because other rows exist or do not exist"
-        case TopK():
+        case p.TopK():
             return "the rows that a LIMIT or a rank returns depend on all other rows"
-        case Window():
+        case p.Window():
             return "a window function's value depends on all rows of its window"
     return f"{type(plan).__name__} cannot be traced to rows"
 
@@ -240,7 +219,7 @@ class BestSoFar:
     beaten row stays beaten, so the rows left at the end are the best. Values without an order in
     whole numbers beat nothing."""
 
-    def __init__(self, best: BestOnly) -> None:
+    def __init__(self, best: p.BestOnly) -> None:
         self._only = best
         self._best: dict[tuple[Any, ...], list[int]] = {}
 
@@ -297,9 +276,9 @@ class IngredientOfPlan(Struct, frozen=True):
     """An ingredient, the leaf that stands for it, and the columns that identify its rows. `of` is
     None if they are no rows of a table; without `has_scans` they never change."""
 
-    plan: Plan
-    leaf: Recursive
-    told_by: tuple[Attribute, ...]
+    plan: p.Plan
+    leaf: p.Recursive
+    told_by: tuple[p.Attribute, ...]
     of: OfTable | None
     has_scans: bool
 
@@ -307,88 +286,86 @@ class IngredientOfPlan(Struct, frozen=True):
 class Apart(Struct, frozen=True):
     """A fixpoint's base and step as one plan, over its own rows and those of ingredients."""
 
-    plan: Plan
+    plan: p.Plan
     ingredients: tuple[IngredientOfPlan, ...]
 
 
-def taken_apart(node: Fixpoint) -> Apart:
+def taken_apart(node: p.Fixpoint) -> Apart:
     """The base and the step of a fixpoint, under its columns, without its ingredients."""
-    read: dict[TableName, dict[ColumnName, Attribute]] = {}
-    for scan in scans_of(node):
+    read: dict[TableName, dict[ColumnName, p.Attribute]] = {}
+    for scan in node.scans:
         read.setdefault(scan.table, {}).update(
             {attribute.name: attribute for attribute in scan.attributes}
         )
     taking = _Taking(node, read)
     base = taking.opened(under_columns_of(node.base, node))
     step = under_columns_of(taking.opened(node.step), node)
-    both = SetOperation(SetKind.UNION, True, base, step, node.attributes, span=node.span)
+    both = p.SetOperation(p.SetKind.UNION, True, base, step, node.attributes, span=node.span)
     return Apart(both, tuple(taking.ingredients))
 
 
 class _Taking(Struct, frozen=True):
-    node: Fixpoint
-    read: Mapping[TableName, Mapping[ColumnName, Attribute]]
+    node: p.Fixpoint
+    read: Mapping[TableName, Mapping[ColumnName, p.Attribute]]
     """The columns that are read of each table."""
     ingredients: list[IngredientOfPlan] = field(default_factory=list)
 
-    def opened(self, plan: Plan) -> Plan:
+    def opened(self, plan: p.Plan) -> p.Plan:
         """The plan with leaves in place of its ingredients."""
-        if isinstance(plan, Recursive) and plan.fixpoint == self.node.id:
+        if isinstance(plan, p.Recursive) and plan.fixpoint == self.node.id:
             return plan
         if not reads_fixpoint(plan, self.node.id) and not _is_joined(plan):
             return self._ingredient(plan)
         match plan:
-            case Select() | Project() | Sort():
+            case p.Select() | p.Project() | p.Sort():
                 return replace(plan, child=self.opened(plan.child))
-            case Join() | SetOperation():
+            case p.Join() | p.SetOperation():
                 left, right = self.opened(plan.left), self.opened(plan.right)
                 return replace(plan, left=left, right=right)
         # Numbering rejects everything else.
         return plan
 
-    def _ingredient(self, plan: Plan) -> Plan:
-        scans = scans_of(plan)
-        columns = attributes_of(plan)
+    def _ingredient(self, plan: p.Plan) -> p.Plan:
+        scans = plan.scans
+        columns = plan.attributes
         wide = self._with_columns_of_table(plan)
         if wide is not None:
-            (scan,) = scans_of(wide)
+            (scan,) = wide.scans
             of = OfTable(scan.table, tuple(attribute.name for attribute in scan.attributes))
             told_by = scan.attributes
         else:
             wide, of, told_by = plan, None, columns
-        if not attributes_of(wide):
+        if not wide.attributes:
             reason = "the engine does not support a part of WITH RECURSIVE without columns"
             why = "its rows cannot be distinguished"
             raise BlockedError(f"{reason}, because {why}", plan.span)
         name = f"{self.node.id}/{len(self.ingredients)}"
-        leaf = Recursive(name, attributes_of(wide), span=plan.span)
+        leaf = p.Recursive(name, wide.attributes, span=plan.span)
         self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(columns):
             return leaf
-        return Project(leaf, ComputedColumn.unchanged(columns), span=plan.span)
+        return p.Project(leaf, p.ComputedColumn.unchanged(columns), span=plan.span)
 
-    def _with_columns_of_table(self, plan: Plan) -> Plan | None:
+    def _with_columns_of_table(self, plan: p.Plan) -> p.Plan | None:
         """Conditions and columns over a table, with all columns read of it; None for other
         plans."""
         match plan:
-            case Scan():
+            case p.Scan():
                 return self._whole(plan)
-            case Select() | Sort():
+            case p.Select() | p.Sort():
                 below = self._with_columns_of_table(plan.child)
                 return None if below is None else replace(plan, child=below)
-            case Project():
+            case p.Project():
                 below = self._with_columns_of_table(plan.child)
                 if below is None:
                     return None
                 known: set[AttributeId] = {output.attribute.id for output in plan.outputs}
-                (scan,) = scans_of(below)
-                more = tuple(
-                    ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
-                )
+                (scan,) = below.scans
+                more = p.ComputedColumn.unchanged(o for o in scan.attributes if o.id not in known)
                 return replace(plan, child=below, outputs=(*plan.outputs, *more))
         return None
 
-    def _whole(self, scan: Scan) -> Scan | None:
+    def _whole(self, scan: p.Scan) -> p.Scan | None:
         names = {attribute.name for attribute in scan.attributes}
         more = (
             replace(one, id=f"{scan.access}.{name}")
@@ -399,24 +376,24 @@ class _Taking(Struct, frozen=True):
         return result if result.attributes else None
 
 
-def _is_joined(plan: Plan) -> bool:
+def _is_joined(plan: p.Plan) -> bool:
     """Whether its rows are made of several parts, each by itself an ingredient."""
     match plan:
-        case Select() | Project() | Sort():
+        case p.Select() | p.Project() | p.Sort():
             return _is_joined(plan.child)
-        case Join(kind=JoinKind.INNER) | SetOperation(kind=SetKind.UNION, all=True):
+        case p.Join(kind=p.JoinKind.INNER) | p.SetOperation(kind=p.SetKind.UNION, all=True):
             return True
     return False
 
 
-def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
+def under_columns_of(plan: p.Plan, node: p.Fixpoint) -> p.Plan:
     """The base or the step of a fixpoint under the columns, and types, of its rows."""
     outputs = []
-    for new, old in zip(node.attributes, attributes_of(plan), strict=True):
+    for new, old in zip(node.attributes, plan.attributes, strict=True):
         kind, ref = new.type, old.ref()
         expr = ref if kind is None or kind == old.type else Cast(ref, kind)
-        outputs.append(ComputedColumn(new, expr))
-    return Project(plan, tuple(outputs), span=plan.span)
+        outputs.append(p.ComputedColumn(new, expr))
+    return p.Project(plan, tuple(outputs), span=plan.span)
 
 
 # Fixpoints kept by absorption. T, its changes and the sketch are as for ranks (`compile.fixpoint`);
@@ -437,7 +414,7 @@ class AbsorbedRows(Struct, frozen=True):
 
 def build_absorbed(
     builder: CircuitBuilder,
-    node: Fixpoint,
+    node: p.Fixpoint,
     inner: CircuitBuilder,
     key: Keyed | None,
     absorbs: Absorbs,
@@ -500,7 +477,7 @@ def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> li
     return flows
 
 
-def _refuse(node: Fixpoint) -> None:
+def _refuse(node: p.Fixpoint) -> None:
     """BlockedError if it is no set of all rows derived."""
     refused = {
         "with UNION ALL": not node.is_set,
@@ -512,7 +489,7 @@ def _refuse(node: Fixpoint) -> None:
             raise BlockedError(f"WITH RECURSIVE {reason} {_ABSORBED}", node.span)
 
 
-def _refused(node: Plan) -> Scan:
+def _refused(node: p.Plan) -> p.Scan:
     reason = f"{type(node).__name__} over rows of the self-referencing WITH entry"
     raise BlockedError(f"{reason} {_ABSORBED}", node.span)
 

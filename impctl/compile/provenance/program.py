@@ -32,24 +32,7 @@ from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batche
 from impctl.engine.circuit import Circuit
 from impctl.engine.operator import LIMITS, Limits
 from impctl.expr.error_bounds import exactly
-from impctl.plan.nodes import (
-    Aggregate,
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    SetKind,
-    SetOperation,
-    attributes_of,
-    inputs_of,
-    with_inputs,
-)
+from impctl.plan import nodes as p
 from impctl.plan.recursion import reads_fixpoint
 
 if TYPE_CHECKING:
@@ -125,7 +108,7 @@ class Made(Struct, frozen=True):
     columns: Sequence[Vector]
     makings: Makings
 
-    def to_arrow(self, attributes: Sequence[Attribute], zone: str) -> pa.Table:
+    def to_arrow(self, attributes: Sequence[p.Attribute], zone: str) -> pa.Table:
         """The rows as an answer has them, under these attributes, in a session of this zone."""
         ones = np.ones(len(self.numbers), dtype=np.int64)
         pairs = zip(typed(attributes, None), self.columns, strict=True)
@@ -136,7 +119,7 @@ class Made(Struct, frozen=True):
 
 
 def made_rows(
-    root: Plan,
+    root: p.Plan,
     tables: Mapping[AccessId, pa.Table],
     first: int,
     check: Callable[[], None] = lambda: None,
@@ -170,13 +153,13 @@ class _Program:
         self._check = check
         self._numbering = RowNumbering(self._evaluated)
 
-    def once(self, plan: Plan) -> ProgramRows:
-        rows = ProgramRows(typed(attributes_of(plan), plan.span), self._numbers)
-        run = self._run(self._numbering.of(plan), attributes_of(plan))
+    def once(self, plan: p.Plan) -> ProgramRows:
+        rows = ProgramRows(typed(plan.attributes, plan.span), self._numbers)
+        run = self._run(self._numbering.of(plan), plan.attributes)
         self._made(rows, run, run.filled())
         return rows
 
-    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _PlanRun:
+    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[p.Attribute]) -> _PlanRun:
         return _PlanRun(numbered_plan, attributes, self._batch)
 
     def _made(self, rows: ProgramRows, run: _PlanRun, batch: Batch) -> Met:
@@ -186,31 +169,31 @@ class _Program:
         self.makings.add(met.numbers, run.bodies(batch))
         return met
 
-    def _evaluated(self, node: Plan) -> Scan:
+    def _evaluated(self, node: p.Plan) -> p.Scan:
         match node:
-            case Distinct():
+            case p.Distinct():
                 rows = self.once(node.child)
                 return self._read_as(node, rows.columns, rows.given)
-            case Aggregate():
+            case p.Aggregate():
                 return self._grouped(node)
-            case Fixpoint():
+            case p.Fixpoint():
                 return self._fixpoint(node)
-            case Join():
+            case p.Join():
                 return self._with_partner(node)
         raise BlockedError(f"{type(node).__name__} cannot be traced to rows", node.span)
 
-    def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
+    def _read_as(self, node: p.Plan, columns: Sequence[Vector], numbers: Ints) -> p.Scan:
         """Made rows as those of a table that stands for the node."""
         scan = self._standing_for(node)
         self._hold(scan, columns, numbers)
         return scan
 
-    def _standing_for(self, node: Plan) -> Scan:
+    def _standing_for(self, node: p.Plan) -> p.Scan:
         name = f"made/{len(self._held)}"
         self._held[name] = empty_batch(0)
-        return Scan(name, name, attributes_of(node), span=node.span)
+        return p.Scan(name, name, node.attributes, span=node.span)
 
-    def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
+    def _hold(self, scan: p.Scan, columns: Sequence[Vector], numbers: Ints) -> None:
         columns_by_id = {a.id: column for a, column in zip(scan.attributes, columns, strict=True)}
         columns_by_id[number_of(scan).id] = Vector(LONG, numbers)
         self._held[scan.access] = Batch(columns_by_id, np.ones(len(numbers), dtype=np.int64), ())
@@ -220,12 +203,12 @@ class _Program:
         rows = self._held.get(source.access)
         return source.inserted(self._tables[source.access]) if rows is None else rows
 
-    def _with_partner(self, node: Join) -> Scan:
+    def _with_partner(self, node: p.Join) -> p.Scan:
         """The left rows of a semi join, with their multiplicity; every partner is a way."""
         left = self._numbering.of(node.left, is_counted=True)
         right = self._numbering.of(node.right)
-        joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
-        left_columns = attributes_of(node)
+        joined = p.Join(p.JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
+        left_columns = node.attributes
         run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), left_columns)
         result = run.filled()
         self._check()
@@ -237,16 +220,16 @@ class _Program:
         distinct, first = np.unique(numbers, return_index=True)
         return self._read_as(node, [column.take(first) for column in run.columns(result)], distinct)
 
-    def _grouped(self, node: Aggregate) -> Scan:
+    def _grouped(self, node: p.Aggregate) -> p.Scan:
         if node.grouping_sets is not None:
             raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
-        passed = ComputedColumn.unchanged(below.numbers)
-        keyed = Project(below.plan, (*node.keys, *passed), span=node.span)
+        passed = p.ComputedColumn.unchanged(below.numbers)
+        keyed = p.Project(below.plan, (*node.keys, *passed), span=node.span)
         of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
         grouping = replace(node, child=below.plan)
-        of_groups = self._run(NumberedPlan(grouping, ()), attributes_of(node))
+        of_groups = self._run(NumberedPlan(grouping, ()), node.attributes)
         groups, rows = of_groups.filled(), of_rows.filled()
         self._check()
         numbered = ProgramRows(typed(keys, node.span), self._numbers)
@@ -256,7 +239,7 @@ class _Program:
         self.makings.add_groups(new_numbers, heads, of_rows.bodies(rows))
         return self._read_as(node, columns, new_numbers)
 
-    def _fixpoint(self, node: Fixpoint) -> Scan:
+    def _fixpoint(self, node: p.Fixpoint) -> p.Scan:
         known = self._known
         if known is not None and known.fixpoint == node.id:
             known.tell(self.makings)
@@ -266,7 +249,7 @@ class _Program:
         rows = ProgramRows(typed(node.attributes, node.span), self._numbers)
         base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
         result = [self._made(rows, base, base.filled())]
-        leaves: list[Scan] = []
+        leaves: list[p.Scan] = []
         step = self._opened(node.step, node, leaves)
         run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
         # What a step makes without rows of the fixpoint comes with them.
@@ -283,18 +266,18 @@ class _Program:
                 result.append(self._made(rows, run, run.moved([leaf.access for leaf in leaves])))
         return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
-    def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
+    def _opened(self, plan: p.Plan, node: p.Fixpoint, leaves: list[p.Scan]) -> p.Plan:
         """The step with a separate table in place of each leaf."""
-        if isinstance(plan, Recursive) and plan.fixpoint == node.id:
+        if isinstance(plan, p.Recursive) and plan.fixpoint == node.id:
             leaves.append(self._standing_for(plan))
             return leaves[-1]
-        is_once = isinstance(plan, Aggregate | Distinct | Fixpoint) or (
-            isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
+        is_once = isinstance(plan, p.Aggregate | p.Distinct | p.Fixpoint) or (
+            isinstance(plan, p.SetOperation) and not (plan.kind is p.SetKind.UNION and plan.all)
         )
         if is_once and reads_fixpoint(plan, node.id):
             reason = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
             raise BlockedError(reason, plan.span)
-        return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
+        return plan.map_inputs(lambda child: self._opened(child, node, leaves))
 
 
 _Rows = tuple[Sequence[Vector], Ints]  # Columns of rows, and their numbers
@@ -319,17 +302,17 @@ class _PlanRun:
     def __init__(
         self,
         numbered_plan: NumberedPlan,
-        attributes: Sequence[Attribute],
+        attributes: Sequence[p.Attribute],
         batch: Callable[[Source], Batch],
     ) -> None:
         self._columns = typed(attributes, numbered_plan.plan.span)
         self._numbers = tuple(number.id for number in numbered_plan.numbers)
         self._batch = batch
         builder = PlanBuilder({})
-        passed = ComputedColumn.unchanged((*attributes, *numbered_plan.numbers))
+        passed = p.ComputedColumn.unchanged((*attributes, *numbered_plan.numbers))
         # Above a bare table there would be no operator.
         builder.build(
-            Project(numbered_plan.plan, tuple(passed), span=numbered_plan.plan.span),
+            p.Project(numbered_plan.plan, tuple(passed), span=numbered_plan.plan.span),
             must_be_sure=True,
         )
         self._sources = tuple(builder.sources)

@@ -32,7 +32,7 @@ from impctl.compile.jointree.shape import planned_blocks
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.jointree.spec import TreeMode
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.sketch.partition import RangePartition
 from tests.compile.jointree.shapes import core
 from tests.compile.jointree.test_cost import OfRows
@@ -124,7 +124,7 @@ def measured(case: Case) -> Measured | None:
     """The case, unless far too much is joined, or too few rows are there to change."""
     root = core(case.sql, _CATALOG)
     stream = _stream(case)
-    tables = {scan.table: stream.start[scan.table] for scan in scans_of(root)}
+    tables = {scan.table: stream.start[scan.table] for scan in root.scans}
     (one,) = planned_blocks(root, {})
     assert one.block is not None
     assert isinstance(one.shape, TreeShape)
@@ -170,7 +170,7 @@ def _stepped(root: Plan, tables: Tables, stream: Stream) -> tuple[float, float]:
 
 def _filled(root: Plan, tables: Tables, *, trees: Mapping[str, int] | None) -> MaintainedQuery:
     sketched = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         bounds = np.linspace(0, len(tables[scan.table]), 100, dtype=np.int64)[1:-1]
         sketched[scan.access] = RangePartition(
             scan.table, "id", LONG, tuple(np.unique(bounds).tolist())

@@ -15,21 +15,10 @@ from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, SqlType, decimal
 from impctl.engine.jointree.spec import Edge, TreeMode
-from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr, columns_of
+from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr
 from impctl.expr.types import type_of
 from impctl.plan.explain import expr_text
-from impctl.plan.nodes import (
-    ComputedColumn,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
+from impctl.plan.nodes import ComputedColumn, Join, JoinKind, Plan, Project
 from impctl.rules.optimize import core_of, without_free_limit
 from impctl.sql.statement import parse_query
 from tests.support.reference_plan import Tables
@@ -181,7 +170,7 @@ def drawn(
 
 
 def _names(root: Plan) -> dict[str, str]:
-    return {a.id: a.name for node in nodes_of(root) for a in attributes_of(node)}
+    return {a.id: a.name for node in root.walk() for a in node.attributes}
 
 
 def _node(shape: TreeShape, at: int, names: dict[str, str]) -> str:
@@ -232,18 +221,18 @@ def check(shape: TreeShape) -> None:
         assert all(part in root.kept for at in alone for part in calls[at].call.arguments)
         for node in shape.nodes:
             if node.rows is not None:
-                own = {a.id for a in attributes_of(node.rows)}
+                own = {a.id for a in node.rows.attributes}
                 for at in node.arguments:
-                    assert all(columns_of(part) <= own for part in calls[at].call.arguments)
+                    assert all(part.columns <= own for part in calls[at].call.arguments)
     assert not (root.is_virtual and not root.kept)
 
 
 def _check_node(node: ShapeNode) -> None:
     if node.rows is None:
         return
-    own = {attribute.id for attribute in attributes_of(node.rows)}
-    assert all(columns_of(expr) <= own for expr in node.kept)
-    assert node.accesses == tuple(scan.access for scan in scans_of(node.rows))
+    own = {attribute.id for attribute in node.rows.attributes}
+    assert all(expr.columns <= own for expr in node.kept)
+    assert node.accesses == tuple(scan.access for scan in node.rows.scans)
 
 
 KINDS = {
@@ -311,7 +300,7 @@ def _swapped(plan: Plan, old: Plan, new: Plan) -> Plan:
     """The plan with one node of it, by identity, in the place of another."""
     if plan is old:
         return new
-    return with_inputs(plan, tuple(_swapped(child, old, new) for child in inputs_of(plan)))
+    return plan.map_inputs(lambda child: _swapped(child, old, new))
 
 
 COLUMNS = "abci"

@@ -23,16 +23,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.jointree import enumerate
 from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, QueryError
-from impctl.plan.nodes import (
-    ComputedColumn,
-    Distinct,
-    Join,
-    Project,
-    Query,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import ComputedColumn, Distinct, Join, Project, Query
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import without_free_limit
 from impctl.service.result_changes import changes_by_rows
@@ -203,7 +194,7 @@ class Kept:
 
     def __init__(self, sql: str) -> None:
         self.answer = answer_plan(planned(sql))
-        scans = scans_of(self.answer.kept)
+        scans = self.answer.kept.scans
         has_c = [scan for scan in scans if any(one.name == "c" for one in scan.attributes)]
         partitions = {
             scan.access: RangePartition(scan.table, "c" if has_c else "a", LONG, (1, 2, 3))
@@ -406,11 +397,11 @@ def mode_of(shape: TreeShape | NoTree) -> str:
 
 def test_rows_are_told_apart_by_all_their_columns_whatever_goes_further() -> None:
     root = planned("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a").root
-    join = next(node for node in nodes_of(root) if isinstance(node, Join))
-    first, *_ = attributes_of(join)
+    join = next(node for node in root.walk() if isinstance(node, Join))
+    first, *_ = join.attributes
     above = Project(Distinct(join), (ComputedColumn(first, first.ref()),))
     result = joined_columns(above, join)
-    assert [one.attribute for one in result] == list(attributes_of(join))
+    assert [one.attribute for one in result] == list(join.attributes)
     assert len(result) > 1
 
 

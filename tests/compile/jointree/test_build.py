@@ -24,7 +24,7 @@ from impctl.engine.jointree import node
 from impctl.engine.jointree.cyclic import Probe
 from impctl.engine.jointree.tree import Tree
 from impctl.errors import NotExactError, QueryError, UnsupportedError
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.sketch.partition import RangePartition
 from tests.compile.jointree.shapes import CATALOG, JoinMaker, core, random_tables, shape_of
 from tests.compile.test_plans import has_choice
@@ -46,7 +46,7 @@ def table_of(rows: list[Row]) -> pa.Table:
 def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
     """Every access is sketched, on one of the columns that the query reads of it."""
     result = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         names = sorted({attribute.name for attribute in scan.attributes} & set("abc"))
         if names:
             name = rng.choice(names)
@@ -475,7 +475,7 @@ PROBED_CASES = {
 
 def compiled(sql: str) -> Dataflow:
     root = core(sql)
-    ranges = {scan.access: RangePartition(scan.table, "a", LONG, (1, 2)) for scan in scans_of(root)}
+    ranges = {scan.access: RangePartition(scan.table, "a", LONG, (1, 2)) for scan in root.scans}
     return compile_plan(root, ranges, {}, barriers=(), trees={})
 
 

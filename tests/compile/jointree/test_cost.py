@@ -50,17 +50,7 @@ from impctl.engine.jointree.spec import TreeMode
 from impctl.errors import QueryError, TableError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.explain import expr_text
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Join,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Attribute, ComputedColumn, Join, Plan, Project, Scan, Select
 from impctl.sketch.partition import RangePartition
 from impctl.tables.sample import KeyCounts, counted, fan_out
 from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
@@ -310,7 +300,7 @@ def test_tables_that_cannot_be_read_stay_with_the_index() -> None:
 
 def test_what_was_planned_to_choose_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     root = core(PAIR)
-    ranges = {s.access: RangePartition(s.table, "c", LONG, (1, 2)) for s in scans_of(root)}
+    ranges = {s.access: RangePartition(s.table, "c", LONG, (1, 2)) for s in root.scans}
     choice = TreesByFanOut(Evenly(9), {"r": 1, "s": 1}).choose(root)
     again = compile_plan(root, ranges, {}, barriers=(), trees={})
 
@@ -376,7 +366,7 @@ def conditions(plan: Plan) -> dict[str, str | None]:
     def said(expr: Expr | None) -> str | None:
         return None if expr is None else expr_text(expr)
 
-    return {scan.access: said(condition_on(plan, scan)) for scan in scans_of(plan)}
+    return {scan.access: said(condition_on(plan, scan)) for scan in plan.scans}
 
 
 def nodes(sql: str) -> dict[str, str | None]:
@@ -386,7 +376,7 @@ def nodes(sql: str) -> dict[str, str | None]:
 
 
 def join_of(sql: str) -> Join:
-    (result,) = [node for node in nodes_of(core(sql)) if isinstance(node, Join)]
+    (result,) = [node for node in core(sql).walk() if isinstance(node, Join)]
     return result
 
 
@@ -436,7 +426,7 @@ def test_conditions_of_several_tables_and_of_spark_alone_are_none_of_one() -> No
 def test_what_stands_below_is_asked_first_and_named_as_there() -> None:
     """It may guard what stands above it, as a division."""
     sql = "SELECT t.k FROM (SELECT a AS k, b + c AS n FROM r WHERE b > 0) t WHERE t.n < 9"
-    below = [node for node in nodes_of(core(sql)) if isinstance(node, Scan)][0]
+    below = [node for node in core(sql).walk() if isinstance(node, Scan)][0]
     refs = {one.name: one.ref() for one in below.attributes}
     first = Select(below, Compare(CompareOp.GREATER, refs["b"], Literal(0, LONG)))
     total = Attribute("t.n", "n", LONG)
@@ -454,7 +444,7 @@ def test_sides_with_equal_conditions_are_counted_once() -> None:
     sql = "SELECT x.a FROM r x JOIN r y ON x.a = y.a WHERE x.c < 5 AND y.c < 5"
     sides = []
     for relation in chain_of(join_of(sql)).relations:
-        (scan,) = scans_of(relation.plan)
+        (scan,) = relation.plan.scans
         (key,) = [one.ref() for one in scan.attributes if one.name == "a"]
         sides.append(key_side(relation.plan, [key], [False]))
     assert sides[0].columns.where is not None

@@ -11,7 +11,7 @@ from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, bounded_col
 from impctl.compile.jointree.shape import TreeDescription, tree_entry, tree_lines, tree_shape
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
-from impctl.plan.nodes import Select, attributes_of, nodes_of
+from impctl.plan.nodes import Select
 from impctl.sql.statement import parse_query
 from tests.compile.jointree.shapes import CATALOG, core, drawn, pairs, rejoined, shape_of
 from tests.support.reference_plan import annotate
@@ -36,7 +36,7 @@ def conditions(shape: TreeShape, access: str) -> list[str]:
     """The conditions on the rows of the node with this access."""
     (node,) = (node for node in shape.nodes if access in node.accesses)
     assert node.rows is not None
-    return [expr_text(one.predicate) for one in nodes_of(node.rows) if isinstance(one, Select)]
+    return [expr_text(one.predicate) for one in node.rows.walk() if isinstance(one, Select)]
 
 
 def null_safe(sql: str) -> list[tuple[bool, ...]]:
@@ -381,7 +381,7 @@ SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP B
 def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     root = parse_query(sql, CATALOG).root
     result = bounded_columns(root)
-    assert [a.name for a in attributes_of(root) if a.id in result] == expected.split()
+    assert [a.name for a in root.attributes if a.id in result] == expected.split()
 
 
 def entry(sql: str, **sketched: str) -> TreeDescription:

@@ -37,21 +37,7 @@ from impctl.engine.fixpoint.absorption import (
 from impctl.engine.linear import SketchDelta
 from impctl.engine.operator import LIMITS, Limits
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
-from impctl.plan.nodes import (
-    Aggregate,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Query,
-    SetKind,
-    SetOperation,
-    TopK,
-    Window,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
@@ -155,7 +141,7 @@ def of_numbers(tables: SmallTables, numbers: Collection[int]) -> SmallTables:
 
 
 def derivations(
-    root: Plan,
+    root: p.Plan,
     tables: SmallTables,
     budget: int = 10**6,
     catalog: Mapping[str, Schema] = CATALOG,
@@ -166,7 +152,7 @@ def derivations(
         scan.access: numbered(
             arrow_rows(catalog[scan.table], tables[scan.table]), FIRST[scan.table]
         )
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     made = made_rows(root, arrow, MADE, limits=limits)
     columns = [column.to_arrow().to_pylist() for column in made.columns]
@@ -174,13 +160,13 @@ def derivations(
         yield row, derivation_of(made.makings, number, MADE, budget)
 
 
-def derives(root: Plan, tables: SmallTables, numbers: Collection[int], row: Value) -> bool:
+def derives(root: p.Plan, tables: SmallTables, numbers: Collection[int], row: Value) -> bool:
     """Whether these rows alone give the row, by the reference."""
     return row in evaluate(root, of_numbers(tables, numbers))
 
 
 def all_derivations(
-    root: Plan, tables: SmallTables, budget: int = 10**6
+    root: p.Plan, tables: SmallTables, budget: int = 10**6
 ) -> dict[Value, Derivation]:
     """That of each row, each of which gives the row by itself."""
     result = dict(derivations(root, tables, budget))
@@ -189,7 +175,7 @@ def all_derivations(
     return result
 
 
-def plan_of(sql: str) -> Plan:
+def plan_of(sql: str) -> p.Plan:
     return apply_rules(parse_query(sql, CATALOG).root)
 
 
@@ -373,7 +359,7 @@ MOST_CHECKED = 6
 
 def starts_of(trial: Trial) -> tuple[dict[str, int], int]:
     """The number of each table's first row, and the first that no row has."""
-    names = list(dict.fromkeys(scan.table for scan in scans_of(trial.root)))
+    names = list(dict.fromkeys(scan.table for scan in trial.root.scans))
     sizes = [len(trial.tables[name]) for name in names]
     ends = np.cumsum(sizes).tolist()
     return dict(zip(names, [0, *ends[:-1]], strict=True)), ends[-1]
@@ -388,15 +374,15 @@ def kept(trial: Trial, starts: dict[str, int], numbers: Collection[int]) -> Tabl
     }
 
 
-def is_refused(node: Plan) -> bool:
+def is_refused(node: p.Plan) -> bool:
     match node:
-        case Join(kind=kind):
-            return kind not in (JoinKind.INNER, JoinKind.SEMI)
-        case SetOperation(kind=kind):
-            return kind is not SetKind.UNION
-        case Aggregate(grouping_sets=sets):
+        case p.Join(kind=kind):
+            return kind not in (p.JoinKind.INNER, p.JoinKind.SEMI)
+        case p.SetOperation(kind=kind):
+            return kind is not p.SetKind.UNION
+        case p.Aggregate(grouping_sets=sets):
             return sets is not None
-    return isinstance(node, TopK | Window)
+    return isinstance(node, p.TopK | p.Window)
 
 
 def check(trial: Trial, seen: Counter[str], label: str) -> None:
@@ -408,19 +394,19 @@ def check(trial: Trial, seen: Counter[str], label: str) -> None:
     root = apply_rules(trial.root)
     arrow: dict[str, pa.Table] = {
         scan.access: numbered(table_of(scan.table, trial.tables[scan.table]), starts[scan.table])
-        for scan in scans_of(root)
+        for scan in root.scans
     }
     try:
         made = made_rows(root, arrow, first)
     except BlockedError:
         seen["refused"] += 1
-        seen["named"] += any(map(is_refused, nodes_of(root)))
+        seen["named"] += any(map(is_refused, root.walk()))
         return
     except (EvaluationError, NotExactError):
         seen["failed"] += 1
         return
     seen["traced"] += 1
-    columns = [column.to_pylist() for column in made.to_arrow(attributes_of(root), "UTC").columns]
+    columns = [column.to_pylist() for column in made.to_arrow(root.attributes, "UTC").columns]
     keys = list(map(key_of, zip(*columns, strict=True))) if columns else [()] * len(made.numbers)
     assert set(keys) == set(map(key_of, expected)), label
     assert len(set(keys)) == len(keys), label
@@ -550,9 +536,9 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
     trial = (make_keyed_trial if is_keyed else make_fixpoint_trial)(seed)
     rng = random.Random(seed)
     root = apply_rules(trial.root)
-    if not any(isinstance(node, Fixpoint) for node in nodes_of(root)):
+    if not any(isinstance(node, p.Fixpoint) for node in root.walk()):
         return
-    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    verdict = check_safety(p.Query("", root), trial.sketched, trial.facts)
     if not verdict.safe:
         seen["not sketched"] += 1
         return
@@ -624,7 +610,7 @@ TablesOfKept = Mapping[str, list[Row]]
 
 def stepped(
     name: str, absorbs: Absorbs, rng: random.Random
-) -> tuple[Case, Plan, AbsorbedRows, TablesOfKept]:
+) -> tuple[Case, p.Plan, AbsorbedRows, TablesOfKept]:
     """A query after some batches, its fixpoint's plan, and what it was fed with."""
     case = case_of(name)
     query = MaintainedQuery(case.compiled(with_answer=False, absorbs=absorbs))
@@ -641,17 +627,17 @@ def stepped(
         }
         query.step(changes)
     (absorbed,) = query.compiled.absorbed
-    node = next(one for one in nodes_of(case.core) if isinstance(one, Fixpoint))
+    node = next(one for one in case.core.walk() if isinstance(one, p.Fixpoint))
     return case, node, absorbed, tables
 
 
-def from_tables(node: Plan, tables: TablesOfKept) -> tuple[Made, int]:
+def from_tables(node: p.Plan, tables: TablesOfKept) -> tuple[Made, int]:
     """All makings from the tables, each copy a row of its own."""
     own, first = {}, 0
     for table, rows in tables.items():
         own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    result = {scan.access: own[scan.table] for scan in scans_of(node)}
+    result = {scan.access: own[scan.table] for scan in node.scans}
     return made_rows(node, result, first), first
 
 
@@ -660,7 +646,7 @@ def rows_of(made: Made) -> dict[tuple[object, ...], int]:
     return dict(zip(zip(*columns, strict=True), made.numbers.tolist(), strict=True))
 
 
-def over(node: Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
+def over(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[object, ...]]:
     return Counter(evaluate(node, tables))
 
 
@@ -751,7 +737,7 @@ def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
     schema = Schema((Column("a", DOUBLE), Column("b", DOUBLE)))
     core = core_of(parse_query(sql, {"links": schema}).root)
     ranges = RangePartition("links", "a", DOUBLE, (1.5,))
-    sketched = {scan.access: ranges for scan in scans_of(core)}
+    sketched = {scan.access: ranges for scan in core.scans}
     query = MaintainedQuery(compile_plan(core, sketched, {}, absorbs=SHIPS[0]))
     query.load([("links", pa.table({"a": [1.0, 1.0], "b": [float("nan"), 2.0]}))])
     (absorbed,) = query.compiled.absorbed
