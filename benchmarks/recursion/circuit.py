@@ -24,7 +24,7 @@ from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
 from impctl.measure.kinds import CallTimes, timed
 from impctl.measure.scratch import AgainstRecapture
-from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.boundaries import equidepth_boundaries
@@ -53,7 +53,7 @@ class RecursiveQuery(Struct, frozen=True):
     def compiled(self) -> Dataflow:
         """A circuit of its own for whoever asks: it holds its state; UnsupportedError for none."""
         kept = self.answer.kept
-        barriers = [at for at, node in enumerate(nodes_of(kept)) if isinstance(node, Fixpoint)]
+        barriers = [at for at, node in enumerate(kept.walk()) if isinstance(node, Fixpoint)]
         try:
             return compile_plan(kept, self.partitions, {}, barriers=barriers, answer=self.answer)
         except BlockedError as error:
@@ -141,4 +141,4 @@ def _partitions(
             values.take(np.arange(0, len(values), every)).to_pylist(), ranges
         )
         made[table] = RangePartition(table, attribute, column.type, boundaries)
-    return {scan.access: made[scan.table] for scan in scans_of(plan) if scan.table in made}
+    return {scan.access: made[scan.table] for scan in plan.scans if scan.table in made}

@@ -19,31 +19,19 @@ from impctl.compile.jointree.graph import NoTree
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.schema import LONG
 from impctl.errors import NotExactError
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal, columns_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    AggregateOutput,
-    Attribute,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Select,
-    Sort,
-    scans_of,
-)
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal
+from impctl.plan import nodes as p
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId
 
 MOST = 1 << 62
 """What cannot be counted any more counts as this."""
 
-_COUNT = Attribute("impctl/joined", "joined", LONG, nullable=False)
+_COUNT = p.Attribute("impctl/joined", "joined", LONG, nullable=False)
 
 
 def joined_rows(
-    core: Plan, partitions: Mapping[AccessId, RangePartition], tables: Tables
+    core: p.Plan, partitions: Mapping[AccessId, RangePartition], tables: Tables
 ) -> int | None:
     """Rows of all prefixes together, at most `MOST`; None where none can be counted."""
     counts = [
@@ -56,21 +44,21 @@ def joined_rows(
     return min(sum(counts), MOST) if counts else None
 
 
-def _prefixes(joins: Plan) -> Iterator[Plan]:
+def _prefixes(joins: p.Plan) -> Iterator[p.Plan]:
     """The first two relations joined, the first three, and so on to all of them."""
     node = joins
-    while isinstance(node, Select | Project | Sort):
+    while isinstance(node, p.Select | p.Project | p.Sort):
         node = node.child
-    if not isinstance(node, Join) or node.kind is not JoinKind.INNER:
+    if not isinstance(node, p.Join) or node.kind is not p.JoinKind.INNER:
         return
     chain = chain_of(node)
     first, *others = chain.relations
     result, ids, left = first.plan, first.ids, list(chain.conditions)
     for one in others:
         ids |= one.ids
-        own = [part for part in left if columns_of(part) <= ids]
-        left = [part for part in left if not columns_of(part) <= ids]
-        result = Join(JoinKind.INNER, result, one.plan, _all_of(own))
+        own = [part for part in left if part.columns <= ids]
+        left = [part for part in left if not part.columns <= ids]
+        result = p.Join(p.JoinKind.INNER, result, one.plan, _all_of(own))
         yield result
 
 
@@ -81,12 +69,12 @@ def _all_of(conditions: list[Expr]) -> Expr | None:
 
 
 def _counted(
-    joins: Plan, partitions: Mapping[AccessId, RangePartition], tables: Tables
+    joins: p.Plan, partitions: Mapping[AccessId, RangePartition], tables: Tables
 ) -> int | None:
-    counts = AggregateOutput(_COUNT, AggregateCall("count"))
-    counted = Aggregate(joins, (), (counts,))
-    root = Select(counted, Compare(CompareOp.GREATER, _COUNT.ref(), Literal(0, LONG)))
-    accesses = {scan.access for scan in scans_of(joins)}
+    counts = p.AggregateOutput(_COUNT, p.AggregateCall("count"))
+    counted = p.Aggregate(joins, (), (counts,))
+    root = p.Select(counted, Compare(CompareOp.GREATER, _COUNT.ref(), Literal(0, LONG)))
+    accesses = {scan.access for scan in joins.scans}
     sketched = {access: result for access, result in partitions.items() if access in accesses}
     try:
         compiled = compile_plan(root, sketched, {}, barriers=(), trees={})

@@ -25,18 +25,7 @@ from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.vector import from_arrow
 from impctl.engine.jointree.spec import Edge
 from impctl.measure.duckdb import ParquetSql
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    with_inputs,
-)
+from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Scan, Select
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.expressions import DIALECT
@@ -97,7 +86,7 @@ def sketch_question(core: Plan, partitions: Mapping[AccessId, RangePartition]) -
     (block,) = blocks
     if isinstance(block.shape, NoTree):
         raise NoSemiJoinsError(block.shape.text)
-    scans = {scan.access: scan for scan in nodes_of(core) if isinstance(scan, Scan)}
+    scans = {scan.access: scan for scan in core.walk() if isinstance(scan, Scan)}
     renderer = Renderer({access: scan.table for access, scan in scans.items()})
     writer = _Writer(block.shape, partitions, renderer)
     survivors = _survivors(block, renderer)
@@ -115,7 +104,7 @@ def _survivors(block: PlannedBlock, renderer: Renderer) -> tuple[exp.Select, lis
     decided = block.block.decided
     if not isinstance(decided, Select):
         raise NoSemiJoinsError("a LIMIT decides, and DuckDB does not keep its ties")
-    there = {attribute.id for attribute in attributes_of(decided)}
+    there = {attribute.id for attribute in decided.attributes}
     keys = [key.attribute.id for key in shape.top.keys]
     if not there.issuperset(keys):
         raise NoSemiJoinsError("a group's columns are not among those of its condition")
@@ -239,10 +228,10 @@ def _with_ranges(plan: Plan, ranges: Mapping[AccessId, Attribute]) -> Plan:
     if isinstance(plan, Scan):
         own = ranges.get(plan.access)
         return plan if own is None else replace(plan, attributes=(*plan.attributes, own))
-    below = with_inputs(plan, tuple(_with_ranges(one, ranges) for one in inputs_of(plan)))
+    below = plan.with_inputs(tuple(_with_ranges(one, ranges) for one in plan.inputs))
     if isinstance(below, Project):
         wanted = {attribute.id for attribute in ranges.values()}
-        more = [one for one in attributes_of(below.child) if one.id in wanted]
+        more = [one for one in below.child.attributes if one.id in wanted]
         outputs = (*below.outputs, *(ComputedColumn(one, one.ref()) for one in more))
         return replace(below, outputs=outputs)
     return below

@@ -21,16 +21,7 @@ from impctl.engine.operator import Operator
 from impctl.engine.trace import RowIndex
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Evaluator
-from impctl.expr.nodes import (
-    ColumnRef,
-    Compare,
-    Expr,
-    Literal,
-    LiteralValue,
-    children,
-    columns_of,
-    with_children,
-)
+from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, LiteralValue
 
 if TYPE_CHECKING:
     from impctl.data.vector import Bools, Ints, Vector
@@ -399,14 +390,14 @@ def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:
 
 
 def _stated(expr: Expr, scalars: Batch, when: str) -> Expr:
-    used = columns_of(expr)
+    used = expr.columns
     if used and used <= scalars.columns.keys():
         constant = _constant(expr, scalars)
         if constant is not None:
             return constant
     if isinstance(expr, ColumnRef) and expr.id in scalars.columns:
         return replace(expr, id=f"{expr.id}/{when}")
-    expr = with_children(expr, tuple(_stated(part, scalars, when) for part in children(expr)))
+    expr = expr.map(lambda part: _stated(part, scalars, when))
     if isinstance(expr, Compare) and isinstance(expr.left, Literal):
         return Compare(expr.op.mirrored, expr.right, expr.left)
     return expr

@@ -337,31 +337,3 @@ def conjuncts(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, And):
         return tuple(part for operand in expr.operands for part in conjuncts(operand))
     return (expr,)
-
-
-# Until the callers are rewritten.
-
-
-def children(expr: Expr) -> tuple[Expr, ...]:
-    return expr.expressions
-
-
-def with_children(expr: Expr, parts: tuple[Expr, ...]) -> Expr:
-    news = iter(parts)
-    return expr.map(lambda _: next(news))
-
-
-def walk(expr: Expr) -> Iterator[Expr]:
-    return expr.walk()
-
-
-def columns_of(expr: Expr) -> frozenset[AttributeId]:
-    return expr.columns
-
-
-def transform(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    return expr.transform(change)
-
-
-def substitute(expr: Expr, replacements: Mapping[AttributeId, Expr]) -> Expr:
-    return expr.substitute(replacements)

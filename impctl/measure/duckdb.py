@@ -24,7 +24,6 @@ from impctl.bench.record import Metric
 from impctl.bench.timing import in_turns
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
-from impctl.plan.nodes import attributes_of
 from impctl.service.answer import rows_of
 from impctl.service.prepare import SketchedQuery, kept_plan
 from impctl.service.resolve import is_for_others
@@ -278,7 +277,7 @@ def _needed_values(pass_: SketchPass, views: Mapping[AccessId, str]) -> exp.Sele
     if pass_.groups is None:
         return wanted
     groups = renderer.select(pass_.groups)
-    names = [renderer.name(attribute.id) for attribute in attributes_of(pass_.groups)]
+    names = [renderer.name(attribute.id) for attribute in pass_.groups.attributes]
     if not pass_.group:
         return wanted.where(exp.Exists(this=groups))
     pairs = [

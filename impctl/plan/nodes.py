@@ -405,38 +405,3 @@ class Query(Struct, frozen=True):
 
 def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
     return tuple(replace(attribute, nullable=True) for attribute in attributes)
-
-
-# Until the callers are rewritten.
-
-
-def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
-    return plan.attributes
-
-
-def ids_of(plan: Plan) -> frozenset[AttributeId]:
-    return plan.ids
-
-
-def inputs_of(plan: Plan) -> tuple[Plan, ...]:
-    return plan.inputs
-
-
-def expressions_of(plan: Plan) -> tuple[e.Expr, ...]:
-    return plan.expressions
-
-
-def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
-    return plan.with_inputs(inputs)
-
-
-def map_inputs(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    return plan.map_inputs(change)
-
-
-def nodes_of(plan: Plan) -> Iterator[Plan]:
-    return plan.walk()
-
-
-def scans_of(plan: Plan) -> tuple[Scan, ...]:
-    return plan.scans

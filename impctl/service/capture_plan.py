@@ -9,9 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, RecaptureNeededError, UsageError
-from impctl.expr.nodes import columns_of
 from impctl.plan.lineage import for_all, why_unused
-from impctl.plan.nodes import Fixpoint, Select, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Select
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
 from impctl.safety.judge import Judges, Verdict, check_with_core
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
@@ -94,8 +93,8 @@ def _unsketched_candidates(
     query = replace(prepared.planned, root=for_all(prepared.root))
     core = for_all(prepared.core)
     facts, names = facts_of(tables, prepared.scans), occurrences(prepared)
-    nodes = nodes_of(prepared.root)
-    inside = {s.access: s for n in nodes if isinstance(n, Fixpoint) for s in scans_of(n)}
+    nodes = prepared.root.walk()
+    inside = {s.access: s for n in nodes if isinstance(n, Fixpoint) for s in n.scans}
     for access, scan in inside.items():
         for entry in chosen.candidates if access not in chosen.sketched else ():
             is_of_it = (entry.table, entry.occurrence) == (scan.table, names[access])
@@ -225,9 +224,9 @@ def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -
     }
     filtered = [
         read[identity]
-        for node in nodes_of(prepared.root)
+        for node in prepared.root.walk()
         if isinstance(node, Select)
-        for identity in sorted(columns_of(node.predicate))
+        for identity in sorted(node.predicate.columns)
         if identity in read
     ]
     snapshot = tables.snapshot(table)
@@ -269,7 +268,7 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
     """Why the plan does not read a table."""
     if table not in prepared.query.tables:
         return " but does not read it"
-    if all(scan.table != table for scan in scans_of(prepared.query.root)):
+    if all(scan.table != table for scan in prepared.query.root.scans):
         return ", which only an unused WITH entry names"
     return ", but nothing it reads from that table affects the result"
 

@@ -26,7 +26,7 @@ from impctl.compile.session import (
 )
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.service.filters import files_satisfying
 from impctl.service.maintenance_plan import Reopened, reopened
 from impctl.service.stored import moved_moments, moved_text
@@ -179,7 +179,7 @@ def _above(
 def _touched(
     spec: QuerySpec, reason: str, core: Plan, moves: Moves, partition: RangePartition
 ) -> tuple[Moves, Source | None]:
-    (scan,) = scans_of(core)
+    (scan,) = core.scans
     if scan.access not in moves:
         return {}, None
     moved = judged_alone(moves[scan.access])

@@ -378,11 +378,11 @@ def compare_engines(
 
 def prior_ms(prepared: PreparedQuery, rows: Mapping[TableName, int], times: AnswerTimes) -> float:
     """Milliseconds of a query over so many rows per table, without Spark's start."""
-    from impctl.plan.nodes import Aggregate, Distinct, Scan, TopK, inputs_of, nodes_of
+    from impctl.plan.nodes import Aggregate, Distinct, Scan, TopK
 
     ms, passing = times.query, dict[int, float]()
-    for node in reversed(tuple(nodes_of(prepared.root))):
-        below = [passing[id(child)] for child in inputs_of(node)]
+    for node in reversed(tuple(prepared.root.walk())):
+        below = [passing[id(child)] for child in node.inputs]
         if isinstance(node, Scan):
             passing[id(node)] = float(rows.get(node.table, 0))
             ms += passing[id(node)] * max(1, len(node.attributes)) * times.value

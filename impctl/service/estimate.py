@@ -28,17 +28,7 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import And, ColumnRef, Expr
-from impctl.plan.nodes import (
-    Aggregate,
-    ComputedColumn,
-    Plan,
-    Project,
-    Scan,
-    TopK,
-    inputs_of,
-    nodes_of,
-    with_inputs,
-)
+from impctl.plan.nodes import Aggregate, ComputedColumn, Plan, Project, Scan, TopK
 from impctl.plan.properties import scan_conditions
 from impctl.safety.judge import carried_verdict
 from impctl.service.partitions import partition_about, ranges_to_spare
@@ -352,10 +342,10 @@ def _scaled(root: Plan, standing: float) -> tuple[Plan, float]:
         count = max(1, round(wanted))
         scale = min(1.0, wanted / count)
         root = replace(root, count=count, offset=round(root.offset * standing))
-    below = [_scaled(child, standing) for child in inputs_of(root)]
+    below = [_scaled(child, standing) for child in root.inputs]
     for _, factor in below:
         scale *= factor
-    return with_inputs(root, tuple(plan for plan, _ in below)), scale
+    return root.with_inputs(tuple(plan for plan, _ in below)), scale
 
 
 _DEVIATIONS = 1.645
@@ -700,10 +690,10 @@ def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
     """Columns of the access that are equal within each group, at every grouping."""
     names = {attribute.id: attribute.name for attribute in scan.attributes}
     renamed = {
-        column.attribute.id: column.expr for node in nodes_of(root) for column in _columns(node)
+        column.attribute.id: column.expr for node in root.walk() for column in _columns(node)
     }
     shared: set[AttributeId] | None = None
-    for node in nodes_of(root):
+    for node in root.walk():
         if isinstance(node, Aggregate) and node.keys:
             result = {_origin(key.expr, renamed) for key in node.keys}
             shared = result if shared is None else shared & result

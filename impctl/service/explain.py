@@ -18,28 +18,9 @@ from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
 from impctl.errors import ImpctlError, UnsafeSketchError, count_text
-from impctl.expr.nodes import Span, walk
+from impctl.expr.nodes import Span
+from impctl.plan import nodes as p
 from impctl.plan.explain import PlanLine, describe
-from impctl.plan.nodes import (
-    Aggregate,
-    Distinct,
-    Explode,
-    Fixpoint,
-    Join,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetOperation,
-    Sort,
-    TopK,
-    Window,
-    Witness,
-    nodes_of,
-    scans_of,
-)
 from impctl.plan.recursion import keyed_rows, recursion_notes
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
@@ -408,9 +389,9 @@ def plan_entries(
     notes: Mapping[int, str] = _NO_NOTES,
     keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
-    """Lines in the order of `nodes_of`, with `notes` by position and `keyed` columns of
+    """Lines in the order of `walk()`, with `notes` by position and `keyed` columns of
     fixpoints."""
-    nodes = tuple(nodes_of(prepared.root))
+    nodes = tuple(prepared.root.walk())
     blocking = (
         None if plan is None or plan.mode is MaintenanceMode.EXACT else _blocking(nodes, plan.span)
     )
@@ -443,7 +424,7 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
         yield from _flat(child, depth + 1)
 
 
-def _why(node: Plan, plan: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
+def _why(node: p.Plan, plan: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
     if plan is None:
         return ""
     if is_blocking:
@@ -461,71 +442,71 @@ def _why(node: Plan, plan: MaintenancePlan | None, *, is_blocking: bool, is_read
             assert_never(plan.mode)
 
 
-def _in_tree(node: Plan, plan: MaintenancePlan) -> str:
+def _in_tree(node: p.Plan, plan: MaintenancePlan) -> str:
     """How a join tree maintains this join or grouping; empty for other nodes."""
-    accesses = {scan.access for scan in scans_of(node)}
+    accesses = {scan.access for scan in node.scans}
     trees = (shape for shape in plan.shapes if isinstance(shape, TreeShape))
     if not any(accesses <= {a for part in tree.nodes for a in part.accesses} for tree in trees):
         return ""
     match node:
-        case Join():
+        case p.Join():
             return "part of the join tree, shown separately: writes no joined row"
-        case Aggregate():
+        case p.Aggregate():
             return "its groups are those of the join tree"
     return ""
 
 
 _LEAVES = {
-    Scan: "changes enter here, each row with its range",
-    Recursive: "rows of the enclosing fixpoint",
-    OneRow: "constant rows",
+    p.Scan: "changes enter here, each row with its range",
+    p.Recursive: "rows of the enclosing fixpoint",
+    p.OneRow: "constant rows",
 }
 
 
-def _exactly(node: Plan, plan: MaintenancePlan) -> str:
+def _exactly(node: p.Plan, plan: MaintenancePlan) -> str:
     match node:
-        case Scan() | Recursive() | OneRow():
+        case p.Scan() | p.Recursive() | p.OneRow():
             return _LEAVES[type(node)]
-        case Explode():
+        case p.Explode():
             return "processed by Spark"
-        case Select() | Project() | Sort():
+        case p.Select() | p.Project() | p.Sort():
             return "processes each changed row by itself, stores nothing"
-        case Join():
+        case p.Join():
             return "joins changed rows of one side with the rows of the other, see its sides"
-        case Aggregate():
+        case p.Aggregate():
             return "stores a row per group and counts per group and range"
-        case Distinct():
+        case p.Distinct():
             return "stores how often each row occurs"
-        case SetOperation():
+        case p.SetOperation():
             return (
                 "processes each changed row by itself"
                 if node.all
                 else "stores how often each row occurs"
             )
-        case TopK():
+        case p.TopK():
             return "stores the first rows and candidates to follow them"
-        case Window() if any(call.order for call in node.calls):
+        case p.Window() if any(call.order for call in node.calls):
             return "stores its rows and sorts a window partition again when a row of it changes"
-        case Window():
+        case p.Window():
             return (
                 "stores its rows and a value per window partition; a new value applies to all "
                 "its rows"
             )
-        case Fixpoint() if plan.provenance:
+        case p.Fixpoint() if plan.provenance:
             return (
                 "stores its rows, and which table rows derive each; `why` uses them "
                 f"(provenance by absorption, {plan.provenance})"
             )
-        case Fixpoint():
+        case p.Fixpoint():
             return "stores its rows, each with the round that derived it"
-        case Witness():
+        case p.Witness():
             return "stores the deciding rows and candidates to follow them"
         case _:
             assert_never(node)
 
 
 def _state_by_position(
-    nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
+    nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, int]:
     if plan is None or plan.compiled is None or pieces is None:
         return {}
@@ -538,7 +519,7 @@ def _state_by_position(
 
 
 def _lineage_by_position(
-    nodes: tuple[Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
+    nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
 ) -> dict[int, str]:
     if plan is None or plan.compiled is None or pieces is None:
         return {}
@@ -548,7 +529,7 @@ def _lineage_by_position(
     return {position: note for note, position in result.items() if position is not None}
 
 
-def _read(nodes: tuple[Plan, ...], plan: MaintenancePlan | None) -> frozenset[int]:
+def _read(nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None) -> frozenset[int]:
     """Positions of groupings and DISTINCTs whose groups are read when they change."""
     if plan is None or plan.compiled is None:
         return frozenset()
@@ -559,12 +540,12 @@ def _read(nodes: tuple[Plan, ...], plan: MaintenancePlan | None) -> frozenset[in
         _position(nodes, owner)
         for name, owner in plan.compiled.owners.items()
         # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
-        if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
+        if name.partition(".")[0] in read and isinstance(owner, p.Aggregate | p.Distinct)
     )
     return frozenset(position for position in result if position is not None)
 
 
-def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
+def _position(nodes: tuple[p.Plan, ...], owner: p.Plan) -> int | None:
     """The operator of the whole plan that corresponds to one of its core."""
     alike = [index for index, node in enumerate(nodes) if type(node) is type(owner)]
     matching = [
@@ -578,13 +559,13 @@ def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
 def _pushed(
     tables: PinnedTables,
     prepared: PreparedQuery,
-    nodes: tuple[Plan, ...],
+    nodes: tuple[p.Plan, ...],
     pieces: StoredPieces | None,
 ) -> dict[int, tuple[str, ...]]:
     ranges = {} if pieces is None else _ranges(tables, prepared, pieces.stored)
     result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
-        if isinstance(node, Scan):
+        if isinstance(node, p.Scan):
             total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
             texts = [columns]
@@ -593,7 +574,7 @@ def _pushed(
                 condition = live_condition(live).sql(DIALECT)
                 texts.append(f"rows expire: at {prepared.now} a row is live if {condition}")
             result[position] = (*texts, *ranges.get(node.access, ()))
-        elif isinstance(node, Select) and isinstance(node.child, Scan):
+        elif isinstance(node, p.Select) and isinstance(node.child, p.Scan):
             result[position] = ("pushed down to the scan",)
     return result
 
@@ -619,7 +600,7 @@ def _ranges(
     return result
 
 
-def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
+def _blocking(nodes: tuple[p.Plan, ...], span: Span | None) -> int:
     """Position of the lowest node with the blocking expression; else the root."""
     if span is None:
         return 0
@@ -632,17 +613,17 @@ def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
     return result[-1] if result else 0
 
 
-def _spans_of(node: Plan) -> Iterator[Span | None]:
+def _spans_of(node: p.Plan) -> Iterator[Span | None]:
     yield node.span
     match node:
-        case Select():
-            yield from (part.span for part in walk(node.predicate))
-        case Project():
-            yield from (part.span for out in node.outputs for part in walk(out.expr))
-        case Aggregate():
-            yield from (part.span for key in node.keys for part in walk(key.expr))
+        case p.Select():
+            yield from (part.span for part in node.predicate.walk())
+        case p.Project():
+            yield from (part.span for out in node.outputs for part in out.expr.walk())
+        case p.Aggregate():
+            yield from (part.span for key in node.keys for part in key.expr.walk())
             yield from (output.call.span for output in node.aggregates)
-        case Window():
+        case p.Window():
             yield from (call.span for call in node.calls)
         case _:
             return

@@ -19,7 +19,7 @@ from impctl.errors import (
     OutOfMemoryError,
     TableError,
 )
-from impctl.plan.nodes import Fixpoint, Scan, scans_of
+from impctl.plan.nodes import Fixpoint, Scan
 from impctl.plan.recursion import is_recursive, outer_fixpoints
 from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
@@ -109,7 +109,7 @@ def needed(
     result = dict(spark_pass.sketches())
     for fixpoint in outer_fixpoints(spark_pass.kept.query.root):
         if fixpoint.chooses and spark_pass.derives_all(fixpoint, ranges):
-            for access in {scan.access for scan in scans_of(fixpoint)} & ranges.keys():
+            for access in {scan.access for scan in fixpoint.scans} & ranges.keys():
                 unneeded = result[access].minus(ranges[access])
                 result[access] = result[access].minus(unneeded)
     return result

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.vector import Vector, from_arrow
-from impctl.expr.nodes import And, Expr, columns_of, substitute
-from impctl.plan.nodes import Plan, Select, scans_of
+from impctl.expr.nodes import And, Expr
+from impctl.plan.nodes import Plan, Select
 from impctl.plan.properties import scan_conditions
 from impctl.plan.recursion import is_recursive
 from impctl.rules.pushdown import ColumnTie, ScanColumn, push_selections, tied_columns
@@ -86,7 +86,7 @@ def files_satisfying(
 
 def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
     """The files under a plan over one table with rows that may satisfy all conditions."""
-    (scan,) = scans_of(rows)
+    (scan,) = rows.scans
     plan = push_selections(Select(rows, And(tuple(conditions)))) if conditions else rows
     return wanted_files(plan, {scan.access: snapshot})[scan.access]
 
@@ -127,15 +127,15 @@ def _remaining(
     filters: Mapping[AccessId, RangeFilter],
     ties: Sequence[ColumnTie],
 ) -> Uris:
-    conditions, scans = scan_conditions(root), scans_of(root)
+    conditions, scans = scan_conditions(root), root.scans
     implied: dict[AccessId, list[Expr]] = {scan.access: [] for scan in scans}
     for tied in ties:
         joined = {tied.to.attribute.id}
         refs: dict[AttributeId, Expr] = {tied.to.attribute.id: tied.column.attribute.ref()}
         implied[tied.column.access] += (
-            substitute(condition, refs)
+            condition.substitute(refs)
             for condition in conditions.get(tied.to.access, ())
-            if columns_of(condition) == joined
+            if condition.columns == joined
         )
     left: Uris = {}
     for scan in scans:
@@ -278,7 +278,7 @@ def filters_of(
     else:
         filters = place_filters(prepared.query, ranges, groups_of(prepared, sketches))
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
-    accesses = Counter(scan.table for scan in scans_of(prepared.query.root))
+    accesses = Counter(scan.table for scan in prepared.query.root.scans)
     for sketch in () if for_text else sketches:
         table = sketch.partition.table
         if accesses[table] != 1:

@@ -33,7 +33,6 @@ from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
 from impctl.engine.fixpoint.absorption import Absorbs, Shipping
 from impctl.errors import ImpctlError, RecaptureNeededError, StateCorruptError, UnsupportedError
-from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.safety.judge import Verdict, check_safety
 from impctl.service.memory_limit import largest_side, memory_of
@@ -262,7 +261,7 @@ def chosen_plan(
     without (`has_answer` is false). UnsupportedError if recursion cannot be kept by absorption as
     requested."""
     prepared = query.prepared
-    scans = (*prepared.scans, *scans_of(prepared.query.root))
+    scans = (*prepared.scans, *prepared.query.root.scans)
     accesses = {scan.access: scan.table for scan in scans}
     plan, by_core, why, is_planned = None, None, "", False
     if prepared.spec.join is JoinStrategy.TREE:

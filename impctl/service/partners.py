@@ -20,7 +20,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.moved_conditions import MovedConditions
-from impctl.plan.nodes import Aggregate, Distinct, nodes_of, scans_of
+from impctl.plan.nodes import Aggregate, Distinct
 from impctl.rules.pushdown import column_behind
 from impctl.service.filters import Uris, files_under, wanted_files
 from impctl.spark.render import render_plan
@@ -135,7 +135,7 @@ class PartnerReader(Struct, frozen=True):
             column = column_behind(wanted.plan, key)
             if column is not None and len(values) <= _MANY_KEYS:
                 # Skip files that hold none of the requested values.
-                (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == column.access)
+                (scan,) = (scan for scan in wanted.plan.scans if scan.access == column.access)
                 matching = prune_to_values(
                     self._snapshot(scan.table), {column.attribute.name: values}
                 )
@@ -147,13 +147,13 @@ class PartnerReader(Struct, frozen=True):
         from impctl.spark.run import slice_of
 
         files = self._files(joined)
-        longest = max(self._snapshot(scan.table).likely_rows for scan in scans_of(joined.plan))
+        longest = max(self._snapshot(scan.table).likely_rows for scan in joined.plan.scans)
         slices = max(1, -(-longest // _SLICE_ROWS))
         for number in range(slices):
             yield self._spark_rows(joined, files, partial(slice_of, number=number, slices=slices))
 
     def _files(self, wanted: Readable) -> Uris:
-        snapshots = {scan.access: self._snapshot(scan.table) for scan in scans_of(wanted.plan)}
+        snapshots = {scan.access: self._snapshot(scan.table) for scan in wanted.plan.scans}
         return wanted_files(wanted.plan, snapshots)
 
     def _spark_rows(
@@ -161,11 +161,9 @@ class PartnerReader(Struct, frozen=True):
     ) -> Batch:
         from impctl.spark.run import plain_failures, selected
 
-        views = {
-            scan.access: f"impctl_side{index}" for index, scan in enumerate(scans_of(wanted.plan))
-        }
+        views = {scan.access: f"impctl_side{index}" for index, scan in enumerate(wanted.plan.scans)}
         frames = {}
-        for scan in scans_of(wanted.plan):
+        for scan in wanted.plan.scans:
             snapshot, partition = self._snapshot(scan.table), self.partitions.get(scan.access)
             names = [a.name for a in scan.attributes if a.name != RANGE_COLUMN]
             chosen_files = [file for file in snapshot.files if file.uri in files[scan.access]]
@@ -212,7 +210,7 @@ class PartnerReader(Struct, frozen=True):
         assert side in self._from_files
         wanted = self.compiled.read_side(side)
         sources = Transient(wanted, self.partitions).sources
-        nodes = nodes_of(wanted.rows)
+        nodes = wanted.rows.walk()
         if len(sources) > 1 or any(isinstance(node, Aggregate | Distinct) for node in nodes):
             yield self._by_files(wanted, ())
             return

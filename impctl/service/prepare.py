@@ -17,17 +17,7 @@ from impctl.errors import AssumptionBrokenError, ImpctlError, Location, UsageErr
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
-from impctl.plan.nodes import (
-    Fixpoint,
-    LiveRows,
-    Plan,
-    Query,
-    Scan,
-    Select,
-    Witness,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Fixpoint, LiveRows, Plan, Query, Scan, Select, Witness
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
 from impctl.safety.judge import Verdict, states_of
 from impctl.service.expiry import live_rows
@@ -145,8 +135,8 @@ def _stated_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
             )
         except ImpctlError:
             continue
-        names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
-        for node in nodes_of(query.root):
+        names = {a.id: a.name for scan in query.root.scans for a in scan.attributes}
+        for node in query.root.walk():
             for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
                 sign = _sign_of(part)
                 if sign is not None:
@@ -297,7 +287,7 @@ class PreparedQuery(Struct, frozen=True):
 
     @property
     def scans(self) -> tuple[Scan, ...]:
-        return scans_of(self.root)
+        return self.root.scans
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -380,7 +370,7 @@ def prepare(
         if spec.lineage is LineageMode.ANSWER:
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
         prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
-        read = {scan.table for scan in scans_of(prepared.query.root)} if bound.bare else ()
+        read = {scan.table for scan in prepared.query.root.scans} if bound.bare else ()
         column = column_like_clock(ctx.tables, bound, read)
         if column is not None:
             raise UsageError(
@@ -453,7 +443,7 @@ class MaterializedPlan(Struct, frozen=True):
     @property
     def has_witnesses(self) -> bool:
         """Whether the lineage is a choice: an unchanged row may become decisive."""
-        nodes = nodes_of(self.query.root)
+        nodes = self.query.root.walk()
         return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
 

@@ -22,7 +22,6 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.plan.nodes import attributes_of
 from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
 from impctl.service.results import AnsweredEntry, Outcome, QueryResult
 from impctl.service.settings import QueryRequest
@@ -243,9 +242,7 @@ def answered(
 
     where = None
     if condition is not None:
-        where = condition_on(
-            attributes_of(result.prepared.planned.root), condition, ctx.session_zone
-        )
+        where = condition_on(result.prepared.planned.root.attributes, condition, ctx.session_zone)
     is_read = by is AnsweredBy.AUTO and use is SketchPolicy.ALWAYS
     if by is AnsweredBy.AUTO and not is_read and where is None:
         is_read = _is_state_slower(ctx, result, use)
@@ -465,7 +462,7 @@ def _by_spark(
     watch = Stopwatch()
     table = answer_table(ctx, result.prepared, result.versions, read.pruned, result.sketches)
     if where is not None:
-        table = answer_where(table, attributes_of(result.prepared.planned.root), where)
+        table = answer_where(table, result.prepared.planned.root.attributes, where)
     start_ms = 0.0 if was_up else ctx.spark_start_ms
     return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 

@@ -30,9 +30,9 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.nodes import Expr, substitute
+from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select, nodes_of
+from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select
 from impctl.plan.recursion import is_recursive
 from impctl.service.parameters import split_moving, with_parameters
 from impctl.service.results import (
@@ -232,7 +232,7 @@ def condition_on(
     shown: dict[AttributeId, Expr] = {
         a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
     }
-    condition = substitute(select.predicate, shown)
+    condition = select.predicate.substitute(shown)
     blocker, kind = find_blocker(condition), type_of(condition)
     objection = None if blocker is None else blocker.reason
     if blocker is None and kind not in (BOOLEAN, SqlType(Kind.NULL)):
@@ -1070,5 +1070,5 @@ def written_query(
 
 def is_for_others(query: Query) -> bool:
     """Whether Spark cannot run the text: it has WITH RECURSIVE of UNION, used or not."""
-    every = (*nodes_of(query.root), *query.unused)
+    every = (*query.root.walk(), *query.unused)
     return any(isinstance(node, Fixpoint) and node.is_set for node in every)

@@ -32,7 +32,7 @@ from impctl.errors import (
 )
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import Expr
 from impctl.service.maintenance_plan import is_same_circuit
 from impctl.service.output import check_output, whole_file
 from impctl.service.prepare import prepare
@@ -216,7 +216,7 @@ def _unsure_values(expr: Expr, rows: Batch) -> Bools:
 
 def _has_bound(expr: Expr, rows: Batch) -> Bools:
     result = np.zeros(len(rows), dtype=np.bool_)
-    for name in columns_of(expr):
+    for name in expr.columns:
         column = rows.columns[name]
         if column.error is not None:
             result |= (column.error != 0) & column.validity()

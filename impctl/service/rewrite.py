@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Column, Kind
 from impctl.errors import StorageError, TableError, UnsafeSketchError
-from impctl.plan.nodes import Fixpoint, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint
 from impctl.safety.direction import Refusal
 from impctl.safety.failures import Interval, Sizes, part_failure
 from impctl.service.filters import Pruned, filters_of, interval_texts
@@ -300,9 +300,7 @@ def rewrite(
     plain = filters_of(ctx.tables, match.prepared, (), match.versions)
     record_use(ctx, match, pruned, plain, command="rewrite")
     best = {
-        node.id
-        for node in nodes_of(match.prepared.root)
-        if isinstance(node, Fixpoint) and node.best
+        node.id for node in match.prepared.root.walk() if isinstance(node, Fixpoint) and node.best
     }
     endless = [
         f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
@@ -366,7 +364,7 @@ def _part_failure(tables: PinnedTables, result: ResolvedSketch) -> Refusal | Non
     if not result.sketches:
         return None
     sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
-    scans = scans_of(result.query.root)
+    scans = result.query.root.scans
     assumed = [fact_of(assumption) for assumption in result.assumptions]
     if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
         return None
@@ -399,7 +397,7 @@ def _never_failing(
 def _sizes(tables: PinnedTables, result: ResolvedSketch) -> Sizes:
     rows: dict[AccessId, int] = {}
     bounds: dict[AttributeId, Interval] = {}
-    for scan in scans_of(result.query.root):
+    for scan in result.query.root.scans:
         snapshot = tables.snapshot(scan.table)
         if snapshot.rows is not None:
             rows[scan.access] = snapshot.rows

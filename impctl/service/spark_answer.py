@@ -20,7 +20,7 @@ from impctl.errors import (
     TableError,
 )
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Fixpoint, Join, Plan, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Join, Plan
 from impctl.service.context import Context, Versions, limits_of
 from impctl.service.results import NOT_USED
 from impctl.sql.parameters import bind
@@ -59,7 +59,7 @@ def answer_table(
     from impctl.spark.session import shuffles_for
 
     views, sql = _text(ctx, prepared, versions, pruned, sketches)
-    if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
+    if any(isinstance(node, Join) for node in prepared.query.root.walk()):
         # A join may give many more rows than it reads.
         table = run_sql(ctx.spark(), sql, views, versions=versions)
     else:
@@ -238,7 +238,7 @@ def derived_entries(
         if rows is None:
             frames = {
                 scan.access: _rows(ctx, scan.table, scan.access, versions, pruned)
-                for scan in scans_of(fixpoint)
+                for scan in fixpoint.scans
             }
             with plain_failures(versions):
                 rows = rounds.rows(fixpoint, frames)
@@ -280,7 +280,7 @@ def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
     result: dict[Span, list[Fixpoint]] = {}
-    for node in nodes_of(plan):
+    for node in plan.walk():
         if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
             result.setdefault(node.span, []).append(node)
     return result

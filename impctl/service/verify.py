@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
 from impctl.expr.nodes import ColumnRef, Expr
-from impctl.plan.nodes import Plan, Project, TopK, attributes_of, scans_of
+from impctl.plan.nodes import Plan, Project, TopK
 from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
 from impctl.service.answer import RowValue, rows_of
@@ -251,7 +251,7 @@ class CutOrder(Struct, frozen=True):
 
 
 def cut_order(root: Plan) -> CutOrder | None:
-    shown: list[Expr] = [attribute.ref() for attribute in attributes_of(root)]
+    shown: list[Expr] = [attribute.ref() for attribute in root.attributes]
     node = root
     while isinstance(node, Project):
         below = {output.attribute.id: output.expr for output in node.outputs}
@@ -367,7 +367,7 @@ def rounded_answer(ctx: Context, prepared: PreparedQuery, versions: Versions) ->
         return None
     plan, inexact = bounded
     names, frames = {}, {}
-    for number, scan in enumerate(scans_of(plan)):
+    for number, scan in enumerate(plan.scans):
         name = names[scan.access] = f"impctl_view{number}"
         columns = [attribute.name for attribute in scan.attributes]
         snapshot = ctx.tables.snapshot(scan.table, versions.get(scan.table))
@@ -377,7 +377,7 @@ def rounded_answer(ctx: Context, prepared: PreparedQuery, versions: Versions) ->
     except ImpctlError:
         # It computes more than the query, and may not be written in Spark's SQL as a whole.
         return None
-    shown = len(attributes_of(prepared.query.root))
+    shown = len(prepared.query.root.attributes)
     rows, errors = [], []
     for row in rows_of(table):
         off = [0.0] * shown

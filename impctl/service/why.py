@@ -33,37 +33,8 @@ from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.engine.fixpoint.absorption import Shipping
 from impctl.errors import QueryError, UsageError
-from impctl.expr.nodes import (
-    And,
-    Compare,
-    CompareOp,
-    Expr,
-    IsNull,
-    Literal,
-    LiteralValue,
-    Or,
-    columns_of,
-)
-from impctl.plan.nodes import (
-    Attribute,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-    scans_of,
-    with_inputs,
-)
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue, Or
+from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Context, limits_of
@@ -208,7 +179,7 @@ _LIKE: Mapping[Kind, ParameterValue] = {
 """How a parameter with such a value is written (`service.parameters`)."""
 
 
-def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
+def condition_of_row(given: RowGiven, outputs: Sequence[p.Attribute]) -> Expr:
     """The condition on an answer's columns; UsageError for an invalid one."""
     values = _texts(given) if isinstance(given, Mapping) else _split(given)
     if not values:
@@ -265,7 +236,7 @@ def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
     return result
 
 
-def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
+def _column(name: str, outputs: Sequence[p.Attribute]) -> p.Attribute:
     result = [output for output in outputs if output.name.lower() == name.lower()]
     if len(result) == 1:
         return result[0]
@@ -283,7 +254,7 @@ def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
     )
 
 
-def _equal(column: Attribute, text: str | None) -> Expr:
+def _equal(column: p.Attribute, text: str | None) -> Expr:
     if text is None:
         return IsNull(column.ref())
     kind = column.type
@@ -346,9 +317,9 @@ class DerivedRow(Struct, frozen=True):
 def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow:
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
-    outputs = attributes_of(result.prepared.planned.root)
+    outputs = result.prepared.planned.root.attributes
     wanted = condition_of_row(given, outputs)
-    root = apply_rules(Select(result.prepared.query.root, wanted))
+    root = apply_rules(p.Select(result.prepared.query.root, wanted))
     pruned = chosen_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
@@ -369,18 +340,18 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Derive
 class _Tables:
     """The rows read of the tables, numbered."""
 
-    def __init__(self, ctx: Context, result: ResolvedSketch, root: Plan, pruned: Pruned) -> None:
+    def __init__(self, ctx: Context, result: ResolvedSketch, root: p.Plan, pruned: Pruned) -> None:
         snapshots = {
             scan.access: ctx.tables.snapshot(scan.table, result.versions.get(scan.table))
-            for scan in scans_of(root)
+            for scan in root.scans
         }
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
-        self._scans = scans_of(root)
+        self._scans = root.scans
         self._used = {
             sketch.access: sketch for sketch in result.sketches if sketch.access in pruned.filters
         }
         self._shown: dict[TableName, dict[ColumnName, None]] = {}
-        for scan in (*scans_of(result.prepared.root), *self._scans):
+        for scan in (*result.prepared.root.scans, *self._scans):
             names = dict.fromkeys(a.name for a in scan.attributes)
             self._shown.setdefault(scan.table, {}).update(names)
         self._rows: dict[TableName, pa.Table] = {}
@@ -424,11 +395,11 @@ class _Tables:
 
 
 def only_row(
-    result: ResolvedSketch, zone: str, root: Plan, derivations: Made
+    result: ResolvedSketch, zone: str, root: p.Plan, derivations: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row, and the row."""
-    names = [attribute.name for attribute in attributes_of(root)]
-    rows = rows_of(derivations.to_arrow(attributes_of(root), zone))
+    names = [attribute.name for attribute in root.attributes]
+    rows = rows_of(derivations.to_arrow(root.attributes, zone))
     if len(derivations.numbers) == 1:
         return int(derivations.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
     name = result.prepared.spec.name
@@ -513,13 +484,24 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 
 
-def is_monotone(root: Plan) -> bool:
+def is_monotone(root: p.Plan) -> bool:
     """Whether no input row ever suppresses or changes a row of the answer."""
-    for node in nodes_of(root):
+    for node in root.walk():
         match node:
-            case Scan() | Select() | Project() | Sort() | Distinct() | Fixpoint() | Recursive():
+            case (
+                p.Scan()
+                | p.Select()
+                | p.Project()
+                | p.Sort()
+                | p.Distinct()
+                | p.Fixpoint()
+                | p.Recursive()
+            ):
                 continue
-            case Join(kind=JoinKind.INNER | JoinKind.SEMI) | SetOperation(kind=SetKind.UNION):
+            case (
+                p.Join(kind=p.JoinKind.INNER | p.JoinKind.SEMI)
+                | p.SetOperation(kind=p.SetKind.UNION)
+            ):
                 continue
         return False
     return True
@@ -558,12 +540,12 @@ def conditions_by_table(
 def excluded_rows(ctx: Context, table: TableName, texts: Sequence[str]) -> ExcludedRows:
     """The rows of a table for which one of these conditions is true."""
     columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
-    attributes = [Attribute(column.name, column.name, column.type) for column in columns]
+    attributes = [p.Attribute(column.name, column.name, column.type) for column in columns]
     zone = ctx.session_zone
     parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
     condition = parts[0] if len(parts) == 1 else Or(parts)
     read: dict[ColumnName, Column] = {column.name: column for column in columns}
-    return ExcludedRows(condition, tuple(read[name] for name in sorted(columns_of(condition))))
+    return ExcludedRows(condition, tuple(read[name] for name in sorted(condition.columns)))
 
 
 # State of a recursion kept by absorption. Law: used only at the very commit that the query was
@@ -571,14 +553,14 @@ def excluded_rows(ctx: Context, table: TableName, texts: Sequence[str]) -> Exclu
 # read.
 
 
-def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedRows | None:
+def absorbed_rows(ctx: Context, result: ResolvedSketch, root: p.Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None unless it has the whole lineage."""
     spec, store = result.prepared.spec, ctx.reading_store()
     if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
     # All tables have to be read below one fixpoint.
-    fixpoints = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
-    if len(fixpoints) != 1 or len(scans_of(root)) != len(scans_of(fixpoints[0])):
+    fixpoints = [node for node in root.walk() if isinstance(node, p.Fixpoint)]
+    if len(fixpoints) != 1 or len(root.scans) != len(fixpoints[0].scans):
         return None
     stored = store.load(spec.name)
     if stored is None or dict(stored.versions) != dict(result.versions):
@@ -588,7 +570,7 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: Plan) -> AbsorbedR
     again = reopened(ctx, spec, stored)
     compiled = again.plan.compiled
     core = again.prepared.core if again.plan.core is None else again.plan.core
-    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*nodes_of(core)]:
+    if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*core.walk()]:
         return None
     session = MaintainedQuery(compiled)
     session.restore(store.load_runs(spec.name), again.meta.counters)
@@ -618,7 +600,7 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
     if absorbed is None or derived is None:
         return None
     state, known = derived
-    selection = Select(root, condition_of_row(given, attributes_of(root)))
+    selection = p.Select(root, condition_of_row(given, root.attributes))
     limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
         with limited_to(limit):
@@ -713,8 +695,8 @@ def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf
     return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
 
-def _over_rows(plan: Plan, absorbed: AbsorbedRows) -> Plan:
+def _over_rows(plan: p.Plan, absorbed: AbsorbedRows) -> p.Plan:
     """The plan that reads the recursion's rows as those of a table."""
-    if isinstance(plan, Fixpoint) and plan.id == absorbed.fixpoint:
-        return Scan(_MADE, _MADE, plan.attributes, span=plan.span)
-    return with_inputs(plan, tuple(_over_rows(child, absorbed) for child in inputs_of(plan)))
+    if isinstance(plan, p.Fixpoint) and plan.id == absorbed.fixpoint:
+        return p.Scan(_MADE, _MADE, plan.attributes, span=plan.span)
+    return plan.map_inputs(lambda child: _over_rows(child, absorbed))

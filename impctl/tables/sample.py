@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from impctl.data.keys import ascending, key_codes, starts_in
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.expr.evaluate import Condition
-from impctl.expr.nodes import ColumnRef, Expr, walk
+from impctl.expr.nodes import ColumnRef, Expr
 from impctl.sketch.boundaries import ValueWeights
 from impctl.sketch.sketch import RangeSet, exact_filter
 from impctl.tables.rows import FileReader, read_batches
@@ -608,7 +608,7 @@ def _filtered(batch: pa.Table, where: Expr | None) -> pa.Table:
 
 
 def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:
-    parts = () if where is None else walk(where)
+    parts = () if where is None else where.walk()
     return [(part.id, part.type) for part in parts if isinstance(part, ColumnRef)]
 
 

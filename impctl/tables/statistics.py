@@ -17,18 +17,7 @@ from msgspec import Struct
 
 from impctl.data.schema import FLOAT, NUMERIC, TEMPORAL, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, from_arrow
-from impctl.expr.nodes import (
-    And,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 from impctl.tables.snapshot import (
     UNKNOWN,
     ColumnBounds,
@@ -604,7 +593,7 @@ class _Outcomes(Struct, frozen=True, eq=False):
 
 
 def prune_by_condition(
-    snapshot: Snapshot, condition: Expr, columns: Mapping[AttributeId, ColumnName]
+    snapshot: Snapshot, condition: e.Expr, columns: Mapping[AttributeId, ColumnName]
 ) -> tuple[DataFile, ...]:
     """The files that may hold a row for which the condition is true; `columns` maps its
     attributes."""
@@ -618,30 +607,30 @@ class _FilePruner(Struct, frozen=True):
     columns: Mapping[AttributeId, ColumnName]
     known: dict[AttributeId, tuple[Column, ColumnBounds] | None]
 
-    def of(self, condition: Expr) -> _Outcomes:
+    def of(self, condition: e.Expr) -> _Outcomes:
         """The condition over the rows of every file."""
         match condition:
-            case And(operands=operands):
+            case e.And(operands=operands):
                 result = [self.of(operand) for operand in operands]
                 return _Outcomes(
                     np.logical_and.reduce([outcome.may_be_true for outcome in result]),
                     np.logical_or.reduce([outcome.may_be_false for outcome in result]),
                 )
-            case Or(operands=operands):
-                return self.of(And(tuple(Not(operand) for operand in operands))).negated
-            case Not(operand=operand):
+            case e.Or(operands=operands):
+                return self.of(e.And(tuple(e.Not(operand) for operand in operands))).negated
+            case e.Not(operand=operand):
                 return self.of(operand).negated
-            case Compare(op=op, left=ColumnRef() as left, right=Literal() as right):
+            case e.Compare(op=op, left=e.ColumnRef() as left, right=e.Literal() as right):
                 return self._compared(op, left, right)
-            case Compare(op=op, left=Literal() as left, right=ColumnRef() as right):
+            case e.Compare(op=op, left=e.Literal() as left, right=e.ColumnRef() as right):
                 return self._compared(op.mirrored, right, left)
-            case InList(operand=ColumnRef() as left, options=options):
+            case e.InList(operand=e.ColumnRef() as left, options=options):
                 return self._listed(left, options)
-            case IsNull(operand=ColumnRef() as operand):
+            case e.IsNull(operand=e.ColumnRef() as operand):
                 return self._missing(operand)
-            case Literal(value=bool() as value):
+            case e.Literal(value=bool() as value):
                 return self._everywhere(value, not value)
-            case Literal(value=None):
+            case e.Literal(value=None):
                 return self._everywhere(False, False)
         return self._anything()
 
@@ -652,7 +641,7 @@ class _FilePruner(Struct, frozen=True):
     def _anything(self) -> _Outcomes:
         return self._everywhere(True, True)
 
-    def _bounds(self, ref: ColumnRef) -> tuple[Column, ColumnBounds] | None:
+    def _bounds(self, ref: e.ColumnRef) -> tuple[Column, ColumnBounds] | None:
         """The column and its bounds by file; None if it has another type at this version."""
         if ref.id not in self.columns:
             return None
@@ -663,33 +652,33 @@ class _FilePruner(Struct, frozen=True):
             self.known[ref.id] = None if bounds is None else (column, bounds)
         return self.known[ref.id]
 
-    def _missing(self, ref: ColumnRef) -> _Outcomes:
+    def _missing(self, ref: e.ColumnRef) -> _Outcomes:
         bounds = self._bounds(ref)
         if bounds is None:
             return self._anything()
         return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
 
-    def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
+    def _listed(self, ref: e.ColumnRef, options: tuple[e.Expr, ...]) -> _Outcomes:
         """IN, as several equalities. One type is used for all, so another type may round the
         column."""
         is_alike = all(
-            isinstance(option, Literal)
+            isinstance(option, e.Literal)
             and (option.type == ref.type or (option.type.is_integral and ref.type.is_integral))
             for option in options
         )
         if not is_alike:
             return self._anything()
-        return self.of(Or(tuple(Compare(CompareOp.EQUAL, ref, option) for option in options)))
+        return self.of(e.Or(tuple(e.Compare(e.CompareOp.EQUAL, ref, option) for option in options)))
 
-    def _compared(self, op: CompareOp, ref: ColumnRef, literal: Literal) -> _Outcomes:
-        is_null_safe = op is CompareOp.NULL_SAFE_EQUAL
+    def _compared(self, op: e.CompareOp, ref: e.ColumnRef, literal: e.Literal) -> _Outcomes:
+        is_null_safe = op is e.CompareOp.NULL_SAFE_EQUAL
         if literal.value is None:
             return self._missing(ref) if is_null_safe else self._everywhere(False, False)
         result = self._bounds(ref)
         value = None if result is None else _constant(literal, result[0].type)
         if result is None or value is None:
             return self._anything()
-        op = CompareOp.EQUAL if is_null_safe else op
+        op = e.CompareOp.EQUAL if is_null_safe else op
         bounds, is_filled = result[1], ~result[1].is_all_null
         may_be_false = is_filled & _may_be_false(op, bounds, value)
         return _Outcomes(
@@ -698,7 +687,7 @@ class _FilePruner(Struct, frozen=True):
         )
 
 
-def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
+def _may_be_false(op: e.CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
     """Whether the comparison may be false for a value that is not NULL."""
     opposite = op.opposite
     if opposite is None:
@@ -707,20 +696,20 @@ def _may_be_false(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fr
 
 
 def _condition_may_hold(
-    op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
+    op: e.CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction
 ) -> Flags:
     """Whether the comparison may be true for a value between the bounds, or for a possible NaN."""
     (lows, point), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
-        case CompareOp.LESS:
+        case e.CompareOp.LESS:
             result = ~bounds.has_low | (lows < point)
-        case CompareOp.LESS_EQUAL:
+        case e.CompareOp.LESS_EQUAL:
             result = ~bounds.has_low | (lows <= point)
-        case CompareOp.GREATER:
+        case e.CompareOp.GREATER:
             result = bounds.may_be_nan | ~bounds.has_high | (highs > point)
-        case CompareOp.GREATER_EQUAL:
+        case e.CompareOp.GREATER_EQUAL:
             result = bounds.may_be_nan | ~bounds.has_high | (highs >= point)
-        case CompareOp.EQUAL:
+        case e.CompareOp.EQUAL:
             below = ~bounds.has_low | (lows <= point)
             result = below & (~bounds.has_high | (highs >= point))
         case _:
@@ -738,7 +727,7 @@ def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, An
     return values.astype(np.object_), np.array(value, dtype=np.object_)
 
 
-def _constant(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | None:
+def _constant(literal: e.Literal, kind: SqlType) -> BoundaryValue | Fraction | None:
     """The constant in the column's canonical form (see `data.vector`); None if Spark's common type
     rounds, or if they are not numbers of one sort."""
     value, other = literal.value, literal.type

@@ -26,7 +26,7 @@ from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
 from impctl.errors import ImpctlError
-from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, scans_of
+from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK
 from impctl.reuse.verdict import check_reuse
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
@@ -119,7 +119,7 @@ def make_case(seed: int) -> Case:
     }
     changes = {name: _changes(rng, name, rows) for name, rows in before.items()}
     after = {name: _changed(rows, changes[name]) for name, rows in before.items()}
-    scans = scans_of(root)
+    scans = root.scans
     chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
     partitions = {}
     for scan in chosen:
@@ -193,7 +193,7 @@ def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
 
 def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketches]:
     """The sketches of the first rows, and those after the batch."""
-    read = {scan.table for scan in scans_of(case.captured)}
+    read = {scan.table for scan in case.captured.scans}
     session.load((name, _arrow(name, case.before[name])) for name in sorted(read))
     first = session.ranges()
     _step(session, case, read)
@@ -263,7 +263,7 @@ def _answers(
 
 
 def _row(values: Sequence[str | None], plan: Plan) -> tuple[object, ...]:
-    kinds = [attribute.type for attribute in attributes_of(plan)]
+    kinds = [attribute.type for attribute in plan.attributes]
     return tuple(
         _double(float(value)) if kind == DOUBLE and value is not None else value
         for value, kind in zip(values, kinds, strict=False)
@@ -276,7 +276,7 @@ def _double(value: float) -> object:
 
 def _tables(case: Case) -> str:
     """The tables that are read, before the batch and after it, as the start of a WITH."""
-    read = sorted({scan.table for scan in scans_of(case.captured)})
+    read = sorted({scan.table for scan in case.captured.scans})
     return ", ".join(
         f"{name}{int(is_after)} AS ({_values(name, rows[name])})"
         for is_after, rows in ((False, case.before), (True, case.after))
@@ -287,7 +287,7 @@ def _tables(case: Case) -> str:
 def _text(asked: Asked, partitions: Mapping[AccessId, RangePartition], rng: Random) -> str:
     """The plan as SQL, sketched accesses by their predicate, each row of the answer as JSON."""
     plan, views, parts = asked.plan, {}, []
-    for at, scan in enumerate(scans_of(plan)):
+    for at, scan in enumerate(plan.scans):
         views[scan.access] = f"{scan.table}{int(asked.is_after)}"
         result = asked.sketches.get(scan.access)
         if result is not None:
@@ -297,7 +297,7 @@ def _text(asked: Asked, partitions: Mapping[AccessId, RangePartition], rng: Rand
             views[scan.access] = f"sketched{at}"
             parts.append(f"sketched{at} AS ({rows})")
     rendered = render_plan(plan, views)
-    columns = [f"CAST(`{rendered.names[a.id]}` AS STRING)" for a in attributes_of(plan)]
+    columns = [f"CAST(`{rendered.names[a.id]}` AS STRING)" for a in plan.attributes]
     row = f"to_json(array({', '.join(columns)}))" if columns else "'[]'"
     start = f"WITH {', '.join(parts)} " if parts else ""
     return f"{start}SELECT {row} r FROM ({rendered.sql})"
@@ -334,7 +334,7 @@ def _is_an_answer(
 
 def _plain(row: Sequence[Value], plan: Plan) -> tuple[object, ...]:
     """The row as `_row` reads it from Spark's text."""
-    kinds = [attribute.type for attribute in attributes_of(plan)]
+    kinds = [attribute.type for attribute in plan.attributes]
     return tuple(
         None if value is None else _cast_text(value, kind)
         for value, kind in zip(row, kinds, strict=True)
@@ -411,7 +411,7 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
 
 def _ordered(rng: Random, plan: Plan) -> tuple[Plan, bool]:
     """The plan as it is, or brought in an order in which only equal rows tie, and cut."""
-    attributes = list(attributes_of(plan))
+    attributes = list(plan.attributes)
     kinds = {attribute.type.kind for attribute in attributes if attribute.type is not None}
     if not attributes or Kind.NULL in kinds or rng.random() < 0.4:
         return plan, False
@@ -429,9 +429,9 @@ def _sparks(spark: Any, case: Case, root: Plan) -> pa.Table | None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    views = {scan.access: f"{scan.table}1" for scan in scans_of(root)}
+    views = {scan.access: f"{scan.table}1" for scan in root.scans}
     rendered = render_plan(root, views)
-    columns = ", ".join(f"`{rendered.names[a.id]}`" for a in attributes_of(root)) or "1"
+    columns = ", ".join(f"`{rendered.names[a.id]}`" for a in root.attributes) or "1"
     try:
         return spark.sql(f"WITH {_tables(case)} SELECT {columns} FROM ({rendered.sql})").toArrow()
     except (PySparkException, Py4JError):
@@ -483,7 +483,7 @@ def _compare_answers(
     is_ordered: bool,
     tally: AnswerTally,
 ) -> None:
-    if attributes_of(root):
+    if root.attributes:
         types = [[field.type for field in table.schema] for table in (result, wanted)]
         if types[0] != types[1]:
             raise NotSparksAnswerError(f"{label}: types {types[0]}, not {types[1]}")

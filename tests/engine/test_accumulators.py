@@ -33,7 +33,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.exact_sums import add, exact_grouped_sums, unwiden, widen
 from impctl.engine.linear import ProjectOperator
 from impctl.errors import EvaluationError
-from impctl.plan.nodes import Aggregate, nodes_of
+from impctl.plan.nodes import Aggregate
 from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases, random_seeds
 
@@ -297,7 +297,7 @@ class Maintained:
     def __init__(self, kind: SqlType, arrow: pa.DataType) -> None:
         outputs = ", ".join(f"{name}(x) AS {name}" for name in FUNCTIONS)
         query = parse_query(f"SELECT {outputs} FROM t", {"t": Schema((Column("x", kind),))})
-        node = next(n for n in nodes_of(query.root) if isinstance(n, Aggregate))
+        node = next(n for n in query.root.walk() if isinstance(n, Aggregate))
         calls = read_calls(node)
         self.kind, self.arrow = kind, arrow
         self.project = ProjectOperator(calls.arguments)

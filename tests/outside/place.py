@@ -10,7 +10,6 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
-from impctl.plan.nodes import scans_of
 from impctl.service.text import named_before
 from impctl.sql.statement import parse_query
 from impctl.store.records import RunRecord, StoredQuery
@@ -30,7 +29,7 @@ def check_sound(stored: StoredQuery, sql: str, path: Path) -> int:
     delta = DeltaTable(str(path), version=stored.versions["t"])
     schema = read_schema(delta.schema().to_json(), is_mapped=False).schema
     root = parse_query(sql, {"t": schema}).root
-    names = list(dict.fromkeys(a.name for scan in scans_of(root) for a in scan.attributes))
+    names = list(dict.fromkeys(a.name for scan in root.scans for a in scan.attributes))
     names += [s.attribute for s in stored.sketches if s.attribute not in names]
     rows = pa.table(delta.scan(columns=names)).to_pylist()
     # To the Delta protocol, and so to Spark, an empty partition value is NULL; not to deltalake.

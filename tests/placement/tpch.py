@@ -17,7 +17,7 @@ from impctl.engine.join import JoinOperator
 from impctl.engine.linear import SelectOperator
 from impctl.placement.graph import Graph, KindOfChange, Numbers, PieceMode, graph_of
 from impctl.placement.search import choices_of, choose, per_day
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan
 from impctl.sketch.partition import RangePartition
 from impctl.types import TableName
 from impctl.workload.load import load_workload
@@ -68,9 +68,9 @@ def compiled_plan(
     trees: dict[str, int] | None = None,
 ) -> Dataflow:
     """The circuit with the sketches that are asked for, else on a key of the longest table."""
-    longest = max((scan.table for scan in scans_of(root)), key=lambda name: ROWS.get(name, 0))
+    longest = max((scan.table for scan in root.scans), key=lambda name: ROWS.get(name, 0))
     sketched = {}
-    for scan in scans_of(root):
+    for scan in root.scans:
         keys = sorted(a.name for a in scan.attributes if a.type == LONG)
         attribute = asked.get(scan.table)
         if not asked and scan.table == longest:

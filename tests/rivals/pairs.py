@@ -21,7 +21,6 @@ from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import compile_plan
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
-from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import core_of, without_free_limit
 from impctl.sketch.partition import RangePartition
@@ -109,7 +108,7 @@ class Tree:
         plan = core_of(query.root) if self._answer is None else self._answer.kept
         bounds = tuple(bounds_of(pairs.rows).tolist())
         partitions = {
-            scan.access: RangePartition(scan.table, "id", LONG, bounds) for scan in scans_of(plan)
+            scan.access: RangePartition(scan.table, "id", LONG, bounds) for scan in plan.scans
         }
         compiled = compile_plan(plan, partitions, {}, barriers=(), trees={}, answer=self._answer)
         self._session = MaintainedQuery(compiled)

@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl.errors import ImpctlError
-from impctl.plan.nodes import Fixpoint, nodes_of
+from impctl.plan.nodes import Fixpoint
 from impctl.service.answer import rows_of
 from impctl.service.capture import capture
 from impctl.service.context import Context, open_context
@@ -789,7 +789,7 @@ def test_a_bag_that_nothing_uses_is_no_matter() -> None:
         "WITH RECURSIVE u(n) AS (SELECT dst FROM links UNION ALL SELECT n + 1 FROM u WHERE n < 9) "
         "SELECT n FROM nodes"
     )
-    assert not any(isinstance(node, Fixpoint) for node in nodes_of(query.root))
+    assert not any(isinstance(node, Fixpoint) for node in query.root.walk())
     assert [one.is_set for one in query.unused] == [False]
     assert not is_for_others(query)
 

@@ -21,7 +21,6 @@ from msgspec import Struct, field
 
 import impctl
 from impctl.errors import ImpctlWarning
-from impctl.plan.nodes import scans_of
 from impctl.service.context import open_context
 from impctl.service.query import query
 from impctl.service.results import QueryResult
@@ -151,7 +150,7 @@ class Recapture:
             table: rows_at(self._folder, table, version).to_pylist()
             for table, version in stored.versions.items()
         }
-        assert {scan.table for scan in scans_of(root)} == set(tables)
+        assert {scan.table for scan in root.scans} == set(tables)
         result = accurate_sketches(annotate(root, tables), root, tables, partitions)
         self._found[stored.query] = key, result
         return result

@@ -23,9 +23,9 @@ from impctl.engine.fixpoint.rows import BestFixpointRows
 from impctl.engine.operator import Limits
 from impctl.engine.tags import RowTags
 from impctl.expr.evaluate import Condition
-from impctl.expr.nodes import Expr, columns_of
+from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
-from impctl.plan.nodes import Plan, Project, Query, Scan, inputs_of, scans_of, with_inputs
+from impctl.plan.nodes import Plan, Project, Query, Scan
 from impctl.rules.finalize import answer_plan
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import WantedValues, bare_rows
@@ -162,7 +162,7 @@ def fragments_read(
     tables: Mapping[str, Sequence[Row]],
 ) -> dict[AccessId, set[int]]:
     """The fragments, by sketched access of the plan, of the rows that it reads in these places."""
-    table = {scan.access: scan.table for scan in scans_of(core)}
+    table = {scan.access: scan.table for scan in core.scans}
     result: dict[AccessId, set[int]] = {access: set() for access in sketched}
     for access, number in lineage:
         if access in result:
@@ -261,7 +261,7 @@ class ReferencePartners(Struct, frozen=True):
             name: self._vector([values[at] for values, _ in result.rows], kind)
             for at, (name, kind) in enumerate(wanted.columns)
         }
-        names = {scan.access: scan.table for scan in scans_of(plan)}
+        names = {scan.access: scan.table for scan in plan.scans}
         tags = tuple(
             RowTags(self._ranges(access, names[access], [of for _, of in result.rows]))
             for access in wanted.accesses
@@ -288,11 +288,11 @@ def _without_fragments(plan: Plan) -> Plan:
     if isinstance(plan, Project):
         outputs = tuple(o for o in plan.outputs if o.attribute.name != RANGE_COLUMN)
         plan = replace(plan, outputs=outputs)
-    return with_inputs(plan, tuple(_without_fragments(child) for child in inputs_of(plan)))
+    return plan.map_inputs(_without_fragments)
 
 
 def _may_meet(condition: Expr, rows: Batch) -> Bools:
     """Which rows may meet a condition, of which nothing is known where it reads other columns."""
-    if not columns_of(condition) <= rows.columns.keys():
+    if not condition.columns <= rows.columns.keys():
         return np.ones(len(rows), dtype=np.bool_)
     return Condition(condition).truth(rows.columns, len(rows)).may_true

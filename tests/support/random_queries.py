@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
-from impctl.plan.nodes import Query, scans_of
+from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
@@ -274,7 +274,7 @@ def random_circuit(rng: random.Random) -> RandomCircuit | None:
     """None for a query that the engine does not maintain."""
     sql, partition = random_sql(rng), rng.choice(PARTITIONS)
     original, query, verdict = _read(sql, partition.attribute)
-    access = scans_of(query.root)[0].access
+    access = query.root.scans[0].access
     try:
         compiled = compile_plan(query.root, {access: partition}, verdict.key_columns)
     except BlockedError:
@@ -290,5 +290,5 @@ def _read(sql: str, attribute: str) -> tuple[Query, Query, Verdict]:
     """
     original = parse_query(sql, {"t": SCHEMA})
     query = replace(original, root=apply_rules(original.root))
-    access = scans_of(query.root)[0].access
+    access = query.root.scans[0].access
     return original, query, check_safety(query, {access: attribute}, [])

@@ -18,55 +18,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.data.schema import LONG, Kind, SqlType, decimal
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Mean,
-    Negate,
-    Not,
-    Or,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import arithmetic_type, average_type, narrowed, sum_type, type_of
-from impctl.plan.nodes import (
-    Aggregate,
-    AggregateCall,
-    Attribute,
-    BestOnly,
-    Distinct,
-    Fixpoint,
-    Join,
-    JoinKind,
-    OneRow,
-    Plan,
-    Project,
-    Recursive,
-    Scan,
-    Select,
-    SetKind,
-    SetOperation,
-    Sort,
-    SortKey,
-    TopK,
-    Window,
-    WindowCall,
-    Witness,
-    attributes_of,
-    inputs_of,
-    nodes_of,
-)
+from impctl.plan import nodes as p
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 
 Value = bool | int | float | str | bytes | Decimal | None
@@ -83,54 +37,54 @@ class ReferenceLimit(Exception):
     """This evaluator does not know the construct."""
 
 
-def value_of(expr: Expr, row: Row) -> Value:
+def value_of(expr: e.Expr, row: Row) -> Value:
     """The expression's value on one row."""
     match expr:
-        case Literal():
+        case e.Literal():
             return _typed(expr.value, expr.type)
-        case ColumnRef():
+        case e.ColumnRef():
             return row[expr.id]
-        case Arithmetic():
+        case e.Arithmetic():
             return _arithmetic(expr, row)
-        case Negate():
+        case e.Negate():
             return _negated(value_of(expr.operand, row), type_of(expr.operand))
-        case Compare():
+        case e.Compare():
             return compared(expr.op, value_of(expr.left, row), value_of(expr.right, row))
-        case And():
+        case e.And():
             return _all([value_of(part, row) for part in expr.operands])
-        case Or():
+        case e.Or():
             match = _all([_not(value_of(part, row)) for part in expr.operands])
             return _not(match)
-        case Not():
+        case e.Not():
             return _not(value_of(expr.operand, row))
-        case IsNull():
+        case e.IsNull():
             return value_of(expr.operand, row) is None
-        case InList():
+        case e.InList():
             operand = value_of(expr.operand, row)
-            equal = [compared(CompareOp.EQUAL, operand, value_of(o, row)) for o in expr.options]
+            equal = [compared(e.CompareOp.EQUAL, operand, value_of(o, row)) for o in expr.options]
             return _not(_all([_not(one) for one in equal]))
-        case Like():
+        case e.Like():
             return _like(value_of(expr.operand, row), expr.pattern, expr.escape)
-        case Case():
+        case e.Case():
             for condition, result in expr.branches:
                 if value_of(condition, row) is True:
                     return _typed(value_of(result, row), type_of(expr))
             return _typed(value_of(expr.default, row), type_of(expr))
-        case Coalesce():
+        case e.Coalesce():
             for part in expr.operands:
                 match = value_of(part, row)
                 if match is not None:
                     return _typed(match, type_of(expr))
             return None
-        case Cast():
+        case e.Cast():
             return cast_value(value_of(expr.operand, row), type_of(expr.operand), expr.type)
-        case Mean():
+        case e.Mean():
             return mean_of(value_of(expr.total, row), value_of(expr.count, row), expr.type)
-        case Call():
+        case e.Call():
             return _call(expr, row)
 
 
-def is_true(expr: Expr | None, row: Row) -> bool:
+def is_true(expr: e.Expr | None, row: Row) -> bool:
     """Whether a condition lets the row through; no condition does."""
     return expr is None or value_of(expr, row) is True
 
@@ -164,29 +118,29 @@ def _number(value: Value) -> Fraction:
     return Fraction(value)
 
 
-def compared(op: CompareOp, left: Value, right: Value) -> Value:
+def compared(op: e.CompareOp, left: Value, right: Value) -> Value:
     """`left op right` in three-valued logic."""
-    if op is CompareOp.NULL_SAFE_EQUAL:
+    if op is e.CompareOp.NULL_SAFE_EQUAL:
         if left is None or right is None:
             return left is None and right is None
-        return compared(CompareOp.EQUAL, left, right)
+        return compared(e.CompareOp.EQUAL, left, right)
     if left is None or right is None:
         return None
     if isinstance(left, float) or isinstance(right, float):
         left, right = float(left), float(right)
     a, b = sort_key(left), sort_key(right)
     match op:
-        case CompareOp.EQUAL:
+        case e.CompareOp.EQUAL:
             return a == b
-        case CompareOp.NOT_EQUAL:
+        case e.CompareOp.NOT_EQUAL:
             return a != b
-        case CompareOp.LESS:
+        case e.CompareOp.LESS:
             return a < b
-        case CompareOp.LESS_EQUAL:
+        case e.CompareOp.LESS_EQUAL:
             return a <= b
-        case CompareOp.GREATER:
+        case e.CompareOp.GREATER:
             return a > b
-        case CompareOp.GREATER_EQUAL:
+        case e.CompareOp.GREATER_EQUAL:
             return a >= b
 
 
@@ -230,7 +184,7 @@ def fit_integer(value: int, sql_type: SqlType) -> int:
     return value
 
 
-def _arithmetic(expr: Arithmetic, row: Row) -> Value:
+def _arithmetic(expr: e.Arithmetic, row: Row) -> Value:
     left, right = value_of(expr.left, row), value_of(expr.right, row)
     types = type_of(expr.left), type_of(expr.right)
     if types[0] is None or types[1] is None:
@@ -246,7 +200,7 @@ def _arithmetic(expr: Arithmetic, row: Row) -> Value:
         value = _of_doubles(expr.op, float(left), float(right))
         return _single(value) if result.kind is Kind.FLOAT else value
     exact = _of_numbers(expr.op, _number(left), _number(right))
-    if expr.op is ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (own_left.kind, own_right.kind):
+    if expr.op is e.ArithmeticOp.INTEGER_DIVIDE and Kind.DECIMAL in (own_left.kind, own_right.kind):
         whole = int(fit_decimal(exact, decimal(38, 0)))
         # Spark keeps the last 64 bits.
         return (whole + 2**63) % 2**64 - 2**63
@@ -259,40 +213,40 @@ def _single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def _of_doubles(op: ArithmeticOp, a: float, b: float) -> float:
-    if op in (ArithmeticOp.DIVIDE, ArithmeticOp.REMAINDER) and b == 0:
+def _of_doubles(op: e.ArithmeticOp, a: float, b: float) -> float:
+    if op in (e.ArithmeticOp.DIVIDE, e.ArithmeticOp.REMAINDER) and b == 0:
         raise ReferenceFailure("division by zero")
     match op:
-        case ArithmeticOp.ADD:
+        case e.ArithmeticOp.ADD:
             return a + b
-        case ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.SUBTRACT:
             return a - b
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             return a * b
-        case ArithmeticOp.DIVIDE:
+        case e.ArithmeticOp.DIVIDE:
             return a / b
-        case ArithmeticOp.REMAINDER:
+        case e.ArithmeticOp.REMAINDER:
             return math.nan if math.isinf(a) or math.isnan(a) else math.fmod(a, b)
-        case ArithmeticOp.INTEGER_DIVIDE:
+        case e.ArithmeticOp.INTEGER_DIVIDE:
             raise ReferenceLimit("div of doubles")
 
 
-def _of_numbers(op: ArithmeticOp, a: Fraction, b: Fraction) -> Fraction:
-    dividing = op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT, ArithmeticOp.MULTIPLY)
+def _of_numbers(op: e.ArithmeticOp, a: Fraction, b: Fraction) -> Fraction:
+    dividing = op not in (e.ArithmeticOp.ADD, e.ArithmeticOp.SUBTRACT, e.ArithmeticOp.MULTIPLY)
     if dividing and b == 0:
         raise ReferenceFailure("division by zero")
     match op:
-        case ArithmeticOp.ADD:
+        case e.ArithmeticOp.ADD:
             return a + b
-        case ArithmeticOp.SUBTRACT:
+        case e.ArithmeticOp.SUBTRACT:
             return a - b
-        case ArithmeticOp.MULTIPLY:
+        case e.ArithmeticOp.MULTIPLY:
             return a * b
-        case ArithmeticOp.DIVIDE:
+        case e.ArithmeticOp.DIVIDE:
             return a / b
-        case ArithmeticOp.INTEGER_DIVIDE:
+        case e.ArithmeticOp.INTEGER_DIVIDE:
             return Fraction(math.trunc(a / b))
-        case ArithmeticOp.REMAINDER:
+        case e.ArithmeticOp.REMAINDER:
             return a - b * math.trunc(a / b)
 
 
@@ -367,7 +321,7 @@ def mean_of(total: Value, count: Value, sql_type: SqlType) -> Value:
     return fit_decimal(_number(total) / count, sql_type)
 
 
-def _call(expr: Call, row: Row) -> Value:
+def _call(expr: e.Call, row: Row) -> Value:
     values = [value_of(argument, row) for argument in expr.arguments]
     match expr.name.lower(), values:
         case "abs", [None]:
@@ -461,7 +415,7 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
 }
 
 
-def aggregate_value(call: AggregateCall, rows: Sequence[Row]) -> Value:
+def aggregate_value(call: p.AggregateCall, rows: Sequence[Row]) -> Value:
     """One aggregate over the rows of a group."""
     rows = [row for row in rows if is_true(call.condition, row)]
     arguments = [tuple(value_of(x, row) for x in call.arguments) for row in rows]
@@ -559,7 +513,7 @@ Values = Mapping[AttributeId, Value]
 
 
 def window_values(
-    call: WindowCall, rows: Sequence[Values], standings: list[tuple[object, ...]]
+    call: p.WindowCall, rows: Sequence[Values], standings: list[tuple[object, ...]]
 ) -> list[Value]:
     """The call's value for each row of one ordered partition."""
     match call.function:
@@ -579,7 +533,7 @@ def window_values(
         case "lag" | "lead":
             return [_elsewhere(call, rows, index) for index in range(len(rows))]
         case "count" | "sum" | "avg" | "min" | "max":
-            plain = AggregateCall(call.function, call.arguments)
+            plain = p.AggregateCall(call.function, call.arguments)
             return [
                 aggregate_value(plain, list(rows[: _frame_end(call, standings, index)]))
                 for index in range(len(rows))
@@ -588,7 +542,7 @@ def window_values(
             raise ReferenceLimit(f"window function {call.function}")
 
 
-def _elsewhere(call: WindowCall, rows: Sequence[Values], index: int) -> Value:
+def _elsewhere(call: p.WindowCall, rows: Sequence[Values], index: int) -> Value:
     """The argument of the row so many places before or after, else the default."""
     argument, *rest = call.arguments
     offset = int(value_of(rest[0], rows[index])) if rest else 1  # type: ignore[arg-type]  # a number
@@ -598,14 +552,14 @@ def _elsewhere(call: WindowCall, rows: Sequence[Values], index: int) -> Value:
     return value_of(rest[1], rows[index]) if len(rest) > 1 else None
 
 
-def sees_whole(call: WindowCall) -> bool:
+def sees_whole(call: p.WindowCall) -> bool:
     """Whether all rows of a partition are in the frame of each: by SQL's own rules."""
     if call.frame is None:
         return len(call.order) == 0
     return call.frame.lower().endswith("between unbounded preceding and unbounded following")
 
 
-def _frame_end(call: WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
+def _frame_end(call: p.WindowCall, standings: list[tuple[object, ...]], index: int) -> int:
     if sees_whole(call):
         return len(standings)
     if call.frame is None:
@@ -679,7 +633,7 @@ def by_levels(
 def least(
     base: Callable[[], list[DerivedRow]],
     step: Callable[[list[DerivedRow]], list[DerivedRow]],
-    best: BestOnly | None = None,
+    best: p.BestOnly | None = None,
 ) -> list[DerivedRow]:
     """The least rows with T = base UNION step(T), each once, begun with none; of what a round
     gives the `best` ones stay.
@@ -704,7 +658,7 @@ def least(
     raise ReferenceFailure(f"rows still come after {MOST_ROUNDS} rounds")
 
 
-def _best(rows: Mapping[object, DerivedRow], best: BestOnly) -> dict[object, DerivedRow]:
+def _best(rows: Mapping[object, DerivedRow], best: p.BestOnly) -> dict[object, DerivedRow]:
     """The rows that are best of their group by one of the values."""
     groups: dict[object, list[object]] = {}
     for key, (values, _) in rows.items():
@@ -722,7 +676,7 @@ def _best(rows: Mapping[object, DerivedRow], best: BestOnly) -> dict[object, Der
     return {key: row for key, row in rows.items() if key in kept}
 
 
-def named(attributes: Sequence[Attribute], rows: Iterable[DerivedRow]) -> list[Tuple]:
+def named(attributes: Sequence[p.Attribute], rows: Iterable[DerivedRow]) -> list[Tuple]:
     """The rows with their values under these columns."""
     return [
         Tuple({a.id: value for a, value in zip(attributes, values, strict=True)}, lineage)
@@ -730,7 +684,7 @@ def named(attributes: Sequence[Attribute], rows: Iterable[DerivedRow]) -> list[T
     ]
 
 
-def unnamed(attributes: Sequence[Attribute], rows: Iterable[Tuple]) -> list[DerivedRow]:
+def unnamed(attributes: Sequence[p.Attribute], rows: Iterable[Tuple]) -> list[DerivedRow]:
     """The rows with their values in the order of these columns."""
     return [(tuple(row.values[a.id] for a in attributes), row.lineage) for row in rows]
 
@@ -741,7 +695,7 @@ Instances = Mapping[AccessId, Collection[int]]
 
 
 class Annotated(Struct, frozen=True):
-    """Result rows with lineage, and that of each barrier's rows (by position in `nodes_of`)."""
+    """Result rows with lineage, and that of each barrier's rows (by position in `walk()`)."""
 
     rows: tuple[tuple[tuple[Value, ...], Lineage], ...]
     first_rows: Mapping[int, Lineage]
@@ -753,7 +707,7 @@ class Annotated(Struct, frozen=True):
 
 
 def evaluate(
-    root: Plan,
+    root: p.Plan,
     tables: Tables,
     instances: Instances | None = None,
     shuffle: Callable[[list[Tuple]], None] | None = None,
@@ -763,7 +717,7 @@ def evaluate(
 
 
 def annotate(
-    root: Plan,
+    root: p.Plan,
     tables: Tables,
     instances: Instances | None = None,
     shuffle: Callable[[list[Tuple]], None] | None = None,
@@ -775,7 +729,7 @@ def annotate(
     These say that a row of a window stems from all rows of its partition, whatever the function.
     """
     run = _Run(tables, {} if instances is None else instances, shuffle, whole_windows)
-    outputs = attributes_of(root)
+    outputs = root.attributes
     rows = run.rows_of(root, 0)
     return Annotated(
         tuple((tuple(row.values[a.id] for a in outputs), row.lineage) for row in rows),
@@ -794,8 +748,8 @@ def listed(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True)) if columns else [()] * len(table)
 
 
-def size_of(plan: Plan) -> int:
-    return sum(1 for _ in nodes_of(plan))
+def size_of(plan: p.Plan) -> int:
+    return sum(1 for _ in plan.walk())
 
 
 class _Run(Struct, dict=True):
@@ -806,14 +760,14 @@ class _Run(Struct, dict=True):
     first_rows: dict[int, Lineage] = field(default_factory=dict)
     derived: dict[FixpointId, list[DerivedRow]] = field(default_factory=dict)
 
-    def rows_of(self, node: Plan, position: int) -> list[Tuple]:
+    def rows_of(self, node: p.Plan, position: int) -> list[Tuple]:
         match node:
-            case Scan():
+            case p.Scan():
                 return self._scan(node)
-            case Select():
+            case p.Select():
                 rows = self.rows_of(node.child, position + 1)
                 return [row for row in rows if is_true(node.predicate, row.values)]
-            case Project():
+            case p.Project():
                 rows = self.rows_of(node.child, position + 1)
                 return [
                     Tuple(
@@ -822,54 +776,54 @@ class _Run(Struct, dict=True):
                     )
                     for row in rows
                 ]
-            case Sort():
+            case p.Sort():
                 return self.rows_of(node.child, position + 1)
-            case Join():
+            case p.Join():
                 left, right = self._sides(node, position)
                 return _join(node, left, right)
-            case SetOperation():
+            case p.SetOperation():
                 left, right = self._sides(node, position)
                 return _combine(
                     node, _renamed(node, node.left, left), _renamed(node, node.right, right)
                 )
-            case Distinct():
+            case p.Distinct():
                 return distinct(self.rows_of(node.child, position + 1))
-            case Aggregate():
+            case p.Aggregate():
                 return _aggregate(node, self.rows_of(node.child, position + 1))
-            case TopK():
+            case p.TopK():
                 return self._top(node, position)
-            case Window():
+            case p.Window():
                 rows = self.rows_of(node.child, position + 1)
                 return self._window(node, rows, is_whole=self.whole_windows)
-            case OneRow():
+            case p.OneRow():
                 return [Tuple({}, frozenset())]
-            case Recursive():
+            case p.Recursive():
                 return named(node.attributes, self.derived[node.fixpoint])
-            case Fixpoint():
+            case p.Fixpoint():
                 return self._fixpoint(node, position)
-            case Witness():
+            case p.Witness():
                 return self._witnesses(node, self.rows_of(node.child, position + 1))
 
-    def _sides(self, node: Plan, position: int) -> tuple[list[Tuple], list[Tuple]]:
-        left, right = inputs_of(node)
+    def _sides(self, node: p.Plan, position: int) -> tuple[list[Tuple], list[Tuple]]:
+        left, right = node.inputs
         rows = self.rows_of(left, position + 1)
         return rows, self.rows_of(right, position + 1 + size_of(left))
 
-    def _fixpoint(self, node: Fixpoint, position: int) -> list[Tuple]:
+    def _fixpoint(self, node: p.Fixpoint, position: int) -> list[Tuple]:
         """Every row counts for the barrier, whatever becomes of it above."""
 
         def base() -> list[DerivedRow]:
-            return unnamed(attributes_of(node.base), self.rows_of(node.base, position + 1))
+            return unnamed(node.base.attributes, self.rows_of(node.base, position + 1))
 
         def step(rows: list[DerivedRow]) -> list[DerivedRow]:
             self.derived[node.id], at = rows, position + 1 + size_of(node.base)
-            return unnamed(attributes_of(node.step), self.rows_of(node.step, at))
+            return unnamed(node.step.attributes, self.rows_of(node.step, at))
 
         result = least(base, step, node.best) if node.is_set else by_levels(base, step, node.levels)
         self.first_rows[position] = lineage_of(rows := named(node.attributes, result))
         return rows
 
-    def _scan(self, node: Scan) -> list[Tuple]:
+    def _scan(self, node: p.Scan) -> list[Tuple]:
         rows = self.tables[node.table]
         seen = self.instances.get(node.access, range(len(rows)))
         names = {name.lower(): name for name in rows[0]} if rows else {}
@@ -879,7 +833,7 @@ class _Run(Struct, dict=True):
             result.append(Tuple(values, frozenset({(node.access, index)})))
         return result
 
-    def _ordered(self, rows: list[Tuple], order: Sequence[SortKey]) -> list[Tuple]:
+    def _ordered(self, rows: list[Tuple], order: Sequence[p.SortKey]) -> list[Tuple]:
         """Sorted by the keys; ties by contents, or as `shuffle` leaves them."""
         rows = list(rows)
         if self.shuffle is None:
@@ -895,7 +849,7 @@ class _Run(Struct, dict=True):
             rows = [*nulls, *known] if key.nulls_first else [*known, *nulls]
         return rows
 
-    def _top(self, node: TopK, position: int) -> list[Tuple]:
+    def _top(self, node: p.TopK, position: int) -> list[Tuple]:
         rows = self.rows_of(node.child, position + 1)
         if node.rank is not None:
             return self._first_ranks(node, node.rank, rows, position)
@@ -907,10 +861,10 @@ class _Run(Struct, dict=True):
         self.first_rows[position] = NOTHING.union(*(row.lineage for row in kept))
         return rows[node.offset : end]
 
-    def _witnesses(self, node: Witness, rows: list[Tuple]) -> list[Tuple]:
+    def _witnesses(self, node: p.Witness, rows: list[Tuple]) -> list[Tuple]:
         parts: dict[object, list[Tuple]] = {}
         for row in rows:
-            key = tuple(identity(value_of(e, row.values)) for e in node.partition_by)
+            key = tuple(identity(value_of(expr, row.values)) for expr in node.partition_by)
             parts.setdefault(key, []).append(row)
         result = []
         for part in parts.values():
@@ -920,19 +874,19 @@ class _Run(Struct, dict=True):
         return result
 
     def _first_ranks(
-        self, node: TopK, rank: WindowCall, rows: list[Tuple], position: int
+        self, node: p.TopK, rank: p.WindowCall, rows: list[Tuple], position: int
     ) -> list[Tuple]:
         tied = replace(rank.attribute, id=f"{rank.attribute.id}/tied")
         function = "dense_rank" if rank.function == "dense_rank" else "rank"
         calls = (rank, replace(rank, attribute=tied, function=function))
-        ranked = self._window(Window(node.child, calls), rows, is_whole=False)
+        ranked = self._window(p.Window(node.child, calls), rows, is_whole=False)
         first = [row for row in ranked if _is_within(row, tied, node)]
         self.first_rows[position] = lineage_of(first)
-        names = [attribute.id for attribute in attributes_of(node)]
+        names = [attribute.id for attribute in node.attributes]
         kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
         return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
 
-    def _window(self, node: Window, rows: list[Tuple], *, is_whole: bool) -> list[Tuple]:
+    def _window(self, node: p.Window, rows: list[Tuple], *, is_whole: bool) -> list[Tuple]:
         """`is_whole`: every value comes from its whole partition, and so does the row."""
         rows = [Tuple(row.values, row.lineage) for row in rows]  # one object per copy of a row
         results = [dict(row.values) for row in rows]
@@ -940,7 +894,7 @@ class _Run(Struct, dict=True):
         for call in node.calls:
             parts: dict[object, list[int]] = {}
             for index, row in enumerate(rows):
-                key = tuple(identity(value_of(e, row.values)) for e in call.partition_by)
+                key = tuple(identity(value_of(expr, row.values)) for expr in call.partition_by)
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
                 if is_whole or sees_whole(call):
@@ -956,17 +910,17 @@ class _Run(Struct, dict=True):
         return [Tuple(v, result) for v, result in zip(results, lineages, strict=True)]
 
 
-def _is_within(row: Tuple, rank: Attribute, node: TopK) -> bool:
+def _is_within(row: Tuple, rank: p.Attribute, node: p.TopK) -> bool:
     assert node.count is not None
     return int(row.values[rank.id]) <= node.count  # type: ignore[arg-type]  # a rank
 
 
-def _standing(order: Sequence[SortKey], row: Tuple) -> tuple[object, ...]:
+def _standing(order: Sequence[p.SortKey], row: Tuple) -> tuple[object, ...]:
     return tuple(identity(value_of(key.expr, row.values)) for key in order)
 
 
-def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
-    names = [a.id for a in attributes_of(node.left)], [a.id for a in attributes_of(node.right)]
+def _join(node: p.Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    names = [a.id for a in node.left.attributes], [a.id for a in node.right.attributes]
     result: list[Tuple] = []
     matched: set[int] = set()
     candidates = _candidates(node.condition, right, frozenset(names[1]))
@@ -979,7 +933,7 @@ def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
                 partners.append(Tuple(values, row.lineage | other.lineage))
                 matched.add(index)
         result.extend(_of_left_row(node, row, right, partners, names[1]))
-    if node.kind in (JoinKind.RIGHT, JoinKind.FULL):
+    if node.kind in (p.JoinKind.RIGHT, p.JoinKind.FULL):
         padding: dict[AttributeId, Value] = dict.fromkeys(names[0])
         result.extend(
             Tuple({**padding, **other.values}, other.lineage)
@@ -990,13 +944,13 @@ def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
 
 
 def _candidates(
-    condition: Expr | None, right: Sequence[Tuple], ids: frozenset[AttributeId]
+    condition: e.Expr | None, right: Sequence[Tuple], ids: frozenset[AttributeId]
 ) -> Callable[[Tuple], Sequence[int]]:
     """For a row of the left side the places on the right where the condition can hold.
 
     Rows that differ in a column that must be equal are not compared, unless comparing may fail.
     """
-    parts = condition.operands if isinstance(condition, And) else (condition,)
+    parts = condition.operands if isinstance(condition, e.And) else (condition,)
     pairs = [pair for part in parts for pair in _equal_columns(part, ids)]
     if not pairs or not all(map(_cannot_fail, parts)):
         return lambda row: range(len(right))
@@ -1008,37 +962,37 @@ def _candidates(
 
 
 def _equal_columns(
-    part: Expr | None, ids: frozenset[AttributeId]
+    part: e.Expr | None, ids: frozenset[AttributeId]
 ) -> list[tuple[AttributeId, AttributeId]]:
     """The columns of the left and the right side that the condition says are equal."""
     match part:
-        case Compare(
-            op=CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL,
-            left=ColumnRef() as one,
-            right=ColumnRef() as other,
+        case e.Compare(
+            op=e.CompareOp.EQUAL | e.CompareOp.NULL_SAFE_EQUAL,
+            left=e.ColumnRef() as one,
+            right=e.ColumnRef() as other,
         ) if one.type == other.type and (one.id in ids) != (other.id in ids):
             return [(other.id, one.id) if one.id in ids else (one.id, other.id)]
     return []
 
 
-def _cannot_fail(part: Expr | None) -> bool:
-    return isinstance(part, Compare) and all(
-        isinstance(side, ColumnRef | Literal) for side in (part.left, part.right)
+def _cannot_fail(part: e.Expr | None) -> bool:
+    return isinstance(part, e.Compare) and all(
+        isinstance(side, e.ColumnRef | e.Literal) for side in (part.left, part.right)
     )
 
 
 def _of_left_row(
-    node: Join, row: Tuple, right: list[Tuple], partners: list[Tuple], padding: list[AttributeId]
+    node: p.Join, row: Tuple, right: list[Tuple], partners: list[Tuple], padding: list[AttributeId]
 ) -> list[Tuple]:
     match node.kind:
-        case JoinKind.INNER | JoinKind.RIGHT:
+        case p.JoinKind.INNER | p.JoinKind.RIGHT:
             return partners
-        case JoinKind.LEFT | JoinKind.FULL:
+        case p.JoinKind.LEFT | p.JoinKind.FULL:
             return partners or [Tuple({**row.values, **dict.fromkeys(padding)}, row.lineage)]
-        case JoinKind.SEMI:
+        case p.JoinKind.SEMI:
             lineage = NOTHING.union(*(partner.lineage for partner in partners))
             return [Tuple(row.values, row.lineage | lineage)] if partners else []
-        case JoinKind.ANTI:
+        case p.JoinKind.ANTI:
             hit = bool(partners)
             if node.null_aware and node.condition is not None:
                 hit = any(
@@ -1048,8 +1002,8 @@ def _of_left_row(
             return [] if hit else [row]
 
 
-def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
-    pairs = list(zip(node.attributes, attributes_of(side), strict=True))
+def _renamed(node: p.SetOperation, side: p.Plan, rows: list[Tuple]) -> list[Tuple]:
+    pairs = list(zip(node.attributes, side.attributes, strict=True))
     result = []
     for row in rows:
         values: dict[AttributeId, Value] = {}
@@ -1062,14 +1016,14 @@ def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
     return result
 
 
-def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
-    if node.kind is SetKind.UNION:
+def _combine(node: p.SetOperation, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
+    if node.kind is p.SetKind.UNION:
         return [*left, *right] if node.all else distinct([*left, *right])
     others = grouped(right)
     result: list[Tuple] = []
     for key, same in grouped(left).items():
         there = others.get(key, [])
-        if node.kind is SetKind.EXCEPT:
+        if node.kind is p.SetKind.EXCEPT:
             copies = len(same) - len(there) if node.all else int(not there)
             lineage = lineage_of(same)
         else:
@@ -1080,7 +1034,7 @@ def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[
     return result
 
 
-def _aggregate(node: Aggregate, rows: list[Tuple]) -> list[Tuple]:
+def _aggregate(node: p.Aggregate, rows: list[Tuple]) -> list[Tuple]:
     if node.grouping_sets is None:
         chosen = range(len(node.keys))
         return _groups(node, rows, set(chosen), exists_empty=not node.keys)
@@ -1092,7 +1046,7 @@ def _aggregate(node: Aggregate, rows: list[Tuple]) -> list[Tuple]:
 
 
 def _groups(
-    node: Aggregate, rows: list[Tuple], used: set[int], *, exists_empty: bool
+    node: p.Aggregate, rows: list[Tuple], used: set[int], *, exists_empty: bool
 ) -> list[Tuple]:
     groups: dict[tuple[object, ...], list[Tuple]] = {(): []} if exists_empty else {}
     keys: dict[tuple[object, ...], list[Value]] = {(): []}

@@ -18,20 +18,9 @@ from impctl.data.schema import SqlType
 from impctl.engine.jointree.spec import NO_SLOTS, Edge, TreeMode
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import find_condition_blocker
-from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, columns_of, conjuncts, substitute
+from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.explain import expr_text, shortened
-from impctl.plan.nodes import (
-    Join,
-    JoinKind,
-    Plan,
-    Project,
-    Scan,
-    Select,
-    Sort,
-    attributes_of,
-    nodes_of,
-    scans_of,
-)
+from impctl.plan.nodes import Join, JoinKind, Plan, Project, Scan, Select, Sort
 from impctl.tables.sample import KeyColumns
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
@@ -100,7 +89,7 @@ def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
     origins = [origin for origin in maybe_origins if origin is not None]
     if len(origins) < len(maybe_origins) or len({scan.access for scan, _, _ in origins}) > 1:
         return None
-    scans = [origins[0][0]] if origins else scans_of(rows)
+    scans = [origins[0][0]] if origins else rows.scans
     if not scans:
         # A SELECT without FROM reads no table.
         return None
@@ -112,7 +101,7 @@ _Exprs = dict[AttributeId, Expr]  # What projections of a plan compute columns f
 
 def _projected_exprs(rows: Plan) -> _Exprs:
     result: _Exprs = {}
-    for node in nodes_of(rows):
+    for node in rows.walk():
         if isinstance(node, Project):
             result |= {output.attribute.id: output.expr for output in node.outputs}
     return result
@@ -122,7 +111,7 @@ def _origin(rows: Plan, expr: Expr, exprs: _Exprs) -> tuple[Scan, ColumnName, Sq
     """The scan that a column comes from unchanged, its name there and its type."""
     while isinstance(expr, ColumnRef) and expr.id in exprs:
         expr = exprs[expr.id]
-    for scan in scans_of(rows):
+    for scan in rows.scans:
         for attribute in scan.attributes:
             if isinstance(expr, ColumnRef) and expr.id == attribute.id and attribute.type:
                 return scan, attribute.name, attribute.type
@@ -138,23 +127,21 @@ def condition_on(rows: Plan, scan: Scan) -> Expr | None:
         if attribute.type is not None
     }
     parts = dict.fromkeys(
-        substitute(part, names)
+        part.substitute(names)
         for part in _selecting(rows, exprs)
-        if columns_of(part)
-        and columns_of(part) <= names.keys()
-        and find_condition_blocker(part) is None
+        if part.columns and part.columns <= names.keys() and find_condition_blocker(part) is None
     )
     return all_of(list(parts))
 
 
 def _selecting(rows: Plan, exprs: _Exprs) -> Iterator[Expr]:
     """The conditions of selections in terms of scans, the lowest first: it may guard others."""
-    for node in reversed(tuple(nodes_of(rows))):
+    for node in reversed(tuple(rows.walk())):
         if isinstance(node, Select):
             for part in conjuncts(node.predicate):
                 # As often as projections lie above each other.
-                while columns_of(part) & exprs.keys():
-                    part = substitute(part, exprs)
+                while part.columns & exprs.keys():
+                    part = part.substitute(exprs)
                 yield part
 
 
@@ -203,7 +190,7 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
         rows, share = size
         *kept, last = (share * rows_met for rows_met in fan_outs_met)
         joined_accesses += [
-            JoinedAccess(scan, share, len(fan_outs_met), sum(kept), last) for scan in scans_of(plan)
+            JoinedAccess(scan, share, len(fan_outs_met), sum(kept), last) for scan in plan.scans
         ]
         size_in_bytes += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is TreeMode.RING else 0))
         if index == 0:
@@ -216,7 +203,7 @@ def index_cost(joins: Plan, mode: TreeMode, fan_outs: FanOuts) -> IndexCost | No
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
     """Bytes of a joined row of these relations, as if each was sketched once."""
-    columns = [(a.id, a.type) for plan in plans for a in attributes_of(plan) if a.type is not None]
+    columns = [(a.id, a.type) for plan in plans for a in plan.attributes if a.type is not None]
     return row_bytes(columns, len(plans))
 
 
@@ -342,7 +329,7 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
         touched = _touched(shape, index, size.share, fan_outs)
         if touched is None:
             return None
-        result += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
+        result += [TouchingAccess(scan, size.share, *touched) for scan in node.rows.scans]
         size_in_bytes += size.rows * PAIR_BYTES
     return TreeCost(tuple(result), tuple(tuples), shape.mode, size_in_bytes)
 
@@ -578,7 +565,7 @@ def together(estimates: Sequence[JoinEstimate]) -> JoinEstimate:
 
 def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[CountedAccess]:
     for node in shape.nodes:
-        for scan in () if node.rows is None else scans_of(node.rows):
+        for scan in () if node.rows is None else node.rows.scans:
             assert node.rows is not None
             condition = condition_on(node.rows, scan)
             if condition is not None:

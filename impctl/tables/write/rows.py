@@ -33,28 +33,8 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
+from impctl.expr import nodes as e
 from impctl.expr.evaluate import Condition, Evaluator, find_blocker, find_condition_blocker
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    Call,
-    Case,
-    Cast,
-    Coalesce,
-    ColumnRef,
-    Compare,
-    Expr,
-    InList,
-    IsNull,
-    Like,
-    Literal,
-    Negate,
-    Not,
-    Or,
-    children,
-    columns_of,
-    walk,
-)
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.sql.statement import parse_query
@@ -377,8 +357,8 @@ _EXAMPLES = (
     "values of `set` are SQL expressions: text and times need their own quotes, as in "
     "\"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\""
 )
-_CONSTANT = (Literal, Negate, Arithmetic)
-_VALUE = (*_CONSTANT, ColumnRef)
+_CONSTANT = (e.Literal, e.Negate, e.Arithmetic)
+_VALUE = (*_CONSTANT, e.ColumnRef)
 _SIMPLE_CONDITIONS = (
     "a condition compares columns and constants with `=`, `<`, IN, BETWEEN, IS NULL and the like, "
     "joined by AND, OR and NOT; run other updates in Spark"
@@ -421,7 +401,7 @@ def _quoted(name: ColumnName) -> str:
 class _Change(Struct, frozen=True):
     column: Column
     written: str
-    value: Expr
+    value: e.Expr
     """In the column's type."""
 
 
@@ -435,7 +415,7 @@ def match_rows(
     UsageError or QueryError for invalid texts, UnsupportedError for what impctl does not compute,
     EvaluationError if the batch fails on a row. Errors of assignments have their places."""
     changes = _read_assignments(snapshot, assignments, places)
-    condition: Expr = Literal(True, BOOLEAN) if where is None else _read_where(snapshot, where)
+    condition: e.Expr = e.Literal(True, BOOLEAN) if where is None else _read_where(snapshot, where)
     changed = {change.column.name for change in changes}
     constraints = dict(_constraints(snapshot, changed))
     read = _columns(
@@ -481,7 +461,9 @@ def not_writable(snapshot: Snapshot, reason: str) -> TableError:
     )
 
 
-def _constraints(snapshot: Snapshot, changed: Collection[ColumnName]) -> Iterator[tuple[str, Expr]]:
+def _constraints(
+    snapshot: Snapshot, changed: Collection[ColumnName]
+) -> Iterator[tuple[str, e.Expr]]:
     """The constraints that read a changed column. deltalake tests them too, but by its own rules:
     `7 / 2` is 3, a NaN may be below 0."""
     for text in snapshot.constraints:
@@ -500,7 +482,7 @@ def _constraints(snapshot: Snapshot, changed: Collection[ColumnName]) -> Iterato
 
 
 def _check_constraint(
-    snapshot: Snapshot, text: str, condition: Expr, vectors: dict[AttributeId, Vector], rows: int
+    snapshot: Snapshot, text: str, condition: e.Expr, vectors: dict[AttributeId, Vector], rows: int
 ) -> None:
     if not Condition(condition).truth(vectors, rows).sure_true().all():
         raise UsageError(
@@ -510,9 +492,9 @@ def _check_constraint(
         )
 
 
-def _columns(snapshot: Snapshot, *exprs: Expr) -> dict[AttributeId, Column]:
+def _columns(snapshot: Snapshot, *exprs: e.Expr) -> dict[AttributeId, Column]:
     """The columns that are read, each once, in the schema's order."""
-    used = frozenset[str]().union(*map(columns_of, exprs))
+    used = frozenset[str]().union(*(expr.columns for expr in exprs))
     ids = ((f"{_ACCESS}.{column.name}", column) for column in snapshot.schema)
     return {key: column for key, column in ids if key in used}
 
@@ -522,7 +504,7 @@ def _vectors(read: Mapping[AttributeId, Column], rows: pa.Table) -> dict[Attribu
 
 
 def _match(
-    snapshot: Snapshot, where: str | None, condition: Expr, read: dict[AttributeId, Column]
+    snapshot: Snapshot, where: str | None, condition: e.Expr, read: dict[AttributeId, Column]
 ) -> tuple[int, pa.Table]:
     """The number of matching rows, and the combinations of values they have."""
     names = [snapshot.readable(column.name).name for column in read.values()]
@@ -565,7 +547,7 @@ def _failures(snapshot: Snapshot, written: str) -> Iterator[None]:
         ) from error
 
 
-def _read_where(snapshot: Snapshot, where: str) -> Expr:
+def _read_where(snapshot: Snapshot, where: str) -> e.Expr:
     condition = _parse_condition(snapshot, where)
     complex_part = _complex_part(condition)
     if complex_part is not None:
@@ -577,38 +559,38 @@ def _read_where(snapshot: Snapshot, where: str) -> Expr:
     return condition
 
 
-def _complex_part(condition: Expr) -> Expr | None:
+def _complex_part(condition: e.Expr) -> e.Expr | None:
     """The first part that makes the condition more than a simple one."""
     match condition:
-        case And() | Or() | Not():
-            parts = map(_complex_part, children(condition))
+        case e.And() | e.Or() | e.Not():
+            parts = map(_complex_part, condition.expressions)
             return next((part for part in parts if part is not None), None)
-        case Compare() | InList() | IsNull():
-            return next((side for side in children(condition) if not _is_simple_side(side)), None)
-        case ColumnRef() | Literal():
+        case e.Compare() | e.InList() | e.IsNull():
+            return next((side for side in condition.expressions if not _is_simple_side(side)), None)
+        case e.ColumnRef() | e.Literal():
             return None
         case _:
             return condition
 
 
-def _is_simple_side(side: Expr) -> bool:
-    return isinstance(side, ColumnRef) or all(isinstance(part, _CONSTANT) for part in walk(side))
+def _is_simple_side(side: e.Expr) -> bool:
+    return isinstance(side, e.ColumnRef) or all(isinstance(part, _CONSTANT) for part in side.walk())
 
 
-def _named(part: Expr) -> str:
+def _named(part: e.Expr) -> str:
     """What the expression is called in SQL."""
     match part:
-        case Call():
+        case e.Call():
             return f"function `{part.name}`"
-        case Like() | Case() | Coalesce() | Cast():
+        case e.Like() | e.Case() | e.Coalesce() | e.Cast():
             return type(part).__name__.upper()
-        case Arithmetic() | Negate():
+        case e.Arithmetic() | e.Negate():
             return "arithmetic on columns"
         case _:
             return "a condition inside an expression"
 
 
-def _parse_condition(snapshot: Snapshot, text: str) -> Expr:
+def _parse_condition(snapshot: Snapshot, text: str) -> e.Expr:
     """A condition on the table's rows, which may be more than a simple one."""
     predicate, _ = _parse(snapshot, f"SELECT 1 FROM {_TABLE} WHERE {text}", text)
     if predicate is None or type_of(predicate) != BOOLEAN:
@@ -654,10 +636,10 @@ def _read_assignment(snapshot: Snapshot, column: Column, written: str) -> _Chang
         raise located.hinting(_hint(column, written, error)) from error
 
 
-def _stored(snapshot: Snapshot, column: Column, written: str, value: Expr) -> Expr:
+def _stored(snapshot: Snapshot, column: Column, written: str, value: e.Expr) -> e.Expr:
     """The value in the column's type, under Spark's store assignment."""
     source, target = type_of(value), column.type
-    complex_part = next((part for part in walk(value) if not isinstance(part, _VALUE)), None)
+    complex_part = next((part for part in value.walk() if not isinstance(part, _VALUE)), None)
     if complex_part is not None:
         reason = f"{_named(complex_part)} is not available in values of updates"
         raise _refused(snapshot, written, reason, _SIMPLE_VALUES)
@@ -675,8 +657,8 @@ def _stored(snapshot: Snapshot, column: Column, written: str, value: Expr) -> Ex
         raise _refused(snapshot, written, reason, hint)
     if source is not None and source.kind is Kind.DECIMAL and target.kind is Kind.FLOAT:
         # With more digits, rounding twice may differ from Spark's.
-        value = Cast(value, DOUBLE) if source.precision <= _EXACT_DOUBLE_DIGITS else value
-    stored = Cast(value, target)
+        value = e.Cast(value, DOUBLE) if source.precision <= _EXACT_DOUBLE_DIGITS else value
+    stored = e.Cast(value, target)
     blocker = find_blocker(stored)
     if blocker is not None:
         raise _refused(snapshot, written, blocker.reason)
@@ -720,7 +702,7 @@ def _is_a_day(text: str) -> bool:
     return True
 
 
-def _parse(snapshot: Snapshot, sql: str, written: str) -> tuple[Expr | None, tuple[Expr, ...]]:
+def _parse(snapshot: Snapshot, sql: str, written: str) -> tuple[e.Expr | None, tuple[e.Expr, ...]]:
     """Condition and outputs of a SELECT over the one table; refuses any other query."""
     try:
         query = parse_query(sql, {_TABLE: snapshot.schema}, name=f"update of {snapshot.table}")
@@ -728,8 +710,8 @@ def _parse(snapshot: Snapshot, sql: str, written: str) -> tuple[Expr | None, tup
         # A position inside the generated SELECT would mislead.
         raise QueryError(error.message, hint=error.hint, code=error.code) from error
     node: Plan = query.root
-    outputs: tuple[Expr, ...] = ()
-    predicates: list[Expr] = []
+    outputs: tuple[e.Expr, ...] = ()
+    predicates: list[e.Expr] = []
     if isinstance(node, Project):
         outputs = tuple(output.expr for output in node.outputs)
         node = node.child
@@ -742,7 +724,7 @@ def _parse(snapshot: Snapshot, sql: str, written: str) -> tuple[Expr | None, tup
             f" {shown(written)}",
             hint="remove subqueries, aggregates and clauses such as GROUP BY",
         )
-    predicate = And(tuple(predicates)) if len(predicates) > 1 else next(iter(predicates), None)
+    predicate = e.And(tuple(predicates)) if len(predicates) > 1 else next(iter(predicates), None)
     return predicate, outputs
 
 
