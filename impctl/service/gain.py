@@ -112,7 +112,7 @@ def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str
     if uses.bytes > uses.bytes_plain / 2:
         return f"few files are skipped{of_order()}"
     if upkeep_runs <= uses.uses:
-        return "so far, its uses saved less time than its capture and upkeep took"
+        return "it has been used too rarely to make up for its capture and maintenance"
     return "it is maintained more often than it is used; maintain it less often"
 
 

@@ -260,7 +260,7 @@ def test_processed_queries_are_counted_beside_failed_ones(show, command: str) ->
 
 
 RECORD_TEXT = """\
-micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
+micro: 6 cases measured for 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
 
 groups: Number of groups
    groups  changes  maintain  recapture  recapture ratio

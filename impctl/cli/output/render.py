@@ -912,14 +912,17 @@ def _gain(result: r.GainResult, out: Text) -> None:
         out.detail(f"its materialized result saved reading about {size_text(result.answers_bytes)}")
     if result.uses > result.used:
         out.detail(f"sketch not used in {count_text(result.uses - result.used, 'use')}")
-    upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
-    is_used = result.uses or result.kept_answers
-    saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""
-    out.detail(f"upkeep: {upkeep}{saved}")
-    if result.verdict == r.COSTS_MORE:
-        out.detail(f"costs more than it saves: {result.hint}")
-    elif result.verdict == r.NOT_USED_YET and result.hint:
-        out.detail(f"not used: {result.hint}")
+    paid = f"not used yet; upkeep took {duration_text(result.upkeep_ms)}"
+    if result.verdict != r.NOT_USED_YET:
+        paid = _paid(result.saved_ms, result.upkeep_ms)
+    hint = f"; {result.hint}" if result.hint else ""
+    out.detail(f"{paid} ({count_text(result.upkeep_runs, 'run')}){hint}")
+
+
+def _paid(saved_ms: float, upkeep_ms: float) -> str:
+    """Whether sketches have saved more time than they cost."""
+    verdict = "has paid so far" if saved_ms >= upkeep_ms else "has not paid so far"
+    return f"{verdict}: saved about {duration_text(saved_ms)}, upkeep took {duration_text(upkeep_ms)}"
 
 
 def _skipped(skipped: int, total: int) -> str:
@@ -938,10 +941,8 @@ def render_total(results: Sequence[r.GainResult], out: Text) -> None:
         f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
         f"{count_text(answers, 'answer')} from materialized results"
     )
-    out.detail(
-        f"{_skipped(skipped, plain_bytes)}; saved about {duration_text(saved)}, upkeep took "
-        f"{duration_text(upkeep)}"
-    )
+    out.detail(_skipped(skipped, plain_bytes))
+    out.detail(_paid(saved, upkeep))
 
 
 # `doctor`, `verify`, `init` and `bench`. Law: every finding begins with its level, so that `grep
