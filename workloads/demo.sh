@@ -59,5 +59,5 @@ title "Part 2: the same answers by Spark and by all other ways, in one warm proc
 run impctl bench $file --query best_days --query large_orders --only ways --repeat 5 \
   --report "$IMPCTL_DATA/ways.html"
 say "The demo took $((SECONDS - began)) s; its report is ${IMPCTL_DATA//$PWD\//}/ways.html." \
-  "Next: \`impctl init FOLDER\` writes a workload file for a Delta table of yours;" \
+  "Next: \`impctl init TABLE\` writes a workload file for a Delta table of yours;" \
   "docs/first-steps.md continues from there."

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import platform
-import re
 import shutil
 import stat
 import time
@@ -22,14 +20,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from impctl.data.pages import whole_table
+from impctl.engine.fixpoint.absorption import PACKAGE, missing_package
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
-from impctl.service.explain import extra_findings
 from impctl.service.outcome import problems_error
-from impctl.service.results import Area, Failure, Finding, Outcome, Subject
+from impctl.service.results import Area, Failure, Finding, Level, Outcome
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
@@ -46,14 +47,38 @@ from impctl.tables.log import (
 )
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.apply import check_writable
+from impctl.types import Secrets
 from impctl.workload.load import load_workload
+from impctl.workload.models import SparkSpec
 
 if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, StoreReader
     from impctl.tables.source import DeltaSource
-    from impctl.types import QueryName, TableName, TableVersion
-    from impctl.workload.models import SparkSpec
+    from impctl.types import QueryName, TableVersion
+
+
+class Checkup(Struct, frozen=True):
+    """What the checks of a run look at; without `ctx` there is no workload. `every` is the time
+    between runs of `maintain`, `stored` has the readable stored queries."""
+
+    request: DoctorRequest
+    reporter: Reporter
+    every: timedelta | None = None
+    ctx: Context | None = None
+    stored: Sequence[StoredQuery] = ()
+
+    @property
+    def workload(self) -> Context:
+        """The context of a check that needs a workload."""
+        assert self.ctx is not None, "only `OF_WORKLOAD` has checks that need a workload"
+        return self.ctx
+
+    @property
+    def spark(self) -> SparkSpec:
+        return SparkSpec(None, Secrets()) if self.ctx is None else self.ctx.spark_spec
+
+
+Check = Callable[[Checkup], Iterable[Finding]]
 
 
 # Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
@@ -62,20 +87,16 @@ if TYPE_CHECKING:
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     """Run all checks; with a workload also those of tables and store."""
-    every = None if request.every is None else schedule_of(request.every)
+    run = Checkup(request, reporter, None if request.every is None else schedule_of(request.every))
     reporter.step("checking software")
-    findings = list(software(os.environ))
+    findings = _checked(OF_SOFTWARE, run)
     failures: list[Failure] = []
     if request.settings is None:
-        findings.append(delta_jar(None))
-        if request.spark:
-            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
+        findings += _checked(OF_SPARK, run)
     else:
         try:
             with open_context(request.settings, reporter) as ctx:
-                findings += _of_workload(
-                    ctx, every, with_spark=request.spark, with_state=request.state
-                )
+                findings += _checked(OF_WORKLOAD, replace(run, ctx=ctx, stored=_stored(ctx)))
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
@@ -85,27 +106,8 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     return Outcome(tuple(findings), (), tuple(failures))
 
 
-def _of_workload(
-    ctx: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
-) -> Iterator[Finding]:
-    spark = ctx.spark_spec
-    yield from extra_findings(ctx.workload.queries)
-    yield delta_jar(spark)
-    if with_spark:
-        ctx.reporter.step("starting Spark")
-        result, read_one = try_spark(master_of(spark.master), spark.conf, ctx.reporter.spark_log)
-        yield result
-        if read_one is not None:
-            ctx.reporter.step("reading a file of each table with Spark")
-            yield from spark_findings(ctx, read_one)
-    ctx.reporter.step("checking tables")
-    stored = _stored(ctx)
-    yield from table_findings(ctx, stored, every)
-    ctx.reporter.step("checking the store")
-    yield from store_findings(ctx, with_state=with_state)
-    yield from sharing_findings(ctx)
-    yield from skipping_findings(ctx, stored)
-    yield from tree_findings(stored)
+def _checked(checks: Sequence[Check], run: Checkup) -> list[Finding]:
+    return [finding for check in checks for finding in check(run)]
 
 
 def _stored(ctx: Context) -> list[StoredQuery]:
@@ -133,6 +135,263 @@ def schedule_of(text: str) -> timedelta:
     return every
 
 
+class Subject(Struct, frozen=True):
+    """Makes the findings about one thing."""
+
+    area: Area
+    name: str
+
+    def ok(self, check: str, message: str) -> Finding:
+        """Nothing to do."""
+        return Finding(self.area, self.name, check, Level.OK, message)
+
+    def warning(self, check: str, message: str, fix: str) -> Finding:
+        """Works, but costs or may fail one day."""
+        return Finding(self.area, self.name, check, Level.WARNING, message, fix)
+
+    def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
+        """A command fails, or the next run would."""
+        return Finding(self.area, self.name, check, Level.PROBLEM, message, fix, exit_code)
+
+    def failed(self, check: str, error: ImpctlError) -> Finding:
+        """The problem of an error."""
+        fix = error.hint or "run the command again with `-vv` and report it"
+        return self.problem(check, error.message, fix, error.exit_code)
+
+
+# Python and packages. Law: only installed metadata is read. The ranges are those of
+# `pyproject.toml` in a checkout, else of the installed package.
+
+_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
+"""Always shown; other packages only if unsuitable."""
+
+
+class Installed(Struct, frozen=True):
+    """A requirement and the installed version, None if there is none."""
+
+    name: str
+    wanted: str
+    version: str | None
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the version is in the range, such as `>=4.1,<5`."""
+        wanted = SpecifierSet(self.wanted)
+        return self.version is not None and wanted.contains(self.version, prereleases=True)
+
+
+def installed() -> tuple[Installed, ...]:
+    """Python, then every required package; empty if nothing declares them."""
+    python, packages = _declared()
+    if python is None:
+        return ()
+    required = [
+        requirement
+        for requirement in map(Requirement, packages)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    return (
+        Installed("python", python, platform.python_version()),
+        *(Installed(r.name, str(r.specifier), _installed_version(r.name)) for r in required),
+    )
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _declared() -> tuple[str | None, Sequence[str]]:
+    """The required Python and packages."""
+    project = _of_checkout()
+    if project is not None:
+        return project["requires-python"], project["dependencies"]
+    try:
+        return metadata("impctl")["Requires-Python"], requires("impctl") or ()
+    except PackageNotFoundError:
+        return None, ()
+
+
+def _of_checkout() -> dict[str, Any] | None:
+    """The `project` table of impctl's own checkout, if it runs from one."""
+    try:
+        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    return project if project.get("name") == "impctl" else None
+
+
+def check_packages(run: Checkup) -> Iterator[Finding]:
+    subject, result = Subject(Area.SOFTWARE, "packages"), installed()
+    if not result:
+        yield subject.warning(
+            "supported_versions",
+            "The supported versions are unknown, because impctl is not installed as a package",
+            "run `pip install impctl`",
+        )
+        return
+    good = [package for package in result if package.is_supported]
+    named = [f"{package.name} {package.version}" for package in good if package.name in _SHOWN]
+    others = len(good) - len(named)
+    if good:
+        more = f" and {others} more" if others else ""
+        words = "are supported versions" if len(good) > 1 else "is a supported version"
+        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
+    for package in result:
+        if package.is_supported:
+            continue
+        fix = f'run `pip install "{package.name}{package.wanted}"`'
+        if package.name == "python":
+            python = f"Python {package.wanted}"
+            fix = f"create a virtual environment with {python} and install impctl there"
+        state = (
+            "is not installed" if package.version is None else f"{package.version} is not supported"
+        )
+        message = f"{package.name} {state}: impctl needs {package.wanted}"
+        yield Subject(Area.SOFTWARE, package.name).problem("supported_versions", message, fix, 2)
+
+
+def check_variables(run: Checkup) -> Iterator[Finding]:
+    subject, environment = Subject(Area.SOFTWARE, "variables"), os.environ
+    known = {entry.name: entry for entry in ENVVARS}
+    used = [entry for name, entry in known.items() if environment.get(name)]
+    listed = ", ".join(
+        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
+    )
+    yield subject.ok(
+        "variables", f"Variables that are set: {listed}" if used else "No impctl variable is set"
+    )
+    stems = [name.removeprefix(PREFIX) for name in known]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
+                fix = f"did you mean `{PREFIX}{meant}`?"
+                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
+
+
+def check_java(run: Checkup) -> Iterator[Finding]:
+    """Check each Java's version in its `release` file."""
+    subject = Subject(Area.SOFTWARE, "java")
+    versions = []
+    unstated = None
+    for origin, program in java_candidates(os.environ):
+        version = released_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            yield subject.ok("java", f"Java {version} at {program} ({origin})")
+            return
+        if version is None and program.exists():
+            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
+        versions.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
+    if unstated is not None:
+        yield subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
+        return
+    tried = f" ({', '.join(versions)})" if versions else ""
+    said = f"No Java {OLDEST_JAVA} or newer found{tried}; {_NO_JAVA}"
+    yield subject.problem("java", said, JAVA_HINT, 2)
+
+
+def check_extras(run: Checkup) -> Iterator[Finding]:
+    """Check the optional package that queries of the workload need."""
+    if all(spec.provenance is None for spec in run.workload.workload.queries.values()):
+        return
+    subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
+    if missing is None:
+        yield subject.ok("extras", f"`{PACKAGE}` is installed, for `provenance: absorption`")
+    else:
+        yield subject.failed("extras", missing)
+
+
+# Spark and the Delta JAR. Law: nothing is imported or started that was not requested.
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_NO_JAVA = (
+    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
+)
+
+
+def check_delta_jar(run: Checkup) -> Iterator[Finding]:
+    """The Delta JAR is not needed; report if it is present."""
+    result = sorted({*_jars_of_pyspark(), *_jars_of(run.spark.conf)})
+    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
+    yield Subject(Area.SPARK, "delta jar").ok(
+        "delta_jar",
+        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
+        f"Spark reads their Parquet files{note}",
+    )
+
+
+def _jars_of_pyspark() -> Iterator[str]:
+    """Delta's JARs among PySpark's, without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return
+    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
+        yield jar.name
+
+
+def _jars_of(conf: Mapping[str, str]) -> Iterator[str]:
+    """Names of settings that use the JAR; values may be secret."""
+    for name in _JAR_SETTINGS:
+        if "delta" in conf.get(name, ""):
+            yield f"`{name}`"
+    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
+        yield "`spark.sql.extensions`"
+
+
+def check_spark(run: Checkup) -> Iterator[Finding]:
+    """If requested, start a session as the workload would, and read a file of each table."""
+    if not run.request.spark:
+        return
+    from impctl.spark.run import run_sql
+    from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.snapshots import rows_of_smallest_file
+
+    run.reporter.step("starting Spark")
+    subject, master = Subject(Area.SPARK, "session"), master_of(run.spark.master)
+    start = time.perf_counter()
+    try:
+        session = open_session(SparkSettings(master, run.spark.conf, run.reporter.spark_log))
+        answer = run_sql(session, "SELECT 1 AS one", {})
+    except ImpctlError as error:
+        yield subject.failed("spark_session", error)
+        return
+    took = time.perf_counter() - start
+    assert answer.column("one").to_pylist() == [1]
+    said = f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s"
+    yield subject.ok("spark_session", said)
+    if run.ctx is not None:
+        run.reporter.step("reading a file of each table with Spark")
+        yield from spark_findings(run.ctx, partial(rows_of_smallest_file, session))
+
+
+# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
+# workload, whatever is wrong with the others.
+
+FileReading = Callable[[Snapshot], int | None]
+"""Rows of one file of a snapshot, by Spark; None if there is no file."""
+
+_CHECK = "spark_reads"
+
+
+def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
+    """Read a file of each table."""
+    for table in ctx.workload.tables:
+        subject = Subject(Area.TABLE, table)
+        try:
+            rows = read_one(ctx.tables.snapshot(table))
+        except ImpctlError as error:
+            yield subject.failed(_CHECK, error)
+            continue
+        if rows is None:
+            yield subject.ok(_CHECK, "the table has no file for Spark to read")
+        else:
+            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
+
+
 # Statements that set an advised table property. Law: each names the table by its path, so that it
 # runs as it stands: one for Spark, one for Python without it.
 
@@ -144,26 +403,78 @@ def setting_calls(path: str, setting: str, value: str) -> str:
     return f"in Spark {spark}, or with deltalake {python}"
 
 
-# Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is
-# reported with the tables.
+# The tables: reachable, features, change feed, history. Law: reads logs and metadata, no data file.
+
+_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 
 
-def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    if not stored:
-        # An unreadable store is reported by `store_findings`.
-        return
-    forecasts = ClusterForecasts(ctx, ctx.reading_store())
-    for query in stored:
-        subject = Subject(Area.STORE, query.query)
+def check_tables(run: Checkup) -> Iterator[Finding]:
+    """Check each table."""
+    run.reporter.step("checking tables")
+    ctx = run.workload
+    for table in ctx.workload.tables:
+        subject = Subject(Area.TABLE, table)
         try:
-            result = advice_of(ctx.tables, forecasts, query.query, query.sketches)
-        except ImpctlError:
+            snapshot = ctx.tables.snapshot(table)
+            source = ctx.tables.source(table)
+            stale = _stale(source, run.stored)
+            history = list(_history(source, snapshot, stale, run.every))
+        except ImpctlError as error:
+            yield subject.failed("readable", error)
             continue
-        for advice in result:
-            message = advice.message[0].upper() + advice.message[1:]
-            yield subject.warning("skips_little", message, advice.fix)
-        if not result and query.sketches:
-            yield subject.ok("skips_little", "Its sketches can skip files or rows")
+        yield subject.ok("readable", _described(snapshot))
+        opaque = sorted(snapshot.columns.opaque.items())
+        if opaque:
+            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
+            yield subject.warning(
+                "columns",
+                f"Columns that cannot be read without the Delta JAR: {named}",
+                "do not use them in queries, or read the table with the Delta JAR",
+            )
+        if any(update.table == table for update in ctx.workload.updates):
+            try:
+                check_writable(snapshot)
+                yield subject.ok("writable", "`apply` can write it")
+            except ImpctlError as error:
+                yield subject.failed("writable", error)
+        yield _change_feed(subject, snapshot)
+        yield from history
+        yield from _commit_times(source)
+
+
+def _described(snapshot: Snapshot) -> str:
+    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
+    rows = "an unknown number of rows" if known is None else known
+    files = count_text(len(snapshot.files), "file")
+    features = sorted(snapshot.reader_features)
+    needs = f"; reader features {', '.join(features)}" if features else ""
+    return f"Version {snapshot.version}, {rows} in {files}{needs}"
+
+
+def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
+    if not snapshot.has_change_feed:
+        said = f"The change feed is off: {_BY_FILES}"
+        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
+        return subject.warning("change_feed", said, fix)
+    if snapshot.column_mapping is not None:
+        return subject.warning(
+            "change_feed",
+            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
+            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
+        )
+    return subject.ok("change_feed", "The change feed is on")
+
+
+def _stale(source: DeltaSource, stored: Sequence[StoredQuery]) -> dict[QueryName, TableVersion]:
+    """The versions of outdated sketches of the table, by query."""
+    return {
+        query.query: pin.version
+        for query in stored
+        for pin in query.pins
+        if pin.table == source.name
+        and pin.table_id == source.table_id
+        and pin.version < source.version
+    }
 
 
 # Impossible commit times: in the future, or before the previous commit. Law: by the log alone;
@@ -177,9 +488,9 @@ _TOLERATED = 5.0
 _FIX = "synchronize the clocks of the machines that write the table with a time server"
 
 
-def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
+def _commit_times(source: DeltaSource) -> Iterator[Finding]:
     """Warn of implausible times of the latest commits."""
-    subject = Subject.of_table(source.name)
+    subject = Subject(Area.TABLE, source.name)
     latest: Sequence[Committed] = ()
     with suppress(TableError):
         latest = committed_since(source, max(-1, source.version - _LATEST), {}) or ()
@@ -212,14 +523,14 @@ _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
 
 
-def history_findings(
+def _history(
     source: DeltaSource,
     snapshot: Snapshot,
     stale: Mapping[QueryName, TableVersion],
     every: timedelta | None,
 ) -> Iterator[Finding]:
     """History that is gone or will be before the next run; `stale` are outdated sketches."""
-    subject = Subject.of_table(source.name)
+    subject = Subject(Area.TABLE, source.name)
     reasons = {query: why_gone(source, version) for query, version in stale.items()}
     for query, reason in reasons.items():
         if reason is not None:
@@ -294,167 +605,6 @@ def _text(span: timedelta) -> str:
     return span_text(span.total_seconds())
 
 
-# Versions of packages. Law: only installed metadata is read. The ranges are those of
-# `pyproject.toml` in a checkout, else of the installed package.
-
-_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
-_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9a-zA-Z.*]*)")
-_NUMBERS = re.compile(r"\d+")
-_PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
-_COMPARED = {
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
-
-
-class Installed(Struct, frozen=True):
-    """A requirement; `found` is None if not installed, `wanted` the range."""
-
-    name: str
-    wanted: str
-    found: str | None
-
-    @property
-    def is_supported(self) -> bool:
-        return self.found is not None and is_within(self.found, self.wanted)
-
-
-def installed() -> tuple[Installed, ...]:
-    """Python, then every required package; empty if nothing declares them."""
-    python, packages = _declared()
-    if python is None:
-        return ()
-    others = (Installed(name, wanted, installed_version(name)) for name, wanted in packages)
-    return (Installed("python", python, platform.python_version()), *others)
-
-
-def installed_version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def is_within(result: str, wanted: str) -> bool:
-    """Whether a version is in a range such as `>=4.1,<5`."""
-    return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
-
-
-def _meets(result: str, sign: str, limit: str) -> bool:
-    version, bound = _numbers(result), _numbers(limit)
-    length = max(len(version), len(bound))
-    order = _padded(version, length), _padded(bound, length)
-    # 4.1.0rc1 comes before 4.1.0.
-    is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
-    is_met = bool(_COMPARED.get(sign, operator.ge)(*order))
-    if sign == "~=":
-        return is_met and version[: len(bound) - 1] == bound[:-1]
-    return is_met and not (sign == ">=" and is_early)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    release = re.match(r"[\d.]*", text)
-    return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
-
-
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))
-
-
-def _declared() -> tuple[str | None, list[tuple[str, str]]]:
-    project = _of_checkout()
-    if project is not None:
-        return project["requires-python"], list(_read(project["dependencies"]))
-    try:
-        return metadata("impctl")["Requires-Python"], list(_read(requires("impctl") or ()))
-    except PackageNotFoundError:
-        return None, []
-
-
-def _of_checkout() -> dict[str, Any] | None:
-    """The `project` table of impctl's own checkout, if it runs from one."""
-    try:
-        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
-    except (OSError, tomllib.TOMLDecodeError):
-        return None
-    return project if project.get("name") == "impctl" else None
-
-
-def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and range of each requirement without an extra."""
-    for text in requirements:
-        parts = _REQUIREMENT.fullmatch(text.strip())
-        if parts is not None and "extra ==" not in text:
-            yield parts[1], parts[2].strip()
-
-
-# Other workload files of this folder that use the same store. Law: only reads; an unreadable file
-# is none.
-
-_MOST_FILES = 100
-"""A folder of more YAML files serves something else."""
-
-
-def sharing_findings(ctx: Context) -> Iterator[Finding]:
-    """Warn of files that use the same store, and of equal query names."""
-    result = dict(_sharers(ctx))
-    if not result:
-        return
-    query_names = {name.lower() for name in ctx.workload.queries}
-    names = sorted(
-        {name for names in result.values() for name in names if name.lower() in query_names}
-    )
-    named = ", ".join(f"`{name}`" for name in names)
-    clash = f"; of {named} only the file captured last has a sketch" if names else ""
-    yield Subject(Area.STORE, str(ctx.store_path)).warning(
-        "shared_store",
-        f"Other files use this store too: {', '.join(result)}{clash}",
-        "give each file a separate `store`, as `impctl init` does",
-    )
-
-
-def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
-    workload_file, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
-    near = (file for pattern in ("*.yaml", "*.yml") for file in workload_file.parent.glob(pattern))
-    for file in sorted(near)[:_MOST_FILES]:
-        if os.path.realpath(file) == os.path.realpath(workload_file):
-            continue
-        try:
-            other = load_workload(file, os.environ)
-        except (ImpctlError, OSError):
-            continue
-        if os.path.realpath(other.store) == store:
-            yield file.name, tuple(other.queries)
-
-
-# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
-# workload, whatever is wrong with the others.
-
-FileReading = Callable[[Snapshot], int | None]
-"""Rows of one file of a snapshot, by Spark; None if there is no file."""
-
-_CHECK = "spark_reads"
-
-
-def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
-    """Read a file of each table."""
-    for table in ctx.workload.tables:
-        subject = Subject.of_table(table)
-        try:
-            rows = read_one(ctx.tables.snapshot(table))
-        except ImpctlError as error:
-            yield subject.failed(_CHECK, error)
-            continue
-        if rows is None:
-            yield subject.ok(_CHECK, "the table has no file for Spark to read")
-        else:
-            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
-
-
 # The store: format, checksums, leftovers, lock, rights, space. Law: only reads, takes no lock, and
 # continues after damage, so that one run shows everything.
 
@@ -468,8 +618,10 @@ _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
-def store_findings(ctx: Context, *, with_state: bool) -> Iterator[Finding]:
+def check_store(run: Checkup) -> Iterator[Finding]:
     """Check the store; all its state only if requested."""
+    run.reporter.step("checking the store")
+    ctx, with_state = run.workload, run.request.state
     path = ctx.store_path
     subject = Subject(Area.STORE, str(path))
     folder = folder_of(path)
@@ -635,216 +787,67 @@ def _room(subject: Subject, folder: Folder) -> Finding:
     return subject.ok("disk_space", said)
 
 
-# The environment: Python, packages, variables, Java, the Delta JAR, Spark. Law: starts no JVM and
-# imports nothing that it judges, except for `try_spark`.
+# Other workload files of this folder that use the same store. Law: only reads; an unreadable file
+# is none.
 
-_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
-"""Always shown; other packages only if unsuitable."""
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_NO_JAVA = (
-    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
-)
+_MOST_FILES = 100
+"""A folder of more YAML files serves something else."""
 
 
-def software(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check Python, packages, variables and Java."""
-    yield from _packages(installed())
-    yield from _variables(environment)
-    yield _java(environment)
-
-
-def delta_jar(spark: SparkSpec | None) -> Finding:
-    """The Delta JAR is not needed; report if it is present."""
-    result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
-    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
-    return Subject(Area.SPARK, "delta jar").ok(
-        "delta_jar",
-        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
-        f"Spark reads their Parquet files{note}",
-    )
-
-
-def try_spark(
-    master: str, conf: Mapping[str, str], log_level: str
-) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run a query; returns how to read files."""
-    from impctl.spark.run import run_sql
-    from impctl.spark.session import SparkSettings, open_session
-    from impctl.spark.snapshots import rows_of_smallest_file
-
-    subject = Subject(Area.SPARK, "session")
-    start = time.perf_counter()
-    try:
-        session = open_session(SparkSettings(master, conf, log_level))
-        answer = run_sql(session, "SELECT 1 AS one", {})
-    except ImpctlError as error:
-        return subject.failed("spark_session", error), None
-    took = time.perf_counter() - start
-    assert answer.column("one").to_pylist() == [1]
-    finding = subject.ok(
-        "spark_session",
-        f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
-    )
-    return finding, partial(rows_of_smallest_file, session)
-
-
-def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
-    subject = Subject(Area.SOFTWARE, "packages")
+def check_sharing(run: Checkup) -> Iterator[Finding]:
+    """Warn of files that use the same store, and of equal query names."""
+    ctx = run.workload
+    result = dict(_sharers(ctx))
     if not result:
-        yield subject.warning(
-            "supported_versions",
-            "The supported versions are unknown, because impctl is not installed as a package",
-            "run `pip install impctl`",
-        )
         return
-    good = [package for package in result if package.is_supported]
-    named = [f"{package.name} {package.found}" for package in good if package.name in _SHOWN]
-    others = len(good) - len(named)
-    if good:
-        more = f" and {others} more" if others else ""
-        words = "are supported versions" if len(good) > 1 else "is a supported version"
-        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
-    for package in result:
-        if package.is_supported:
+    query_names = {name.lower() for name in ctx.workload.queries}
+    names = sorted(
+        {name for names in result.values() for name in names if name.lower() in query_names}
+    )
+    named = ", ".join(f"`{name}`" for name in names)
+    clash = f"; of {named} only the file captured last has a sketch" if names else ""
+    yield Subject(Area.STORE, str(ctx.store_path)).warning(
+        "shared_store",
+        f"Other files use this store too: {', '.join(result)}{clash}",
+        "give each file a separate `store`, as `impctl init` does",
+    )
+
+
+def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
+    workload_file, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
+    near = (file for pattern in ("*.yaml", "*.yml") for file in workload_file.parent.glob(pattern))
+    for file in sorted(near)[:_MOST_FILES]:
+        if os.path.realpath(file) == os.path.realpath(workload_file):
             continue
-        fix = f'run `pip install "{package.name}{package.wanted}"`'
-        if package.name == "python":
-            python = f"Python {package.wanted}"
-            fix = f"create a virtual environment with {python} and install impctl there"
-        state = "is not installed" if package.found is None else f"{package.found} is not supported"
-        message = f"{package.name} {state}: impctl needs {package.wanted}"
-        yield Subject(Area.SOFTWARE, package.name).problem("supported_versions", message, fix, 2)
-
-
-def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    subject = Subject(Area.SOFTWARE, "variables")
-    known = {entry.name: entry for entry in ENVVARS}
-    used = [entry for name, entry in known.items() if environment.get(name)]
-    listed = ", ".join(
-        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
-    )
-    yield subject.ok(
-        "variables", f"Variables that are set: {listed}" if used else "No impctl variable is set"
-    )
-    stems = [name.removeprefix(PREFIX) for name in known]
-    for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known:
-            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
-                fix = f"did you mean `{PREFIX}{meant}`?"
-                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
-
-
-def _java(environment: Mapping[str, str]) -> Finding:
-    """Check each Java's version in its `release` file."""
-    subject = Subject(Area.SOFTWARE, "java")
-    versions = []
-    unstated = None
-    for origin, program in java_candidates(environment):
-        version = released_version(program)
-        if version is not None and version >= OLDEST_JAVA:
-            return subject.ok("java", f"Java {version} at {program} ({origin})")
-        if version is None and program.exists():
-            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
-        versions.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
-    if unstated is not None:
-        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
-    result = f" ({', '.join(versions)})" if versions else ""
-    return subject.problem(
-        "java", f"No Java {OLDEST_JAVA} or newer found{result}; {_NO_JAVA}", JAVA_HINT, 2
-    )
-
-
-def _jars_of_pyspark() -> Iterator[str]:
-    """Delta's JARs among PySpark's, without importing it."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return
-    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
-        yield jar.name
-
-
-def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
-    """Names of settings that use the JAR; values may be secret."""
-    conf = {} if spark is None else spark.conf
-    for name in _JAR_SETTINGS:
-        if "delta" in conf.get(name, ""):
-            yield f"`{name}`"
-    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
-        yield "`spark.sql.extensions`"
-
-
-# The tables: reachable, features, change feed, history. Law: reads logs and metadata, no data file.
-
-_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
-
-
-def table_findings(
-    ctx: Context, stored: Sequence[StoredQuery], every: timedelta | None
-) -> Iterator[Finding]:
-    """Check each table; `stored` are its queries."""
-    for table in ctx.workload.tables:
-        subject = Subject.of_table(table)
         try:
-            snapshot = ctx.tables.snapshot(table)
-            stale = _stale(ctx.tables, stored, table)
-            history = list(history_findings(ctx.tables.source(table), snapshot, stale, every))
-        except ImpctlError as error:
-            yield subject.failed("readable", error)
+            other = load_workload(file, os.environ)
+        except (ImpctlError, OSError):
             continue
-        yield subject.ok("readable", _described(snapshot))
-        opaque = sorted(snapshot.columns.opaque.items())
-        if opaque:
-            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
-            yield subject.warning(
-                "columns",
-                f"Columns that cannot be read without the Delta JAR: {named}",
-                "do not use them in queries, or read the table with the Delta JAR",
-            )
-        if any(update.table == table for update in ctx.workload.updates):
-            try:
-                check_writable(snapshot)
-                yield subject.ok("writable", "`apply` can write it")
-            except ImpctlError as error:
-                yield subject.failed("writable", error)
-        yield _change_feed(subject, snapshot)
-        yield from history
-        yield from commit_time_findings(ctx.tables.source(table))
+        if os.path.realpath(other.store) == store:
+            yield file.name, tuple(other.queries)
 
 
-def _described(snapshot: Snapshot) -> str:
-    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
-    rows = "an unknown number of rows" if known is None else known
-    files = count_text(len(snapshot.files), "file")
-    features = sorted(snapshot.reader_features)
-    needs = f"; reader features {', '.join(features)}" if features else ""
-    return f"Version {snapshot.version}, {rows} in {files}{needs}"
+# Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is
+# reported with the tables.
 
 
-def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
-    if not snapshot.has_change_feed:
-        said = f"The change feed is off: {_BY_FILES}"
-        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
-        return subject.warning("change_feed", said, fix)
-    if snapshot.column_mapping is not None:
-        return subject.warning(
-            "change_feed",
-            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
-            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
-        )
-    return subject.ok("change_feed", "The change feed is on")
-
-
-def _stale(
-    tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
-) -> dict[QueryName, TableVersion]:
-    source = tables.source(table)
-    return {
-        query.query: pin.version
-        for query in stored
-        for pin in query.pins
-        if pin.table == table and pin.table_id == source.table_id and pin.version < source.version
-    }
+def check_skipping(run: Checkup) -> Iterator[Finding]:
+    """Check whether sketches can skip files or rows."""
+    if not run.stored:
+        # An unreadable store is reported by `check_store`.
+        return
+    forecasts = ClusterForecasts(run.workload, run.workload.reading_store())
+    for query in run.stored:
+        subject = Subject(Area.STORE, query.query)
+        try:
+            result = advice_of(run.workload.tables, forecasts, query.query, query.sketches)
+        except ImpctlError:
+            continue
+        for advice in result:
+            message = advice.message[0].upper() + advice.message[1:]
+            yield subject.warning("skips_little", message, advice.fix)
+        if not result and query.sketches:
+            yield subject.ok("skips_little", "Its sketches can skip files or rows")
 
 
 # Join trees: whether changes touch what the capture expected, by the counts of runs since. Trees
@@ -856,13 +859,13 @@ _FEW = 100
 """With fewer changed rows the mean is meaningless."""
 
 
-def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+def check_trees(run: Checkup) -> Iterator[Finding]:
     """Check each query whose join trees were chosen by an estimate."""
-    for query in stored:
+    for query in run.stored:
         try:
             record = tree_record(query)
         except StateCorruptError:
-            # Reported by `store_findings`.
+            # Reported by `check_store`.
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
@@ -878,3 +881,17 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             )
         else:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
+
+
+OF_SOFTWARE: tuple[Check, ...] = (check_packages, check_variables, check_java)
+OF_SPARK: tuple[Check, ...] = (check_delta_jar, check_spark)
+OF_WORKLOAD: tuple[Check, ...] = (
+    check_extras,
+    *OF_SPARK,
+    check_tables,
+    check_store,
+    check_sharing,
+    check_skipping,
+    check_trees,
+)
+"""In the order of the report."""

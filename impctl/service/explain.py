@@ -16,7 +16,7 @@ from impctl.compile.flows import SideChoice, Strategy, row_bytes
 from impctl.compile.jointree import shape as join_trees_explain
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes
-from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
+from impctl.engine.fixpoint.absorption import EXTRA_MISSING, missing_package
 from impctl.errors import ImpctlError, UnsafeSketchError, count_text
 from impctl.expr.nodes import Span, walk
 from impctl.plan.explain import PlanLine, describe
@@ -58,18 +58,15 @@ from impctl.service.prepare import PreparedQuery, kept_plan, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnswerEntry,
-    Area,
     BuffersEntry,
     CandidateEntry,
     ExpectedReading,
     ExplainResult,
     Failure,
-    Finding,
     GroupsEntry,
     JoinSideEntry,
     Outcome,
     PlanEntry,
-    Subject,
     TreeNodeEntry,
     TreeResultEntry,
 )
@@ -352,17 +349,6 @@ def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
         return ()
     text = f"{names} cannot be captured here: {missing.message}; {missing.hint} [{EXTRA_MISSING}]"
     return (text,)
-
-
-def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
-    """Check what these queries need from optional packages."""
-    if all(spec.provenance is None for spec in queries.values()):
-        return
-    subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
-    if missing is None:
-        yield subject.ok("extras", f"`{PACKAGE}` is installed, for `provenance: absorption`")
-    else:
-        yield subject.failed("extras", missing)
 
 
 # The plan line by line. Law: says what is chosen and stored and decides nothing. State is shown

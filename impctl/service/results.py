@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -24,8 +24,6 @@ from impctl.service.answer import ArrowAnswer, RowValue
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from impctl.types import TableName
 
 SCHEMA_VERSION = 1
 
@@ -310,42 +308,13 @@ class Finding(Struct, frozen=True):
     what to do, except for good findings. A problem has the `exit_code` of a command that it makes
     fail, a warning 0."""
 
-    area: str
+    area: Area
     subject: str
     check: str
-    level: str
+    level: Level
     message: str
     fix: str | None = None
     exit_code: int = 0
-
-
-class Subject(Struct, frozen=True):
-    """Makes the findings about one thing."""
-
-    area: Area
-    name: str
-
-    @classmethod
-    def of_table(cls, table: TableName) -> Self:
-        return cls(Area.TABLE, table)
-
-    def ok(self, check: str, message: str) -> Finding:
-        """Nothing to do."""
-        return Finding(self.area.value, self.name, check, Level.OK.value, message)
-
-    def warning(self, check: str, message: str, fix: str) -> Finding:
-        """Works, but costs or may fail one day."""
-        return Finding(self.area.value, self.name, check, Level.WARNING.value, message, fix)
-
-    def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
-        """A command fails, or the next run would."""
-        level = Level.PROBLEM.value
-        return Finding(self.area.value, self.name, check, level, message, fix, exit_code)
-
-    def failed(self, check: str, error: ImpctlError) -> Finding:
-        """The problem of an error."""
-        fix = error.hint or "run the command again with `-vv` and report it"
-        return self.problem(check, error.message, fix, error.exit_code)
 
 
 # `init`, `capture`, `apply`, `cluster`, `gc` and `bench`.

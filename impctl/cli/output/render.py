@@ -922,7 +922,9 @@ def _gain(result: r.GainResult, out: Text) -> None:
 def _paid(saved_ms: float, upkeep_ms: float) -> str:
     """Whether sketches have saved more time than they cost."""
     verdict = "has paid so far" if saved_ms >= upkeep_ms else "has not paid so far"
-    return f"{verdict}: saved about {duration_text(saved_ms)}, upkeep took {duration_text(upkeep_ms)}"
+    return (
+        f"{verdict}: saved about {duration_text(saved_ms)}, upkeep took {duration_text(upkeep_ms)}"
+    )
 
 
 def _skipped(skipped: int, total: int) -> str:
@@ -954,17 +956,16 @@ _LEVEL = max(map(len, r.Level))
 
 @render.register(r.Finding)
 def _finding(result: r.Finding, out: Text) -> None:
-    if out.quiet and result.level == r.Level.OK:
+    if out.quiet and result.level is r.Level.OK:
         return
     is_same = result.area == result.subject
     heading = result.area if is_same else f"{result.area} {result.subject}"
     if out.heading != heading:
         out.heading = heading
         out.raw(heading)
-    level = r.Level(result.level)
     lead = " " * (_LEVEL + 4)
     first, *more = out.wrapped(result.message, lead, lead)
-    mark = out.marked(f"{level:<{_LEVEL}}", _COLOURS[level], out.stdout)
+    mark = out.marked(f"{result.level:<{_LEVEL}}", _COLOURS[result.level], out.stdout)
     out.stdout.write(f"  {mark}{first[_LEVEL + 2 :]}\n")
     for line in more:
         out.raw(line)
