@@ -25,6 +25,8 @@ from impctl.service.answer import ArrowAnswer, RowValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from impctl.compile.jointree.shape import TreeNodeEntry
+
 SCHEMA_VERSION = 1
 
 SKETCH_NONE = "sketch_none"
@@ -221,25 +223,6 @@ class BuffersEntry(Struct, frozen=True):
     chosen: bool
     reason: str
     state_bytes: int | None = None
-
-
-class TreeNodeEntry(Struct, frozen=True):
-    """A node of a join tree: the accesses of its `bag` (none for a virtual root) and its state.
-    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
-    kind; the root has the group columns. Its tuples differ in `kept`; `calls` are aggregated over
-    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
-    column`. Rows of a `probed` bag are looked up over the rows of its tables. `bytes` is the stored
-    state, None if it is not captured in this form."""
-
-    bag: tuple[str, ...]
-    parent: int | None
-    edge: str
-    key: tuple[str, ...]
-    kept: tuple[str, ...]
-    calls: tuple[str, ...]
-    ranges: tuple[tuple[str, str], ...]
-    probed: bool
-    bytes: int | None = None
 
 
 class TreeResultEntry(Struct, frozen=True):
