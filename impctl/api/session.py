@@ -24,6 +24,7 @@ from impctl.service.context import (
     Memory,
     OpenTables,
     SessionBeside,
+    SilentReporter,
     open_context,
 )
 from impctl.service.memory_limit import memory_from
@@ -38,7 +39,6 @@ from impctl.service.results import (
     PlanResult,
     QueryFiles,
     QueryResult,
-    Result,
     RewriteResult,
     SimulateResult,
     StatusResult,
@@ -225,22 +225,34 @@ Progress = Callable[[str, int, int], None]
 """Called with each step: a short line, its number and the total (0, 0 if not known)."""
 
 
-class _ProgressReporter:
-    spark_log = "off"
-
+class _ProgressReporter(SilentReporter):
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         if self._progress is not None:
-            self._progress(message, done, total)
-
-    def finished(self, result: Result, done: int, total: int) -> None:
-        """Do nothing: the call returns the result."""
+            self._progress(message, number, total)
 
 
-class WorkloadHandle:
-    """What the calls of an open workload share, and how each runs."""
+# Law: each call does what the command of the same name does, with the same records and errors.
+
+Params = Mapping[str, ParameterValue]
+"""Values for the named parameters of a query."""
+
+At = int | Mapping[TableName, int]
+"""A version of the query's table; of several tables a version for each."""
+
+Duration = float | str
+"""Seconds, or a text such as `10m`."""
+
+
+class OpenWorkload:
+    """An open workload; use it as a context manager, or call `close`.
+
+    Methods for several queries default to all. They return one record per query (`maintain` and
+    `verify`: per sketch) and raise QueriesFailedError after all have run, or the error of a single
+    query. Every error is an `impctl.errors.ImpctlError`.
+    """
 
     def __init__(
         self, settings: Settings, sessions: SessionBeside, progress: Progress | None
@@ -285,77 +297,6 @@ class WorkloadHandle:
             self._is_closed = True
             self._states = None
             self._answers.write()
-
-    def _state_cache(self) -> StateCache:
-        from impctl.service.state_cache import StateCache
-
-        if self._states is None:
-            self._states = StateCache(KEPT_BYTES)
-        return self._states
-
-    def _each(
-        self,
-        kind: type[R],
-        use_case: Callable[[Context], Outcome],
-        queries: tuple[QueryName, ...] | Callable[[Context], int],
-        *,
-        dry_run: bool = False,
-        changes: Path | None = None,
-    ) -> tuple[R, ...]:
-        """Return the records of these queries (none: all); a callable counts them."""
-
-        def work(ctx: Context) -> tuple[Outcome, int]:
-            result = use_case(ctx)
-            return result, queries(ctx) if callable(queries) else len(ctx.queries(queries))
-
-        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
-        return results_of(outcome, kind, total)
-
-    def _one(self, kind: type[R], use_case: Callable[[Context], Outcome]) -> R:
-        (result,) = results_of(self._run(use_case), kind, 1)
-        return result
-
-    def _run(
-        self, work: Callable[[Context], T], *, dry_run: bool = False, changes: Path | None = None
-    ) -> T:
-        """Run on the workload file and the tables as they are now."""
-        settings = replace(self._settings, dry_run=dry_run, changes=changes)
-        with self._lock, self._sessions.visit():
-            if self._is_closed:
-                raise UsageError(
-                    f"Workload {self.file} was closed",
-                    hint="open it again with `impctl.open`",
-                    code="workload_closed",
-                )
-            run = open_context(
-                settings, self._reporter, self._sessions, self._memory, self._answers
-            )
-            with run as ctx:
-                self._tables.lend(ctx)
-                result = work(ctx)
-                self._tables.take_back(ctx)
-                return result
-
-
-# Law: each call does what the command of the same name does, with the same records and errors.
-
-Params = Mapping[str, ParameterValue]
-"""Values for the named parameters of a query."""
-
-At = int | Mapping[TableName, int]
-"""A version of the query's table; of several tables a version for each."""
-
-Duration = float | str
-"""Seconds, or a text such as `10m`."""
-
-
-class OpenWorkload(WorkloadHandle):
-    """An open workload; use it as a context manager, or call `close`.
-
-    Methods for several queries default to all. They return one record per query (`maintain` and
-    `verify`: per sketch) and raise QueriesFailedError after all have run, or the error of a single
-    query. Every error is an `impctl.errors.ImpctlError`.
-    """
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Compute and store the sketch of each query; a dry run only reports how."""
@@ -630,6 +571,56 @@ class OpenWorkload(WorkloadHandle):
         listed = self._run(lambda ctx: files(ctx, query, *arguments, required=require_sketch))
         warn_caller(listed.warnings, depth=3)
         return listed.files
+
+    def _state_cache(self) -> StateCache:
+        from impctl.service.state_cache import StateCache
+
+        if self._states is None:
+            self._states = StateCache(KEPT_BYTES)
+        return self._states
+
+    def _each(
+        self,
+        kind: type[R],
+        use_case: Callable[[Context], Outcome],
+        queries: tuple[QueryName, ...] | Callable[[Context], int],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> tuple[R, ...]:
+        """Return the records of these queries (none: all); a callable counts them."""
+
+        def work(ctx: Context) -> tuple[Outcome, int]:
+            result = use_case(ctx)
+            return result, queries(ctx) if callable(queries) else len(ctx.queries(queries))
+
+        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
+        return results_of(outcome, kind, total)
+
+    def _one(self, kind: type[R], use_case: Callable[[Context], Outcome]) -> R:
+        (result,) = results_of(self._run(use_case), kind, 1)
+        return result
+
+    def _run(
+        self, work: Callable[[Context], T], *, dry_run: bool = False, changes: Path | None = None
+    ) -> T:
+        """Run on the workload file and the tables as they are now."""
+        settings = replace(self._settings, dry_run=dry_run, changes=changes)
+        with self._lock, self._sessions.visit():
+            if self._is_closed:
+                raise UsageError(
+                    f"Workload {self.file} was closed",
+                    hint="open it again with `impctl.open`",
+                    code="workload_closed",
+                )
+            run = open_context(
+                settings, self._reporter, self._sessions, self._memory, self._answers
+            )
+            with run as ctx:
+                self._tables.lend(ctx)
+                result = work(ctx)
+                self._tables.take_back(ctx)
+                return result
 
 
 # Law: problems of the arguments or the file are reported here, before anything is done; Spark is

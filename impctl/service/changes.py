@@ -27,7 +27,7 @@ from impctl.service.engine_answer import engine_rows
 from impctl.service.expiry import next_expiry
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
-from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, within_memory
 from impctl.service.partners import partners_of
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import AtVersions, reporting_lost_versions, versions_at
@@ -239,8 +239,7 @@ class FollowedAnswer:
 
     def _compared(self, ctx: Context, before: RowsOf) -> Changed:
         prepared = prepare(ctx, self._spec)
-        limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-        with limited_to(limit):
+        with within_memory(ctx) as limit:
             after = _by_engine(ctx, limit, prepared)
         _check_same_columns(self._spec, before, after)
         changes = changes_between(before, after, ctx.session_zone)
@@ -267,8 +266,7 @@ def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> Changed:
             past.tables.pin_at(table, version)
     # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-    with limited_to(limit):
+    with within_memory(ctx) as limit:
         with reporting_lost_versions("--since"):
             before = _by_engine(past, limit, prepared_then)
         after = _by_engine(ctx, limit, prepared)
