@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 @takes(...)
 def init(
     run: Invocation,
+    reporter: Reporter,
     tables: list[str] | None = typer.Argument(
         None,
         metavar="TABLE",
@@ -82,7 +83,7 @@ def init(
     out: Path | None = OUTPUT.option("--out FILE: File to write. Default: impctl.yaml."),
     demo: bool = INPUT.option("--demo: Create a small table and a workload file to try out."),
     force: bool = SAFETY.option("--force: Overwrite an existing file."),
-) -> Job:
+) -> Outcome:
     """Create a workload file for Delta tables, or a demo.
 
     Example: impctl init --demo
@@ -100,18 +101,15 @@ def init(
     request = InitRequest(given, out, None, force)
     if demo:
         request = InitRequest(demo=Path(given[0] if given else "impctl-demo"), force=force)
+    from impctl.service.init import init
 
-    def work(reporter: Reporter) -> Outcome:
-        from impctl.service.init import init
-
-        return init(request, reporter)
-
-    return run.job(work)
+    return init(request, reporter)
 
 
 @takes(..., "store", "spark_profile")
 def doctor(
     run: Invocation,
+    reporter: Reporter,
     workload: Path | None = workload_argument(None, "Default: check only the installed software."),
     every: str | None = SCHEDULE.option(
         "--every TIME: Check that history is kept long enough if `maintain` runs at this "
@@ -125,7 +123,7 @@ def doctor(
         "Default: --state.",
         default=True,
     ),
-) -> Job:
+) -> Outcome:
     """Diagnose problems and suggest fixes.
 
     Checks Java and packages, the tables (features, change feed, history) and the store. Without
@@ -136,14 +134,10 @@ def doctor(
     """
     if workload is None and every is not None:
         raise UsageError("Option `--every` needs a workload file", hint="give its path")
-    request = DoctorRequest(None if workload is None else run.settings, every, spark, state)
+    from impctl.service.doctor import doctor
 
-    def work(reporter: Reporter) -> Outcome:
-        from impctl.service.doctor import doctor
-
-        return doctor(request, reporter)
-
-    return run.job(work)
+    settings = None if workload is None else run.settings
+    return doctor(DoctorRequest(settings, every, spark, state), reporter)
 
 
 @takes("workload", "query", ..., "strict", "now")

@@ -213,6 +213,13 @@ class FollowRequest(Struct, frozen=True):
     max_runs: int | None = None
 
 
+def names_in(file: Path, section: str) -> tuple[str, ...]:
+    """Names of queries or updates (`section`) of a workload file, for completion."""
+    from impctl.workload import load
+
+    return load.names_in(file, section)
+
+
 def store_of(settings: Settings, workload: Workload) -> str:
     """Folder of the store; a flag or variable is relative to the working directory."""
     return workload.store if settings.store is None else str(settings.store.absolute())
