@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -97,22 +97,26 @@ def settings_from(
     A `given` argument that is None is left to its variable, the workload file or the default.
     """
 
-    def pick(name: str, variable: str, read: Callable[[str], T]) -> T | None:
-        return _picked(name, variable, given.get(name), environ, read)
-
+    readers: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+        "store": (STORE, lambda text: store_folder(text).absolute()),
+        "policy": (POLICY, Policy),
+        "lock_timeout": (LOCK_TIMEOUT, _at_least(0.0, float)),
+        "spark_profile": (SPARK_PROFILE, lambda text: Path(text).absolute()),
+        "imbalance": (IMBALANCE, _at_least(1.0, float)),
+        "large_change": (LARGE_CHANGE, _at_least(0, int)),
+        "scrub": (SCRUB, _at_least(0, int)),
+        "memory": (MEMORY, memory_from),
+        "disk": (DISK, disk_from),
+    }
+    picked = {
+        name: _picked(name, variable, given.get(name), environ, read)
+        for name, (variable, read) in readers.items()
+    }
     return Settings(
         Path(workload).absolute(),
-        store=pick("store", STORE, lambda text: store_folder(text).absolute()),
-        policy=pick("policy", POLICY, Policy),
-        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, _at_least(0.0, float)),
-        spark_profile=pick("spark_profile", SPARK_PROFILE, lambda text: Path(text).absolute()),
-        imbalance=pick("imbalance", IMBALANCE, _at_least(1.0, float)),
-        large_change=pick("large_change", LARGE_CHANGE, _at_least(0, int)),
-        scrub=pick("scrub", SCRUB, _at_least(0, int)),
-        memory=pick("memory", MEMORY, memory_from),
-        disk=pick("disk", DISK, disk_from),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
         now=environ.get(NOW) or None,
+        **{name: value for name, value in picked.items() if value is not None},
     )
 
 

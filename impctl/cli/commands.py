@@ -281,14 +281,14 @@ def maintain(
 
     def use_case(ctx: Context) -> Outcome:
         from impctl.service.output import check_output
-        from impctl.service.results import Failure, Outcome
+        from impctl.service.results import failed
 
         if file is not None:
             check_output(file, ctx.reserved)
         try:
             outcome = maintained(ctx)
         except ImpctlError as error:
-            with_metrics(Outcome(failures=(Failure(None, error),)), file, maintained_now)
+            with_metrics(failed(error), file, maintained_now)
             raise
         return with_metrics(outcome, file, maintained_now)
 

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Context, Isolated
 from impctl.service.results import ClusteredSketch, Failure, RangesEntry
-from impctl.service.settings import imbalance_of
 from impctl.service.stored import RangeDepth, StateMeta, is_captured_alike, stored_moments
 from impctl.service.text import size_text
 from impctl.sketch.sketch import exact_filter
@@ -67,7 +66,7 @@ def has_drifted(depth: RangeDepth, threshold: float) -> bool:
 
 def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """Entries for the ranges of a query; empty where they are not counted."""
-    threshold = imbalance_of(ctx.settings)
+    threshold = ctx.settings.imbalance
     entries = []
     for kept in stored.state_meta.get("depths", ()):
         depth = RangeDepth(**kept)

@@ -27,7 +27,7 @@ from impctl.errors import (
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
 from impctl.service.results import Failure, Outcome, Result
-from impctl.service.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
+from impctl.service.settings import Settings, policy_of, spark_of, store_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
@@ -529,7 +529,7 @@ class Context:
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
         """The store with the writer's lock; one lock timeout holds for the whole run."""
         store = self.store()
-        patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
+        patience = max(0.0, self.settings.lock_timeout - self._waited)
         with ExitStack() as stack:
             started = time.monotonic()
             try:

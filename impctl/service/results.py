@@ -1062,3 +1062,8 @@ class Outcome(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     note: str = ""
+
+
+def failed(error: ImpctlError) -> Outcome:
+    """The outcome of a run that failed as a whole."""
+    return Outcome(failures=(Failure(None, error),))

@@ -15,7 +15,7 @@ from impctl.safety.facts import FactKind, broken_by
 from impctl.service.fill import counted_rows, run_pass
 from impctl.service.filters import files_by_conditions, files_of_table
 from impctl.service.prepare import broken_assumption
-from impctl.service.settings import Settings, large_change_of
+from impctl.service.settings import Settings
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
@@ -78,7 +78,7 @@ def is_large(
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
     commits = shared.commits(needs[0])
-    limit = large_change_of(settings) * _MEGABYTE
+    limit = settings.large_change * _MEGABYTE
     return commits is not None and commits.changed_bytes > limit
 
 
