@@ -89,7 +89,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     """Run all checks; with a workload also those of tables and store."""
     run = Checkup(request, reporter, None if request.every is None else schedule_of(request.every))
     reporter.step("checking software")
-    findings = _checked(OF_SOFTWARE, run)
+    findings = list(_checked(OF_SOFTWARE, run))
     failures: list[Failure] = []
     if request.settings is None:
         findings += _checked(OF_SPARK, run)
@@ -106,8 +106,9 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     return Outcome(tuple(findings), (), tuple(failures))
 
 
-def _checked(checks: Sequence[Check], run: Checkup) -> list[Finding]:
-    return [finding for check in checks for finding in check(run)]
+def _checked(checks: Sequence[Check], run: Checkup) -> Iterator[Finding]:
+    for check in checks:
+        yield from check(run)
 
 
 def _stored(ctx: Context) -> list[StoredQuery]:
