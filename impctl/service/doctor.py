@@ -68,7 +68,7 @@ class Checkup(Struct, frozen=True):
     stored: Sequence[StoredQuery] = ()
 
     @property
-    def workload(self) -> Context:
+    def context(self) -> Context:
         """The context of a check that needs a workload."""
         assert self.ctx is not None, "only `OF_WORKLOAD` has checks that need a workload"
         return self.ctx
@@ -296,7 +296,7 @@ def check_java(run: Checkup) -> Iterator[Finding]:
 
 def check_extras(run: Checkup) -> Iterator[Finding]:
     """Check the optional package that queries of the workload need."""
-    if all(spec.provenance is None for spec in run.workload.workload.queries.values()):
+    if all(spec.provenance is None for spec in run.context.workload.queries.values()):
         return
     subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
     if missing is None:
@@ -412,7 +412,7 @@ _BY_FILES = "changes are found by comparing files, which reads each changed file
 def check_tables(run: Checkup) -> Iterator[Finding]:
     """Check each table."""
     run.reporter.step("checking tables")
-    ctx = run.workload
+    ctx = run.context
     for table in ctx.workload.tables:
         subject = Subject(Area.TABLE, table)
         try:
@@ -620,36 +620,27 @@ _GROWTH = 2
 
 
 def check_store(run: Checkup) -> Iterator[Finding]:
-    """Check the store; all its state only if requested."""
+    """Check the contents of the store; all its state only if requested."""
     run.reporter.step("checking the store")
-    ctx, with_state = run.workload, run.request.state
-    path = ctx.store_path
-    subject = Subject(Area.STORE, str(path))
-    folder = folder_of(path)
+    subject = _store(run)
     try:
-        store = ctx.reading_store()
+        store = run.context.reading_store()
         if store is None:
             no_store = "No store yet; the first `impctl capture` creates it"
             findings = [subject.ok("store_opens", no_store)]
         else:
-            findings = list(_contents(subject, store, ctx, with_state=with_state))
+            findings = list(_contents(subject, store, run))
     except ImpctlError as error:
         findings = [subject.failed("store_opens", error)]
     yield from findings
-    yield _lock(subject, path)
-    if not folder.is_whole:
-        yield subject.warning(
-            "store_folder",
-            f"Holds more than {MOST_FILES:,} files; only the first were checked",
-            "set `store` to a separate folder",
-        )
-    yield from _rights(subject, folder)
-    yield _room(subject, folder)
 
 
-def _contents(
-    subject: Subject, store: StoreReader, ctx: Context, *, with_state: bool
-) -> Iterator[Finding]:
+def _store(run: Checkup) -> Subject:
+    return Subject(Area.STORE, str(run.context.store_path))
+
+
+def _contents(subject: Subject, store: StoreReader, run: Checkup) -> Iterator[Finding]:
+    file, with_state = run.context.workload.file, run.request.state
     names = store.queries()
     queries = count_text(len(names), "query", "queries")
     errors = {name: _damage(store, name, with_state=with_state) for name in names}
@@ -658,13 +649,13 @@ def _contents(
         yield Subject(Area.STORE, name).problem(
             "checksums",
             error.message,
-            f"run `impctl capture {ctx.workload.file} --query {name}`",
+            f"run `impctl capture {file} --query {name}`",
             error.exit_code,
         )
     if not damaged:
         contents = "rows and state" if with_state else "rows (state was not read)"
         yield subject.ok("checksums", f"Opens; {contents} of {queries} match their checksums")
-    unknown = [name for name in names if name not in ctx.workload.queries]
+    unknown = [name for name in names if name not in run.context.workload.queries]
     if unknown:
         yield subject.warning(
             "unknown_queries",
@@ -677,7 +668,7 @@ def _contents(
         yield subject.warning(
             "leftovers",
             f"{len(leftovers)} files ({size}) that nothing refers to, left by an interrupted run",
-            f"run `impctl gc {ctx.workload.file}`, or let the next command that writes remove them",
+            f"run `impctl gc {file}`, or let the next command that writes remove them",
         )
 
 
@@ -695,36 +686,67 @@ def _damage(store: StoreReader, name: QueryName, *, with_state: bool) -> ImpctlE
     return None
 
 
-class Folder(Struct, frozen=True):
-    """The folder of a store, or its future place: rights and space."""
+def check_lock(run: Checkup) -> Iterator[Finding]:
+    subject = _store(run)
+    try:
+        owner = lock_owner(run.context.store_path)
+    except ImpctlError as error:
+        yield subject.failed("lock", error)
+        return
+    if owner is None:
+        yield subject.ok("lock", "No process is writing")
+    elif owner.is_dead:
+        said = f"The lock was left by an interrupted run: {owner.describe()}"
+        yield subject.warning("lock", said, "the next command that writes removes the lock")
+    else:
+        fix = (
+            "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6"
+        )
+        yield subject.warning("lock", f"Locked by {owner.describe()}", fix)
 
-    path: Path
-    is_writable: bool
-    open_to_others: tuple[Path, ...]
-    """Entries that group or everybody may write."""
-    used: int
-    free: int
-    is_whole: bool = True
-    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
 
-
-def folder_of(path: Path) -> Folder:
-    """Rights and space of the store's folder, or of its nearest existing parent."""
+def check_folder(run: Checkup) -> Iterator[Finding]:
+    """Check rights and space of the store's folder, or of its nearest existing parent."""
+    path, subject = run.context.store_path, _store(run)
     with translate_errors(path):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
     files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
-    stats: list[tuple[Path, os.stat_result]] = []
-    for file in files:
-        with suppress(OSError):  # a writer may have removed it
-            stats.append((file, file.stat()))
-    open_to_others = tuple(
-        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
-    )
-    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
+    if len(files) > MOST_FILES:
+        yield subject.warning(
+            "store_folder",
+            f"Holds more than {MOST_FILES:,} files; only the first were checked",
+            "set `store` to a separate folder",
+        )
     may_write = os.access(there, os.W_OK | os.X_OK)
     may_write = may_write and all(os.access(file, os.W_OK) for file in files)
-    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
-    return Folder(there, may_write, open_to_others, used, free, is_whole)
+    if not may_write:
+        yield subject.problem(
+            "permissions",
+            f"The current user cannot write everything below {there}",
+            "give the user who runs `maintain` write access there, or set `store` elsewhere",
+            6,
+        )
+    stats: dict[Path, os.stat_result] = {}
+    for file in files:
+        with suppress(OSError):  # a writer may have removed it
+            stats[file] = file.stat()
+    exposed = [
+        file
+        for file, info in stats.items()
+        if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
+    ]
+    if exposed:
+        yield subject.problem(
+            "permissions",
+            f"Other users can change the store: {len(exposed)} files or folders are writable by "
+            f"group or everybody, such as {exposed[0]}",
+            f"run `chmod -R go-w {there}`",
+            2,
+        )
+    elif may_write:
+        yield subject.ok("permissions", "Writable only by the current user")
+    used = sum(info.st_size for info in stats.values() if stat.S_ISREG(info.st_mode))
+    yield _room(subject, used, shutil.disk_usage(there).free)
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -734,52 +756,11 @@ def _files(path: Path) -> Iterator[Path]:
             yield Path(folder) / name
 
 
-def _lock(subject: Subject, path: Path) -> Finding:
-    try:
-        owner = lock_owner(path)
-    except ImpctlError as error:
-        return subject.failed("lock", error)
-    if owner is None:
-        return subject.ok("lock", "No process is writing")
-    if owner.is_dead:
-        return subject.warning(
-            "lock",
-            f"The lock was left by an interrupted run: {owner.describe()}",
-            "the next command that writes removes the lock",
-        )
-    return subject.warning(
-        "lock",
-        f"Locked by {owner.describe()}",
-        "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6",
-    )
-
-
-def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
-    if not folder.is_writable:
-        yield subject.problem(
-            "permissions",
-            f"The current user cannot write everything below {folder.path}",
-            "give the user who runs `maintain` write access there, or set `store` elsewhere",
-            6,
-        )
-    if folder.open_to_others:
-        count = len(folder.open_to_others)
-        yield subject.problem(
-            "permissions",
-            f"Other users can change the store: {count} files or folders are writable by "
-            f"group or everybody, such as {folder.open_to_others[0]}",
-            f"run `chmod -R go-w {folder.path}`",
-            2,
-        )
-    elif folder.is_writable:
-        yield subject.ok("permissions", "Writable only by the current user")
-
-
-def _room(subject: Subject, folder: Folder) -> Finding:
-    said = f"{size_text(folder.free)} free, the store uses {size_text(folder.used)}"
-    if folder.free < max(_TOO_SCARCE, folder.used // 2):
+def _room(subject: Subject, used: int, free: int) -> Finding:
+    said = f"{size_text(free)} free, the store uses {size_text(used)}"
+    if free < max(_TOO_SCARCE, used // 2):
         return subject.problem("disk_space", said, "free space on the disk of the store", 6)
-    if folder.free < max(_SCARCE, folder.used * _GROWTH):
+    if free < max(_SCARCE, used * _GROWTH):
         return subject.warning(
             "disk_space",
             f"{said}; a recapture writes the new state before it removes the old one",
@@ -797,7 +778,7 @@ _MOST_FILES = 100
 
 def check_sharing(run: Checkup) -> Iterator[Finding]:
     """Warn of files that use the same store, and of equal query names."""
-    ctx = run.workload
+    ctx = run.context
     result = dict(_sharers(ctx))
     if not result:
         return
@@ -837,11 +818,11 @@ def check_skipping(run: Checkup) -> Iterator[Finding]:
     if not run.stored:
         # An unreadable store is reported by `check_store`.
         return
-    forecasts = ClusterForecasts(run.workload, run.workload.reading_store())
+    forecasts = ClusterForecasts(run.context, run.context.reading_store())
     for query in run.stored:
         subject = Subject(Area.STORE, query.query)
         try:
-            result = advice_of(run.workload.tables, forecasts, query.query, query.sketches)
+            result = advice_of(run.context.tables, forecasts, query.query, query.sketches)
         except ImpctlError:
             continue
         for advice in result:
@@ -891,6 +872,8 @@ OF_WORKLOAD: tuple[Check, ...] = (
     *OF_SPARK,
     check_tables,
     check_store,
+    check_lock,
+    check_folder,
     check_sharing,
     check_skipping,
     check_trees,
