@@ -11,7 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from impctl.bench.quantity import number as number_text
+from impctl.bench.quantity import number
 from impctl.errors import UsageError
 
 # Law: control characters of foreign text are escaped, so that it cannot control a terminal. Numbers
@@ -47,15 +47,20 @@ def number_or_name(value: float) -> float | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
+def number_text(value: float) -> str:
+    """`0.123`, `12.3`, `1,235`."""
+    return number(value)
+
+
 def duration_text(milliseconds: float) -> str:
     """In ms, s, min or h."""
     if milliseconds < _NEXT:
-        return f"{number_text(milliseconds)} ms"
+        return f"{number(milliseconds)} ms"
     seconds = milliseconds / 1000
     if seconds < 100:
-        return f"{number_text(seconds)} s"
+        return f"{number(seconds)} s"
     minutes = seconds / 60
-    return f"{number_text(minutes)} min" if minutes < _NEXT else f"{number_text(minutes / 60)} h"
+    return f"{number(minutes)} min" if minutes < _NEXT else f"{number(minutes / 60)} h"
 
 
 def span_text(seconds: float) -> str:
@@ -82,9 +87,9 @@ def size_text(count: int) -> str:
     size = float(count)
     for unit in _SIZES:
         if size < _NEXT:
-            return f"{number_text(size)} {unit}"
+            return f"{number(size)} {unit}"
         size /= 1000
-    return f"{number_text(size)} {_LARGEST_SIZE}"
+    return f"{number(size)} {_LARGEST_SIZE}"
 
 
 def named_before(query: str, message: str) -> str:

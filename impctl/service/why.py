@@ -623,9 +623,9 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Why
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     reached = RowLineage(traced.makings, number, state.first).leaves.tolist()
     rows = tuple(entries[leaf] for leaf in derivation.rows)
-    derived = _why_result(result, row, derivation, rows, (0, _files_of(ctx, result)), by=STATE)
+    why = _why_result(result, row, derivation, rows, (0, _files_of(ctx, result)), by=STATE)
     # Each distinct row was reported once.
-    return replace(derived, lineage=sum(copies[leaf] for leaf in reached))
+    return replace(why, lineage=sum(copies[leaf] for leaf in reached))
 
 
 # What-if answers by state. Law: reports the difference between the answers over the recursion's
