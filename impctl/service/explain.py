@@ -256,10 +256,10 @@ class _Explanation:
         self._pieces = None if plan is None else _stored_pieces(ctx, query.spec, plan)
         if plan is not None and self._pieces is not None:
             self._plan = _plan_as_stored(query, plan, self._pieces)
+        self._compiled = None if self._plan is None else self._plan.compiled
 
     def result(self, trials: Trials) -> ExplainResult:
-        plan, query, pieces = self._plan, self._query, self._pieces
-        compiled = None if plan is None else plan.compiled
+        plan, query, pieces, compiled = self._plan, self._query, self._pieces, self._compiled
         mode, reason = "none", "" if query.refusal is None else query.refusal.message
         attributes = query.candidates
         if plan is not None:
@@ -286,12 +286,12 @@ class _Explanation:
     # what prevents a bound.
 
     def _buffers(self) -> Iterator[BuffersEntry]:
-        plan, pieces = self._plan, self._pieces
-        if plan is None or plan.compiled is None:
+        plan, pieces, compiled = self._plan, self._pieces, self._compiled
+        if plan is None or compiled is None:
             return
         read, meta = plan.sides_by(Strategy.FILES), None if pieces is None else pieces.meta
-        chosen = chosen_buffers(self._spec, plan.compiled)
-        for buffer in plan.compiled.buffers:
+        chosen = chosen_buffers(self._spec, compiled)
+        for buffer in compiled.buffers:
             piece, is_chosen = buffer.piece, buffer.piece in chosen
             if piece in read:
                 continue
@@ -406,26 +406,22 @@ class _Explanation:
             recursion_notes(prepared.root, keyed_rows(prepared.root, verdict.key_columns)),
         )
 
-    def _owners(self) -> Mapping[str, Plan]:
-        """The operators that have state, by the name of the piece."""
-        return (
-            {} if self._plan is None or self._plan.compiled is None else self._plan.compiled.owners
-        )
-
     def _state_by_position(self) -> dict[int, int]:
-        if not self._owners() or self._pieces is None:
+        if self._compiled is None or self._pieces is None:
             return {}
         sizes = dict.fromkeys(range(len(self._nodes)), 0)
-        for name, owner in self._owners().items():
+        for name, owner in self._compiled.owners.items():
             position = self._position(owner)
             if position is not None:
                 sizes[position] += self._pieces.sizes.get(name, 0)
         return sizes
 
     def _lineage_by_position(self) -> dict[int, str]:
+        if self._compiled is None or self._pieces is None:
+            return {}
         result = {}
-        for fixpoint in () if self._pieces is None else self._pieces.followed:
-            owner = self._owners().get(f"{fixpoint.name}.rows")
+        for fixpoint in self._pieces.followed:
+            owner = self._compiled.owners.get(f"{fixpoint.name}.rows")
             position = None if owner is None else self._position(owner)
             if position is not None:
                 result[position] = fixpoint.note
@@ -433,13 +429,13 @@ class _Explanation:
 
     def _read(self) -> frozenset[int | None]:
         """Positions of groupings and DISTINCTs whose groups are read when they change."""
-        if self._plan is None or self._plan.compiled is None:
+        if self._compiled is None:
             return frozenset()
-        groupings = self._plan.compiled.groupings
+        groupings = self._compiled.groupings
         read = {choice.side for choice in groupings if choice.strategy is Strategy.FILES}
         return frozenset(
             self._position(owner)
-            for name, owner in self._owners().items()
+            for name, owner in self._compiled.owners.items()
             # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
             if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
         )
