@@ -47,20 +47,9 @@ from impctl.service.results import (
     WithoutResult,
 )
 from impctl.service.settings import (
-    BATCH_ROWS,
-    BY,
-    DISK,
-    IMBALANCE,
-    LARGE_CHANGE,
-    LOCK_TIMEOUT,
-    MEMORY,
     NOW,
-    POLICY,
-    SCRUB,
+    PREFIX,
     SHARED_STORE,
-    SKETCH,
-    SPARK_PROFILE,
-    STORE,
     AnsweredBy,
     Policy,
     Settings,
@@ -97,21 +86,18 @@ def settings_from(
     A `given` argument that is None is left to its variable, the workload file or the default.
     """
 
-    readers: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-        "store": (STORE, lambda text: store_folder(text).absolute()),
-        "policy": (POLICY, Policy),
-        "lock_timeout": (LOCK_TIMEOUT, _at_least(0.0, float)),
-        "spark_profile": (SPARK_PROFILE, lambda text: Path(text).absolute()),
-        "imbalance": (IMBALANCE, _at_least(1.0, float)),
-        "large_change": (LARGE_CHANGE, _at_least(0, int)),
-        "scrub": (SCRUB, _at_least(0, int)),
-        "memory": (MEMORY, memory_from),
-        "disk": (DISK, disk_from),
+    readers: Mapping[str, Callable[[str], Any]] = {
+        "store": lambda text: store_folder(text).absolute(),
+        "policy": Policy,
+        "lock_timeout": _at_least(0.0, float),
+        "spark_profile": lambda text: Path(text).absolute(),
+        "imbalance": _at_least(1.0, float),
+        "large_change": _at_least(0, int),
+        "scrub": _at_least(0, int),
+        "memory": memory_from,
+        "disk": disk_from,
     }
-    picked = {
-        name: _picked(name, variable, given.get(name), environ, read)
-        for name, (variable, read) in readers.items()
-    }
+    picked = {name: _picked(name, given.get(name), environ, read) for name, read in readers.items()}
     return Settings(
         Path(workload).absolute(),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
@@ -122,7 +108,7 @@ def settings_from(
 
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchPolicy:
     """Read when to use the sketch."""
-    return _picked("sketch", SKETCH, given, environ, SketchPolicy) or SketchPolicy.AUTO
+    return _picked("sketch", given, environ, SketchPolicy) or SketchPolicy.AUTO
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
@@ -141,11 +127,12 @@ def texts_from(name: str, given: object) -> tuple[str, ...]:
 
 
 def _picked(
-    name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
+    name: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
 ) -> T | None:
     """Read the argument, else its variable; None if neither is set."""
     if given is not None:
         return _read(f"Argument `{name}`", given, read)
+    variable = PREFIX + name.upper()
     text = environ.get(variable)
     return None if not text else _read(f"Variable `{variable}`", text, read)
 
@@ -335,7 +322,7 @@ class OpenWorkload:
         whose trigger has it. `changes`: a folder for the changes of materialized results, one file
         per step.
         """
-        size = _picked("batch_rows", BATCH_ROWS, batch_rows, os.environ, _at_least(1, int))
+        size = _picked("batch_rows", batch_rows, os.environ, _at_least(1, int))
         request = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(ctx: Context) -> Outcome:
@@ -483,7 +470,7 @@ class OpenWorkload:
         """
         from impctl.service.query import query as answered
 
-        who = _picked("by", BY, by, os.environ, AnsweredBy) or AnsweredBy.AUTO
+        who = _picked("by", by, os.environ, AnsweredBy) or AnsweredBy.AUTO
         arguments = (params or {}, sql, at, sketch_use_from(sketch, os.environ), who)
         return self._one(
             QueryResult,

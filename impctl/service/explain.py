@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from impctl.compile.answers import kept_rows
 from impctl.compile.compile import MaintenancePlan
 from impctl.compile.flows import SideChoice, Strategy, row_bytes
+from impctl.compile.jointree import shape as trees
 from impctl.compile.jointree.graph import Reason, TreeShape
-from impctl.compile.jointree.shape import tree_lines, tree_nodes, tree_shapes
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, missing_package
 from impctl.errors import ImpctlError, UnsafeSketchError, count_text
 from impctl.expr.nodes import Span, walk
@@ -318,7 +318,7 @@ class _Explanation:
         plan = self._plan
         core = self._prepared.core if plan is None or plan.core is None else plan.core
         sizes = iter(self._tree_sizes())
-        for shape in (() if plan is None else plan.shapes) or tree_shapes(core):
+        for shape in (() if plan is None else plan.shapes) or trees.tree_shapes(core):
             if isinstance(shape, TreeShape):
                 yield self._tree(shape, next(sizes, {}))
             elif shape.reason is not Reason.ONE_TABLE:
@@ -337,14 +337,14 @@ class _Explanation:
     def _tree(self, shape: TreeShape, sizes: Mapping[int, int]) -> TreeResultEntry:
         plan = self._plan
         partitions = self._query.partitions.items()
-        nodes = tree_nodes(shape, {access: p.attribute for access, p in partitions}, sizes)
+        nodes = trees.tree_nodes(shape, {access: p.attribute for access, p in partitions}, sizes)
         entry = TreeResultEntry(
             plan is not None and plan.has_tree,
             self._why_tree(),
             mode=str(shape.mode),
             height=shape.height,
             nodes=nodes,
-            drawn=tree_lines(shape, nodes),
+            drawn=trees.tree_lines(shape, nodes),
         )
         estimate = None if plan is None or plan.trees is None else plan.trees.estimate
         if estimate is None:

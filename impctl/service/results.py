@@ -25,7 +25,7 @@ from impctl.service.answer import ArrowAnswer, RowValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.jointree.shape import TreeNodeEntry
+    from impctl.compile.jointree import shape
 
 SCHEMA_VERSION = 1
 
@@ -237,7 +237,7 @@ class TreeResultEntry(Struct, frozen=True):
     place: Location | None = None
     mode: str = ""
     height: int = 0
-    nodes: tuple[TreeNodeEntry, ...] = ()
+    nodes: tuple[shape.TreeNodeEntry, ...] = ()
     drawn: tuple[str, ...] = ()
     joined: float | None = None
     touched: float | None = None
