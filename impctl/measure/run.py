@@ -369,7 +369,7 @@ def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -
         run.failures.append(Failure(None, unwritten))
     if record.noise >= UNSTEADY:
         warnings.append(
-            f"the machine was busy: equal work took up to {record.noise:.0%} longer; for exact "
+            f"the machine was busy: equal work took at most {record.noise:.0%} longer; for exact "
             "times, measure again on an idle machine"
         )
     return Outcome((record, *written), tuple(warnings), tuple(run.failures))
