@@ -159,7 +159,7 @@ def read_without_plan(
 ) -> QueryResult | None:
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
-    from impctl.service.answer_costs import is_slow_state_read, record_state_read
+    from impctl.service.cost_model import is_slow_state_read, record_state_read
 
     spec = ctx.query(query)
     store = ctx.reading_store()

@@ -260,7 +260,7 @@ def test_processed_queries_are_counted_beside_failed_ones(show, command: str) ->
 
 
 RECORD_TEXT = """\
-micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
+micro: 6 cases measured for 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
 
 groups: Number of groups
    groups  changes  maintain  recapture  recapture ratio
@@ -519,7 +519,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
     "a comparison tells differences and what has no partner": (
         "bench --compare a.json b.json",
         EXAMPLES["comparison"],
-        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "micro: 2 metrics of 1 case compared, noise 21%\n"
         "  slower: groups, groups 50: maintain 2.1 ms, then 4.2 ms (2.00)\n"
         "  only in the old record: groups, groups 9\n"
         "  differs between the runs: cpu: x, then y\n",
@@ -527,7 +527,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
     "what a comparison cannot judge": (
         "bench --compare a.json b.json",
         UNJUDGED,
-        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "micro: 2 metrics of 1 case compared, noise 21%\n"
         "  not compared, the query, partition, option or data differ: groups, groups 9\n"
         "  times of different machines are not compared, only ratios and sizes\n"
         "  nothing differs beyond the noise\n"
