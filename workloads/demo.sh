@@ -58,4 +58,6 @@ say "Part 1 took $((SECONDS - began)) s."
 title "Part 2: the same answers by Spark and by all other ways, in one warm process"
 run impctl bench $file --query best_days --query large_orders --only ways --repeat 5 \
   --report "$IMPCTL_DATA/ways.html"
-say "The demo took $((SECONDS - began)) s."
+say "The demo took $((SECONDS - began)) s; its report is ${IMPCTL_DATA//$PWD\//}/ways.html." \
+  "Next: \`impctl init TABLE\` writes a workload file for a Delta table of yours;" \
+  "docs/first-steps.md continues from there."

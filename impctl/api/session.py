@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from impctl.service.context import (
     Memory,
     OpenTables,
     SessionBeside,
+    SilentReporter,
     open_context,
 )
 from impctl.service.memory_limit import memory_from
@@ -38,7 +39,6 @@ from impctl.service.results import (
     PlanResult,
     QueryFiles,
     QueryResult,
-    Result,
     RewriteResult,
     SimulateResult,
     StatusResult,
@@ -47,20 +47,9 @@ from impctl.service.results import (
     WithoutResult,
 )
 from impctl.service.settings import (
-    BATCH_ROWS,
-    BY,
-    DISK,
-    IMBALANCE,
-    LARGE_CHANGE,
-    LOCK_TIMEOUT,
-    MEMORY,
     NOW,
-    POLICY,
-    SCRUB,
+    PREFIX,
     SHARED_STORE,
-    SKETCH,
-    SPARK_PROFILE,
-    STORE,
     AnsweredBy,
     Policy,
     QueryRequest,
@@ -98,28 +87,29 @@ def settings_from(
     A `given` argument that is None is left to its variable, the workload file or the default.
     """
 
-    def pick(name: str, variable: str, read: Callable[[str], T]) -> T | None:
-        return _picked(name, variable, given.get(name), environ, read)
-
+    readers: Mapping[str, Callable[[str], Any]] = {
+        "store": lambda text: store_folder(text).absolute(),
+        "policy": Policy,
+        "lock_timeout": _at_least(0.0, float),
+        "spark_profile": lambda text: Path(text).absolute(),
+        "imbalance": _at_least(1.0, float),
+        "large_change": _at_least(0, int),
+        "scrub": _at_least(0, int),
+        "memory": memory_from,
+        "disk": disk_from,
+    }
+    picked = {name: _picked(name, given.get(name), environ, read) for name, read in readers.items()}
     return Settings(
         Path(workload).absolute(),
-        store=pick("store", STORE, lambda text: store_folder(text).absolute()),
-        policy=pick("policy", POLICY, Policy),
-        lock_timeout=pick("lock_timeout", LOCK_TIMEOUT, _at_least(0.0, float)),
-        spark_profile=pick("spark_profile", SPARK_PROFILE, lambda text: Path(text).absolute()),
-        imbalance=pick("imbalance", IMBALANCE, _at_least(1.0, float)),
-        large_change=pick("large_change", LARGE_CHANGE, _at_least(0, int)),
-        scrub=pick("scrub", SCRUB, _at_least(0, int)),
-        memory=pick("memory", MEMORY, memory_from),
-        disk=pick("disk", DISK, disk_from),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
         now=environ.get(NOW) or None,
+        **{name: value for name, value in picked.items() if value is not None},
     )
 
 
 def sketch_use_from(given: str | None, environ: Mapping[str, str]) -> SketchPolicy:
     """Read when to use the sketch."""
-    return _picked("sketch", SKETCH, given, environ, SketchPolicy) or SketchPolicy.AUTO
+    return _picked("sketch", given, environ, SketchPolicy) or SketchPolicy.AUTO
 
 
 def seconds_from(name: str, given: float | str | None) -> float | None:
@@ -138,11 +128,12 @@ def texts_from(name: str, given: object) -> tuple[str, ...]:
 
 
 def _picked(
-    name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
+    name: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
 ) -> T | None:
     """Read the argument, else its variable; None if neither is set."""
     if given is not None:
         return _read(f"Argument `{name}`", given, read)
+    variable = PREFIX + name.upper()
     text = environ.get(variable)
     return None if not text else _read(f"Variable `{variable}`", text, read)
 
@@ -226,22 +217,34 @@ Progress = Callable[[str, int, int], None]
 """Called with each step: a short line, its number and the total (0, 0 if not known)."""
 
 
-class _ProgressReporter:
-    spark_log = "off"
-
+class _ProgressReporter(SilentReporter):
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         if self._progress is not None:
-            self._progress(message, done, total)
-
-    def finished(self, result: Result, done: int, total: int) -> None:
-        """Do nothing: the call returns the result."""
+            self._progress(message, number, total)
 
 
-class WorkloadHandle:
-    """What the calls of an open workload share, and how each runs."""
+# Law: each call does what the command of the same name does, with the same records and errors.
+
+Params = Mapping[str, ParameterValue]
+"""Values for the named parameters of a query."""
+
+At = int | Mapping[TableName, int]
+"""A version of the query's table; of several tables a version for each."""
+
+Duration = float | str
+"""Seconds, or a text such as `10m`."""
+
+
+class OpenWorkload:
+    """An open workload; use it as a context manager, or call `close`.
+
+    Methods for several queries default to all. They return one record per query (`maintain` and
+    `verify`: per sketch) and raise QueriesFailedError after all have run, or the error of a single
+    query. Every error is an `impctl.errors.ImpctlError`.
+    """
 
     def __init__(
         self, settings: Settings, sessions: SessionBeside, progress: Progress | None
@@ -287,77 +290,6 @@ class WorkloadHandle:
             self._states = None
             self._answers.write()
 
-    def _state_cache(self) -> StateCache:
-        from impctl.service.state_cache import StateCache
-
-        if self._states is None:
-            self._states = StateCache(KEPT_BYTES)
-        return self._states
-
-    def _each(
-        self,
-        kind: type[R],
-        use_case: Callable[[Context], Outcome],
-        queries: tuple[QueryName, ...] | Callable[[Context], int],
-        *,
-        dry_run: bool = False,
-        changes: Path | None = None,
-    ) -> tuple[R, ...]:
-        """Return the records of these queries (none: all); a callable counts them."""
-
-        def work(ctx: Context) -> tuple[Outcome, int]:
-            result = use_case(ctx)
-            return result, queries(ctx) if callable(queries) else len(ctx.queries(queries))
-
-        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
-        return results_of(outcome, kind, total)
-
-    def _one(self, kind: type[R], use_case: Callable[[Context], Outcome]) -> R:
-        (result,) = results_of(self._run(use_case), kind, 1)
-        return result
-
-    def _run(
-        self, work: Callable[[Context], T], *, dry_run: bool = False, changes: Path | None = None
-    ) -> T:
-        """Run on the workload file and the tables as they are now."""
-        settings = replace(self._settings, dry_run=dry_run, changes=changes)
-        with self._lock, self._sessions.visit():
-            if self._is_closed:
-                raise UsageError(
-                    f"Workload {self.file} was closed",
-                    hint="open it again with `impctl.open`",
-                    code="workload_closed",
-                )
-            run = open_context(
-                settings, self._reporter, self._sessions, self._memory, self._answers
-            )
-            with run as ctx:
-                self._tables.lend(ctx)
-                result = work(ctx)
-                self._tables.take_back(ctx)
-                return result
-
-
-# Law: each call does what the command of the same name does, with the same records and errors.
-
-Params = Mapping[str, ParameterValue]
-"""Values for the named parameters of a query."""
-
-At = int | Mapping[TableName, int]
-"""A version of the query's table; of several tables a version for each."""
-
-Duration = float | str
-"""Seconds, or a text such as `10m`."""
-
-
-class OpenWorkload(WorkloadHandle):
-    """An open workload; use it as a context manager, or call `close`.
-
-    Methods for several queries default to all. They return one record per query (`maintain` and
-    `verify`: per sketch) and raise QueriesFailedError after all have run, or the error of a single
-    query. Every error is an `impctl.errors.ImpctlError`.
-    """
-
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Compute and store the sketch of each query; a dry run only reports how."""
         from impctl.service.capture import capture
@@ -391,7 +323,7 @@ class OpenWorkload(WorkloadHandle):
         whose trigger has it. `changes`: a folder for the changes of materialized results, one file
         per step.
         """
-        size = _picked("batch_rows", BATCH_ROWS, batch_rows, os.environ, _at_least(1, int))
+        size = _picked("batch_rows", batch_rows, os.environ, _at_least(1, int))
         request = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(ctx: Context) -> Outcome:
@@ -538,7 +470,7 @@ class OpenWorkload(WorkloadHandle):
         """
         from impctl.service.query import query as answered
 
-        who = _picked("by", BY, by, os.environ, AnsweredBy) or AnsweredBy.AUTO
+        who = _picked("by", by, os.environ, AnsweredBy) or AnsweredBy.AUTO
         use = sketch_use_from(sketch, os.environ)
         request = QueryRequest(query, params or (), sql, at, use, require_sketch)
         return self._one(QueryResult, lambda ctx: answered(ctx, request, who, where=where))
@@ -630,6 +562,56 @@ class OpenWorkload(WorkloadHandle):
         listed, texts = self._run(lambda ctx: files(ctx, request))
         warn_caller(texts, depth=3)
         return listed
+
+    def _state_cache(self) -> StateCache:
+        from impctl.service.state_cache import StateCache
+
+        if self._states is None:
+            self._states = StateCache(KEPT_BYTES)
+        return self._states
+
+    def _each(
+        self,
+        kind: type[R],
+        use_case: Callable[[Context], Outcome],
+        queries: tuple[QueryName, ...] | Callable[[Context], int],
+        *,
+        dry_run: bool = False,
+        changes: Path | None = None,
+    ) -> tuple[R, ...]:
+        """Return the records of these queries (none: all); a callable counts them."""
+
+        def work(ctx: Context) -> tuple[Outcome, int]:
+            result = use_case(ctx)
+            return result, queries(ctx) if callable(queries) else len(ctx.queries(queries))
+
+        outcome, total = self._run(work, dry_run=dry_run, changes=changes)
+        return results_of(outcome, kind, total)
+
+    def _one(self, kind: type[R], use_case: Callable[[Context], Outcome]) -> R:
+        (result,) = results_of(self._run(use_case), kind, 1)
+        return result
+
+    def _run(
+        self, work: Callable[[Context], T], *, dry_run: bool = False, changes: Path | None = None
+    ) -> T:
+        """Run on the workload file and the tables as they are now."""
+        settings = replace(self._settings, dry_run=dry_run, changes=changes)
+        with self._lock, self._sessions.visit():
+            if self._is_closed:
+                raise UsageError(
+                    f"Workload {self.file} was closed",
+                    hint="open it again with `impctl.open`",
+                    code="workload_closed",
+                )
+            run = open_context(
+                settings, self._reporter, self._sessions, self._memory, self._answers
+            )
+            with run as ctx:
+                self._tables.lend(ctx)
+                result = work(ctx)
+                self._tables.take_back(ctx)
+                return result
 
 
 # Law: problems of the arguments or the file are reported here, before anything is done; Spark is

@@ -76,7 +76,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 
 def execute(job: Job) -> int:
     """Run `job` and show its outcome; return the exit code."""
-    from impctl.service.results import Failure, Outcome
+    from impctl.service.results import failed
 
     output = _output(job.command, job.display)
     shown: list[Result] = []
@@ -93,7 +93,7 @@ def execute(job: Job) -> int:
         outcome = _outcome(job, show_now)
         delay_interrupts()
     except KeyboardInterrupt:
-        outcome = Outcome(failures=(Failure(None, _interrupted()),))
+        outcome = failed(_interrupted())
     if outcome is None:
         return _flushed((job.command,), 0)
     return _present(output, job.display, outcome, shown, detailed=job.detailed)
@@ -102,7 +102,7 @@ def execute(job: Job) -> int:
 def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
     """Run the job. Errors become an outcome, except KeyboardInterrupt, which is raised."""
     from impctl.cli.job import reporting
-    from impctl.service.results import Failure, Outcome
+    from impctl.service.results import failed
 
     if job.display.verbosity < 2:
         # What libraries log becomes an error with its trace anyway.
@@ -116,11 +116,11 @@ def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
                 warnings.simplefilter("ignore")
             return job.work(reporter)
     except ImpctlError as error:
-        return Outcome(failures=(Failure(None, error),))
+        return failed(error)
     except BaseException as error:
         if not isinstance(error, Exception) and not is_panic(error):
             raise
-        return Outcome(failures=(Failure(None, unexpected(error)),))
+        return failed(unexpected(error))
 
 
 def _present(
@@ -190,12 +190,12 @@ def _output(command: str | None, display: Display) -> JsonOutput | TextOutput:
 
 def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
     """Report an error from before there was a job; guess the display from the arguments."""
-    from impctl.service.results import Failure, Outcome
+    from impctl.service.results import failed
 
     words = [word for word in arguments if not word.startswith("-")]
     display = Display(json="--json" in arguments)
     output = _output(words[0] if words else None, display)
-    return _present(output, display, Outcome(failures=(Failure(None, error),)))
+    return _present(output, display, failed(error))
 
 
 def _usage_error(error: Exception) -> UsageError:

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 @takes(...)
 def init(
     run: Invocation,
+    reporter: Reporter,
     tables: list[str] | None = typer.Argument(
         None,
         metavar="TABLE",
@@ -83,7 +84,7 @@ def init(
     out: Path | None = OUTPUT.option("--out FILE: File to write. Default: impctl.yaml."),
     demo: bool = INPUT.option("--demo: Create a small table and a workload file to try out."),
     force: bool = SAFETY.option("--force: Overwrite an existing file."),
-) -> Job:
+) -> Outcome:
     """Create a workload file for Delta tables, or a demo.
 
     Example: impctl init --demo
@@ -101,18 +102,15 @@ def init(
     request = InitRequest(given, out, None, force)
     if demo:
         request = InitRequest(demo=Path(given[0] if given else "impctl-demo"), force=force)
+    from impctl.service.init import init
 
-    def work(reporter: Reporter) -> Outcome:
-        from impctl.service.init import init
-
-        return init(request, reporter)
-
-    return run.job(work)
+    return init(request, reporter)
 
 
 @takes(..., "store", "spark_profile")
 def doctor(
     run: Invocation,
+    reporter: Reporter,
     workload: Path | None = workload_argument(None, "Default: check only the installed software."),
     every: str | None = SCHEDULE.option(
         "--every TIME: Check that history is kept long enough if `maintain` runs at this "
@@ -126,7 +124,7 @@ def doctor(
         "Default: --state.",
         default=True,
     ),
-) -> Job:
+) -> Outcome:
     """Diagnose problems and suggest fixes.
 
     Checks Java and packages, the tables (features, change feed, history) and the store. Without
@@ -137,14 +135,10 @@ def doctor(
     """
     if workload is None and every is not None:
         raise UsageError("Option `--every` needs a workload file", hint="give its path")
-    request = DoctorRequest(None if workload is None else run.settings, every, spark, state)
+    from impctl.service.doctor import doctor
 
-    def work(reporter: Reporter) -> Outcome:
-        from impctl.service.doctor import doctor
-
-        return doctor(request, reporter)
-
-    return run.job(work)
+    settings = None if workload is None else run.settings
+    return doctor(DoctorRequest(settings, every, spark, state), reporter)
 
 
 @takes("workload", "query", ..., "strict", "now")
@@ -288,14 +282,14 @@ def maintain(
 
     def use_case(ctx: Context) -> Outcome:
         from impctl.service.output import check_output
-        from impctl.service.results import Failure, Outcome
+        from impctl.service.results import failed
 
         if file is not None:
             check_output(file, ctx.reserved)
         try:
             outcome = maintained(ctx)
         except ImpctlError as error:
-            with_metrics(Outcome(failures=(Failure(None, error),)), file, maintained_now)
+            with_metrics(failed(error), file, maintained_now)
             raise
         return with_metrics(outcome, file, maintained_now)
 

@@ -126,8 +126,8 @@ def settings_of(workload: Path, **given: Any) -> Settings:
             given[name] = read(given[name])
     given["params"] = tuple(given.get("params") or ())
     given["now"] = given.get("now") or os.environ.get(NOW) or None
-    is_shared = is_shared_store(os.environ.get(SHARED_STORE))
-    return Settings(workload, shared_store=is_shared, **given)
+    given["shared_store"] = is_shared_store(os.environ.get(SHARED_STORE))
+    return Settings(workload, **{name: value for name, value in given.items() if value is not None})
 
 
 def _memory(text: str) -> int:

@@ -7,7 +7,7 @@ an option and in a file.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from types import EllipsisType
@@ -17,7 +17,7 @@ import typer
 from msgspec import Struct
 
 from impctl.cli.job import Invocation, Job, display_of
-from impctl.service.settings import DEFAULT_FILE, ENVVARS, Policy, seconds_in
+from impctl.service.settings import DEFAULT_FILE, ENVVARS, Policy, names_in, seconds_in
 
 _VARIABLES = {entry.flag: entry.name for entry in ENVVARS if entry.flag is not None}
 
@@ -74,16 +74,12 @@ COMPLETION_VARIABLE = "_IMPCTL_COMPLETE"
 
 def complete_query(context: typer.Context, incomplete: str) -> list[str]:
     """Complete names of queries that are not given yet."""
-    from impctl.service.completions import query_names
-
-    return _completions(query_names, context, ("query", "one_query"), incomplete)
+    return _completions("queries", context, ("query", "one_query"), incomplete)
 
 
 def complete_update(context: typer.Context, incomplete: str) -> list[str]:
     """Complete names of updates that are not given yet."""
-    from impctl.service.completions import update_names
-
-    return _completions(update_names, context, ("updates",), incomplete)
+    return _completions("updates", context, ("updates",), incomplete)
 
 
 def complete_path(incomplete: str) -> list[str]:
@@ -92,7 +88,7 @@ def complete_path(incomplete: str) -> list[str]:
 
 
 def _completions(
-    names_in: Callable[[Path], Iterable[str]],
+    section: str,
     context: typer.Context,
     parameters: tuple[str, ...],
     incomplete: str,
@@ -105,8 +101,11 @@ def _completions(
     if file is None:
         return []
     given = {name for parameter in parameters for name in context.params.get(parameter) or ()}
-    names = names_in(file)
-    return [name for name in names if name.startswith(incomplete) and name not in given]
+    return [
+        name
+        for name in names_in(file, section)
+        if name.startswith(incomplete) and name not in given
+    ]
 
 
 def seconds(text: str | float) -> float:
@@ -240,7 +239,7 @@ _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 class Declared(Struct, frozen=True):
     """A command: a function of an `Invocation` and its specific options, and the common options
     before and after these in `--help`. The function makes a job, or is its work if it takes a
-    context."""
+    context or a reporter."""
 
     function: Callable[..., Any]
     before: tuple[str, ...]
@@ -249,9 +248,11 @@ class Declared(Struct, frozen=True):
     def for_parser(self) -> Callable[..., Job]:
         """A function with a parameter for each option."""
         _, *others = inspect.signature(self.function).parameters.values()
-        names = {"Context": object, "Outcome": object}  # loaded when a command runs
+        names = dict.fromkeys(("Context", "Outcome", "Reporter"), object)  # loaded in a run
         hints = get_type_hints(self.function, localns=names, include_extras=True)
-        specific = [p.replace(annotation=hints[p.name]) for p in others if p.name != "ctx"]
+        specific = [
+            p.replace(annotation=hints[p.name]) for p in others if p.name not in ("ctx", "reporter")
+        ]
         common = (*self.before, *self.after)
         parameters = [*map(_parameter, self.before), *specific]
         parameters += map(_parameter, (*self.after, *_OF_EVERY_COMMAND))
@@ -264,6 +265,8 @@ class Declared(Struct, frozen=True):
             run = Invocation(self.function.__name__, display, options)
             if "ctx" in hints:
                 return run.on_context(partial(self.function, run, **given))
+            if "reporter" in hints:
+                return run.job(partial(self.function, run, **given))
             job: Job = self.function(run, **given)
             return job
 

@@ -255,7 +255,10 @@ def measured(run: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Ou
     if unwritten is not None:
         failures.append(Failure(None, unwritten))
     if record.noise >= UNSTEADY:
-        warnings.append(f"the machine was busy: equal work took at most {record.noise:.0%} longer")
+        warnings.append(
+            f"the machine was busy: equal work took at most {record.noise:.0%} longer; for exact "
+            "times, measure again on an idle machine"
+        )
     return Outcome((record, *written), tuple(warnings), tuple(failures))
 
 

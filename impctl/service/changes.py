@@ -24,7 +24,7 @@ from impctl.service.decide import (
 from impctl.service.engine_answer import engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
-from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, within_memory
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import reporting_lost_versions, versions_at
 from impctl.service.result_changes import (
@@ -223,8 +223,7 @@ class FollowedAnswer:
 
     def _compared(self, ctx: Context, before: RowsOf) -> ChangesResult:
         prepared = prepare(ctx, self._spec)
-        limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-        with limited_to(limit):
+        with within_memory(ctx) as limit:
             after = _by_engine(ctx, limit, prepared)
         _check_same_columns(self._spec, before, after)
         since, versions = self._since, ctx.tables.versions_of(prepared.tables)
@@ -257,8 +256,7 @@ def changed_since(ctx: Context, spec: QuerySpec, at: AtVersions) -> ChangesResul
             past.tables.pin_at(table, version)
     # At one instant, so that only changes by commits are reported.
     prepared_then = prepare(past, spec, prepared.moments)
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-    with limited_to(limit):
+    with within_memory(ctx) as limit:
         with reporting_lost_versions("--since"):
             before = _by_engine(past, limit, prepared_then)
         after = _by_engine(ctx, limit, prepared)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from impctl.errors import ImpctlError, UnsafeSketchError
-from impctl.safety.judge import Judges
-from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
-from impctl.service.context import Context, Isolated, is_refused
-from impctl.service.explain import answer_entry, extra_warnings
-from impctl.service.maintenance_plan import plan_after_capture
+from impctl.errors import ImpctlError
+from impctl.service.context import Context, collect_results, is_refused
+from impctl.service.explain import Assessment, answer_entry, assess, extra_warnings
 from impctl.service.prepare import prepare
 from impctl.service.query import who_answers
-from impctl.service.results import AnsweredEntry, CandidateEntry, CheckResult, Failure, Outcome
+from impctl.service.results import AnsweredEntry, CheckResult, Outcome
 from impctl.workload.schema import workload_json_schema
 
 if TYPE_CHECKING:
@@ -33,23 +30,22 @@ def check(
     ctx: Context, queries: Sequence[QueryName] | None = None, *, strict: bool = False
 ) -> Outcome:
     """Check each query (default: all); `strict`: every one must have a sketch."""
-    results: list[CheckResult] = []
     warnings: list[str] = []
-    failures: list[Failure] = []
-    absorbed: list[QueryName] = []
-    for spec in ctx.queries(queries):
-        with Isolated(failures, spec):
-            result, refusal = _checked(ctx, spec, warnings)
-            results.append(result)
-            if result.supported and spec.provenance is not None:
-                absorbed.append(spec.name)
-            if refusal is not None and strict:
-                raise refusal
-    warnings += extra_warnings(absorbed)
+    outcome = collect_results(
+        ctx.queries(queries), lambda spec: _checked(ctx, spec, warnings, strict=strict)
+    )
+    known = ctx.workload.queries
+    warnings += extra_warnings(
+        result.query
+        for result in outcome.results
+        if isinstance(result, CheckResult)
+        and result.supported
+        and known[result.query].provenance is not None
+    )
     old = [spec for spec in ctx.workload.partitions if spec.is_old_key]
     if old:
         warnings.append(f"{old[0].location}: the key `fragments` is now called `ranges`; rename it")
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+    return replace(outcome, warnings=tuple(warnings))
 
 
 def schema_text() -> str:
@@ -58,54 +54,36 @@ def schema_text() -> str:
 
 
 def _checked(
-    ctx: Context, spec: QuerySpec, warnings: list[str]
-) -> tuple[CheckResult, ImpctlError | None]:
-    if not spec.is_sketched:
-        return replace(CheckResult(spec.name), answered=_unsketched(ctx, spec)), None
-    judges = Judges()
-    judged: tuple[CandidateEntry, ...] = ()
+    ctx: Context, spec: QuerySpec, warnings: list[str], *, strict: bool
+) -> Iterator[CheckResult]:
     answered: AnsweredEntry | None = None
+    query: Assessment | None = None
+    refusal: ImpctlError | None = None
     try:
         prepared = prepare(ctx, spec)
         answered = who_answers(ctx, prepared)
-        try:
-            chosen = choose_sketches(ctx, prepared, judges=judges)
-        except UnsafeSketchError:
-            judged = judge_candidates(ctx, prepared, judges)
-            raise
+        if spec.is_sketched:
+            query = assess(ctx, prepared, warnings, reads=False)
+            refusal = query.refusal
     except ImpctlError as error:
-        if not is_refused(spec, error):
-            raise
-        result = CheckResult(
-            spec.name,
-            False,
-            None,
-            error.message,
-            judged,
-            hint=error.hint,
-            answer=answer_entry(spec, None, None),
-            place=error.location,
-            answered=answered,
-        )
-        return result, error
-    plan = plan_after_capture(ctx, chosen.of(ctx, prepared), reads=False)
-    warnings += lineage_warnings(ctx.tables, prepared, chosen)
+        refusal = error
+    if refusal is not None and not is_refused(spec, refusal):
+        raise refusal
+    if not spec.is_sketched:
+        yield CheckResult(spec.name, answered=answered)
+        return
+    plan = None if query is None else query.plan
     result = CheckResult(
         spec.name,
-        True,
-        plan.mode.value,
-        plan.reason,
-        chosen.candidates,
+        candidates=() if query is None else query.candidates,
         answer=answer_entry(spec, plan, None),
         answered=answered,
     )
-    return result, None
-
-
-def _unsketched(ctx: Context, spec: QuerySpec) -> AnsweredEntry | None:
-    try:
-        return who_answers(ctx, prepare(ctx, spec))
-    except ImpctlError as error:
-        if not is_refused(spec, error):
-            raise
-    return None
+    if plan is not None:
+        yield replace(result, supported=True, mode=plan.mode.value, reason=plan.reason)
+        return
+    assert refusal is not None, "a query without a plan was refused"
+    reason, hint, place = refusal.message, refusal.hint, refusal.location
+    yield replace(result, mode=None, reason=reason, hint=hint, place=place)
+    if strict:
+        raise refusal

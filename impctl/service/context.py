@@ -27,8 +27,8 @@ from impctl.errors import (
 )
 from impctl.service.output import check_output
 from impctl.service.pinned import PinnedTables
-from impctl.service.results import Failure, Result
-from impctl.service.settings import Settings, lock_timeout_of, spark_of
+from impctl.service.results import Failure, Outcome, Result
+from impctl.service.settings import Settings, spark_of
 from impctl.stopwatch import Stopwatch
 from impctl.store.disk import suppress_full
 from impctl.store.ledger import Ledger
@@ -534,7 +534,7 @@ class Context:
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
         """The store with the writer's lock; one lock timeout holds for the whole run."""
         store = self.store()
-        patience = max(0.0, lock_timeout_of(self.settings) - self._waited)
+        patience = max(0.0, self.settings.lock_timeout - self._waited)
         with ExitStack() as stack:
             started = time.monotonic()
             try:
@@ -700,6 +700,18 @@ class Isolated:
         reported = error if isinstance(error, ImpctlError) else unexpected(error)
         self.failures.append(Failure(self.spec.name, located(reported, self.spec)))
         return True
+
+
+def collect_results(
+    specs: Iterable[QuerySpec], results_of: Callable[[QuerySpec], Iterable[Result]]
+) -> Outcome:
+    """The results of each query; an error after some of them is the failure of that query."""
+    results: list[Result] = []
+    failures: list[Failure] = []
+    for spec in specs:
+        with Isolated(failures, spec):
+            results.extend(results_of(spec))
+    return Outcome(tuple(results), (), tuple(failures))
 
 
 def located(error: ImpctlError, spec: QuerySpec) -> ImpctlError:

@@ -450,7 +450,7 @@ def _is_clearly_less(left: float, right: float) -> bool:
 
 
 def _text(estimate: AnswerEstimate) -> str:
-    start = f", including {_time(estimate.start_ms)} to start" if estimate.start_ms else ""
+    start = f", including {_time(estimate.start_ms)} to start Spark" if estimate.start_ms else ""
     by = f" (from {count_text(estimate.runs, 'run')})" if estimate.runs else ""
     return f"{_time(estimate.ms)}{by}{start}"
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import os
 import platform
-import re
 import shutil
 import stat
 import time
@@ -22,15 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from impctl.data.pages import whole_table
+from impctl.engine.fixpoint.absorption import PACKAGE, missing_package
 from impctl.errors import ImpctlError, StateCorruptError, TableError, UsageError, count_text
 from impctl.forecast import Commit
 from impctl.service.advice import ClusterForecasts, advice_of
 from impctl.service.context import Context, Reporter, master_of, open_context
-from impctl.service.explain import extra_findings
 from impctl.service.outcome import problems_error
-from impctl.service.results import Area, Failure, Finding, Outcome, Subject
+from impctl.service.results import Area, Failure, Finding, Level, Outcome
 from impctl.service.settings import ENVVARS, PREFIX, DoctorRequest
 from impctl.service.stored import tree_record
 from impctl.service.text import moment_text, size_text, span_text
@@ -40,15 +41,39 @@ from impctl.store.lock import lock_owner
 from impctl.tables.log import commits_since, committed_at, duration_of, retention_of, why_gone
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.apply import check_writable
+from impctl.types import Secrets
 from impctl.workload.load import load_workload
+from impctl.workload.models import SparkSpec
 
 if TYPE_CHECKING:
-    from impctl.service.pinned import PinnedTables
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
     from impctl.tables.source import DeltaSource
-    from impctl.types import QueryName, TableName, TableVersion
-    from impctl.workload.models import SparkSpec
+    from impctl.types import QueryName, TableVersion
+
+
+class Checkup(Struct, frozen=True):
+    """What the checks of a run look at; without `ctx` there is no workload. `every` is the time
+    between runs of `maintain`, `stored` has the readable stored queries."""
+
+    request: DoctorRequest
+    reporter: Reporter
+    every: timedelta | None = None
+    ctx: Context | None = None
+    stored: Sequence[StoredQuery] = ()
+
+    @property
+    def context(self) -> Context:
+        """The context of a check that needs a workload."""
+        assert self.ctx is not None, "only `OF_WORKLOAD` has checks that need a workload"
+        return self.ctx
+
+    @property
+    def spark(self) -> SparkSpec:
+        return SparkSpec(None, Secrets()) if self.ctx is None else self.ctx.spark_spec
+
+
+Check = Callable[[Checkup], Iterable[Finding]]
 
 
 # Law: writes nothing and starts no JVM unless requested; one problem hides no other. Problems exit
@@ -57,20 +82,16 @@ if TYPE_CHECKING:
 
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     """Run all checks; with a workload also those of tables and store."""
-    every = None if request.every is None else schedule_of(request.every)
+    run = Checkup(request, reporter, None if request.every is None else schedule_of(request.every))
     reporter.step("checking software")
-    findings = list(software(os.environ))
+    findings = list(_checked(OF_SOFTWARE, run))
     failures: list[Failure] = []
     if request.settings is None:
-        findings.append(delta_jar(None))
-        if request.spark:
-            findings.append(try_spark(master_of(None), {}, reporter.spark_log)[0])
+        findings += _checked(OF_SPARK, run)
     else:
         try:
             with open_context(request.settings, reporter) as ctx:
-                findings += _of_workload(
-                    ctx, every, with_spark=request.spark, with_state=request.state
-                )
+                findings += _checked(OF_WORKLOAD, replace(run, ctx=ctx, stored=_stored(ctx)))
         except ImpctlError as error:
             # A wrong workload file does not hide earlier findings.
             failures.append(Failure(None, error))
@@ -80,27 +101,9 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     return Outcome(tuple(findings), (), tuple(failures))
 
 
-def _of_workload(
-    ctx: Context, every: timedelta | None, *, with_spark: bool, with_state: bool
-) -> Iterator[Finding]:
-    spark = ctx.spark_spec
-    yield from extra_findings(ctx.workload.queries)
-    yield delta_jar(spark)
-    if with_spark:
-        ctx.reporter.step("starting Spark")
-        result, read_one = try_spark(master_of(spark.master), spark.conf, ctx.reporter.spark_log)
-        yield result
-        if read_one is not None:
-            ctx.reporter.step("reading a file of each table with Spark")
-            yield from spark_findings(ctx, read_one)
-    ctx.reporter.step("checking tables")
-    stored = _stored(ctx)
-    yield from table_findings(ctx, stored, every)
-    ctx.reporter.step("checking the store")
-    yield from store_findings(ctx, with_state=with_state)
-    yield from sharing_findings(ctx)
-    yield from skipping_findings(ctx, stored)
-    yield from tree_findings(stored)
+def _checked(checks: Sequence[Check], run: Checkup) -> Iterator[Finding]:
+    for check in checks:
+        yield from check(run)
 
 
 def _stored(ctx: Context) -> list[StoredQuery]:
@@ -128,6 +131,263 @@ def schedule_of(text: str) -> timedelta:
     return every
 
 
+class Subject(Struct, frozen=True):
+    """Makes the findings about one thing."""
+
+    area: Area
+    name: str
+
+    def ok(self, check: str, message: str) -> Finding:
+        """Nothing to do."""
+        return Finding(self.area, self.name, check, Level.OK, message)
+
+    def warning(self, check: str, message: str, fix: str) -> Finding:
+        """Works, but costs or may fail one day."""
+        return Finding(self.area, self.name, check, Level.WARNING, message, fix)
+
+    def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
+        """A command fails, or the next run would."""
+        return Finding(self.area, self.name, check, Level.PROBLEM, message, fix, exit_code)
+
+    def failed(self, check: str, error: ImpctlError) -> Finding:
+        """The problem of an error."""
+        fix = error.hint or "run the command again with `-vv` and report it"
+        return self.problem(check, error.message, fix, error.exit_code)
+
+
+# Python and packages. Law: only installed metadata is read. The ranges are those of
+# `pyproject.toml` in a checkout, else of the installed package.
+
+_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
+_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
+"""Always shown; other packages only if unsuitable."""
+
+
+class Installed(Struct, frozen=True):
+    """A requirement and the installed version, None if there is none."""
+
+    name: str
+    wanted: str
+    version: str | None
+
+    @property
+    def is_supported(self) -> bool:
+        """Whether the version is in the range, such as `>=4.1,<5`."""
+        wanted = SpecifierSet(self.wanted)
+        return self.version is not None and wanted.contains(self.version, prereleases=True)
+
+
+def installed() -> tuple[Installed, ...]:
+    """Python, then every required package; empty if nothing declares them."""
+    python, packages = _declared()
+    if python is None:
+        return ()
+    required = [
+        requirement
+        for requirement in map(Requirement, packages)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+    ]
+    return (
+        Installed("python", python, platform.python_version()),
+        *(Installed(r.name, str(r.specifier), _installed_version(r.name)) for r in required),
+    )
+
+
+def _installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _declared() -> tuple[str | None, Sequence[str]]:
+    """The required Python and packages."""
+    project = _of_checkout()
+    if project is not None:
+        return project["requires-python"], project["dependencies"]
+    try:
+        return metadata("impctl")["Requires-Python"], requires("impctl") or ()
+    except PackageNotFoundError:
+        return None, ()
+
+
+def _of_checkout() -> dict[str, Any] | None:
+    """The `project` table of impctl's own checkout, if it runs from one."""
+    try:
+        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
+    except (OSError, tomllib.TOMLDecodeError):
+        return None
+    return project if project.get("name") == "impctl" else None
+
+
+def check_packages(run: Checkup) -> Iterator[Finding]:
+    subject, result = Subject(Area.SOFTWARE, "packages"), installed()
+    if not result:
+        yield subject.warning(
+            "supported_versions",
+            "The supported versions are unknown, because impctl is not installed as a package",
+            "run `pip install impctl`",
+        )
+        return
+    good = [package for package in result if package.is_supported]
+    named = [f"{package.name} {package.version}" for package in good if package.name in _SHOWN]
+    others = len(good) - len(named)
+    if good:
+        more = f" and {others} more" if others else ""
+        words = "are supported versions" if len(good) > 1 else "is a supported version"
+        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
+    for package in result:
+        if package.is_supported:
+            continue
+        fix = f'run `pip install "{package.name}{package.wanted}"`'
+        if package.name == "python":
+            python = f"Python {package.wanted}"
+            fix = f"create a virtual environment with {python} and install impctl there"
+        state = (
+            "is not installed" if package.version is None else f"{package.version} is not supported"
+        )
+        message = f"{package.name} {state}: impctl needs {package.wanted}"
+        yield Subject(Area.SOFTWARE, package.name).problem("supported_versions", message, fix, 2)
+
+
+def check_variables(run: Checkup) -> Iterator[Finding]:
+    subject, environment = Subject(Area.SOFTWARE, "variables"), os.environ
+    known = {entry.name: entry for entry in ENVVARS}
+    used = [entry for name, entry in known.items() if environment.get(name)]
+    listed = ", ".join(
+        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
+    )
+    yield subject.ok(
+        "variables", f"Variables that are set: {listed}" if used else "No impctl variable is set"
+    )
+    stems = [name.removeprefix(PREFIX) for name in known]
+    for name in sorted(environment):
+        if name.startswith(PREFIX) and name not in known:
+            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
+                fix = f"did you mean `{PREFIX}{meant}`?"
+                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
+
+
+def check_java(run: Checkup) -> Iterator[Finding]:
+    """Check each Java's version in its `release` file."""
+    subject = Subject(Area.SOFTWARE, "java")
+    versions = []
+    unstated = None
+    for origin, program in java_candidates(os.environ):
+        version = released_version(program)
+        if version is not None and version >= OLDEST_JAVA:
+            yield subject.ok("java", f"Java {version} at {program} ({origin})")
+            return
+        if version is None and program.exists():
+            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
+        versions.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
+    if unstated is not None:
+        yield subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
+        return
+    tried = f" ({', '.join(versions)})" if versions else ""
+    said = f"No Java {OLDEST_JAVA} or newer found{tried}; {_NO_JAVA}"
+    yield subject.problem("java", said, JAVA_HINT, 2)
+
+
+def check_extras(run: Checkup) -> Iterator[Finding]:
+    """Check the optional package that queries of the workload need."""
+    if all(spec.provenance is None for spec in run.context.workload.queries.values()):
+        return
+    subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
+    if missing is None:
+        yield subject.ok("extras", f"`{PACKAGE}` is installed, for `provenance: absorption`")
+    else:
+        yield subject.failed("extras", missing)
+
+
+# Spark and the Delta JAR. Law: nothing is imported or started that was not requested.
+
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
+_NO_JAVA = (
+    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
+)
+
+
+def check_delta_jar(run: Checkup) -> Iterator[Finding]:
+    """The Delta JAR is not needed; report if it is present."""
+    result = sorted({*_jars_of_pyspark(), *_jars_of(run.spark.conf)})
+    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
+    yield Subject(Area.SPARK, "delta jar").ok(
+        "delta_jar",
+        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
+        f"Spark reads their Parquet files{note}",
+    )
+
+
+def _jars_of_pyspark() -> Iterator[str]:
+    """Delta's JARs among PySpark's, without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return
+    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
+        yield jar.name
+
+
+def _jars_of(conf: Mapping[str, str]) -> Iterator[str]:
+    """Names of settings that use the JAR; values may be secret."""
+    for name in _JAR_SETTINGS:
+        if "delta" in conf.get(name, ""):
+            yield f"`{name}`"
+    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
+        yield "`spark.sql.extensions`"
+
+
+def check_spark(run: Checkup) -> Iterator[Finding]:
+    """If requested, start a session as the workload would, and read a file of each table."""
+    if not run.request.spark:
+        return
+    from impctl.spark.run import run_sql
+    from impctl.spark.session import SparkSettings, open_session
+    from impctl.spark.snapshots import rows_of_smallest_file
+
+    run.reporter.step("starting Spark")
+    subject, master = Subject(Area.SPARK, "session"), master_of(run.spark.master)
+    start = time.perf_counter()
+    try:
+        session = open_session(SparkSettings(master, run.spark.conf, run.reporter.spark_log))
+        answer = run_sql(session, "SELECT 1 AS one", {})
+    except ImpctlError as error:
+        yield subject.failed("spark_session", error)
+        return
+    took = time.perf_counter() - start
+    assert answer.column("one").to_pylist() == [1]
+    said = f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s"
+    yield subject.ok("spark_session", said)
+    if run.ctx is not None:
+        run.reporter.step("reading a file of each table with Spark")
+        yield from spark_findings(run.ctx, partial(rows_of_smallest_file, session))
+
+
+# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
+# workload, whatever is wrong with the others.
+
+FileReading = Callable[[Snapshot], int | None]
+"""Rows of one file of a snapshot, by Spark; None if there is no file."""
+
+_CHECK = "spark_reads"
+
+
+def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
+    """Read a file of each table."""
+    for table in ctx.workload.tables:
+        subject = Subject(Area.TABLE, table)
+        try:
+            rows = read_one(ctx.tables.snapshot(table))
+        except ImpctlError as error:
+            yield subject.failed(_CHECK, error)
+            continue
+        if rows is None:
+            yield subject.ok(_CHECK, "the table has no file for Spark to read")
+        else:
+            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
+
+
 # Statements that set an advised table property. Law: each names the table by its path, so that it
 # runs as it stands: one for Spark, one for Python without it.
 
@@ -139,26 +399,78 @@ def setting_calls(path: str, setting: str, value: str) -> str:
     return f"in Spark {spark}, or with deltalake {python}"
 
 
-# Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is
-# reported with the tables.
+# The tables: reachable, features, change feed, history. Law: reads logs and metadata, no data file.
+
+_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 
 
-def skipping_findings(ctx: Context, stored: Sequence[StoredQuery]) -> Iterator[Finding]:
-    if not stored:
-        # An unreadable store is reported by `store_findings`.
-        return
-    forecasts = ClusterForecasts(ctx, ctx.reading_store())
-    for query in stored:
-        subject = Subject(Area.STORE, query.query)
+def check_tables(run: Checkup) -> Iterator[Finding]:
+    """Check each table."""
+    run.reporter.step("checking tables")
+    ctx = run.context
+    for table in ctx.workload.tables:
+        subject = Subject(Area.TABLE, table)
         try:
-            result = advice_of(ctx.tables, forecasts, query.query, query.sketches)
-        except ImpctlError:
+            snapshot = ctx.tables.snapshot(table)
+            source = ctx.tables.source(table)
+            stale = _stale(source, run.stored)
+            history = list(_history(source, snapshot, stale, run.every))
+        except ImpctlError as error:
+            yield subject.failed("readable", error)
             continue
-        for advice in result:
-            message = advice.message[0].upper() + advice.message[1:]
-            yield subject.warning("skips_little", message, advice.fix)
-        if not result and query.sketches:
-            yield subject.ok("skips_little", "Its sketches can skip files or rows")
+        yield subject.ok("readable", _described(snapshot))
+        opaque = sorted(snapshot.columns.opaque.items())
+        if opaque:
+            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
+            yield subject.warning(
+                "columns",
+                f"Columns that cannot be read without the Delta JAR: {named}",
+                "do not use them in queries, or read the table with the Delta JAR",
+            )
+        if any(update.table == table for update in ctx.workload.updates):
+            try:
+                check_writable(snapshot)
+                yield subject.ok("writable", "`apply` can write it")
+            except ImpctlError as error:
+                yield subject.failed("writable", error)
+        yield _change_feed(subject, snapshot)
+        yield from history
+        yield from _commit_times(source)
+
+
+def _described(snapshot: Snapshot) -> str:
+    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
+    rows = "an unknown number of rows" if known is None else known
+    files = count_text(len(snapshot.files), "file")
+    features = sorted(snapshot.reader_features)
+    needs = f"; reader features {', '.join(features)}" if features else ""
+    return f"Version {snapshot.version}, {rows} in {files}{needs}"
+
+
+def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
+    if not snapshot.has_change_feed:
+        said = f"The change feed is off: {_BY_FILES}"
+        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
+        return subject.warning("change_feed", said, fix)
+    if snapshot.column_mapping is not None:
+        return subject.warning(
+            "change_feed",
+            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
+            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
+        )
+    return subject.ok("change_feed", "The change feed is on")
+
+
+def _stale(source: DeltaSource, stored: Sequence[StoredQuery]) -> dict[QueryName, TableVersion]:
+    """The versions of outdated sketches of the table, by query."""
+    return {
+        query.query: pin.version
+        for query in stored
+        for pin in query.pins
+        if pin.table == source.name
+        and pin.table_id == source.table_id
+        and pin.version < source.version
+    }
 
 
 # Impossible commit times: in the future, or before the previous commit. Law: by the log alone;
@@ -172,9 +484,9 @@ _TOLERATED = 5.0
 _FIX = "synchronize the clocks of the machines that write the table with a time server"
 
 
-def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
+def _commit_times(source: DeltaSource) -> Iterator[Finding]:
     """Warn of implausible times of the latest commits."""
-    subject = Subject.of_table(source.name)
+    subject = Subject(Area.TABLE, source.name)
     latest: Sequence[Commit] = ()
     with suppress(TableError):
         latest = commits_since(source, max(-1, source.version - _LATEST)) or ()
@@ -207,14 +519,14 @@ _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
 
 
-def history_findings(
+def _history(
     source: DeltaSource,
     snapshot: Snapshot,
     stale: Mapping[QueryName, TableVersion],
     every: timedelta | None,
 ) -> Iterator[Finding]:
     """History that is gone or will be before the next run; `stale` are outdated sketches."""
-    subject = Subject.of_table(source.name)
+    subject = Subject(Area.TABLE, source.name)
     reasons = {query: why_gone(source, version) for query, version in stale.items()}
     for query, reason in reasons.items():
         if reason is not None:
@@ -289,102 +601,167 @@ def _text(span: timedelta) -> str:
     return span_text(span.total_seconds())
 
 
-# Versions of packages. Law: only installed metadata is read. The ranges are those of
-# `pyproject.toml` in a checkout, else of the installed package.
+# The store: format, checksums, leftovers, lock, rights, space. Law: only reads, takes no lock, and
+# continues after damage, so that one run shows everything.
 
-_PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*\(?([^;)]*)\)?\s*(?:;.*)?")
-_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9a-zA-Z.*]*)")
-_NUMBERS = re.compile(r"\d+")
-_PRE_RELEASE = re.compile(r"\d(?:a|b|rc|\.?dev)\d")
-_COMPARED = {
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+MOST_FILES = 100_000
+"""Limit of files and folders inspected in a store, which has a few per query."""
+_SCARCE = 1 << 30
+"""Free bytes below which a large capture may not fit."""
+_TOO_SCARCE = 64 << 20
+"""Free bytes below which the catalog's log may not fit."""
+_GROWTH = 2
+"""A recapture writes the new state before it removes the old one."""
 
 
-class Installed(Struct, frozen=True):
-    """A requirement; `found` is None if not installed, `wanted` the range."""
-
-    name: str
-    wanted: str
-    found: str | None
-
-    @property
-    def is_supported(self) -> bool:
-        return self.found is not None and is_within(self.found, self.wanted)
-
-
-def installed() -> tuple[Installed, ...]:
-    """Python, then every required package; empty if nothing declares them."""
-    python, packages = _declared()
-    if python is None:
-        return ()
-    others = (Installed(name, wanted, installed_version(name)) for name, wanted in packages)
-    return (Installed("python", python, platform.python_version()), *others)
-
-
-def installed_version(package: str) -> str | None:
+def check_store(run: Checkup) -> Iterator[Finding]:
+    """Check the contents of the store; all its state only if requested."""
+    run.reporter.step("checking the store")
+    subject = _store(run)
     try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+        store = run.context.reading_store()
+        if store is None:
+            no_store = "No store yet; the first `impctl capture` creates it"
+            findings = [subject.ok("store_opens", no_store)]
+        else:
+            findings = list(_contents(subject, store, run))
+    except ImpctlError as error:
+        findings = [subject.failed("store_opens", error)]
+    yield from findings
 
 
-def is_within(result: str, wanted: str) -> bool:
-    """Whether a version is in a range such as `>=4.1,<5`."""
-    return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
+def _store(run: Checkup) -> Subject:
+    return Subject(Area.STORE, str(run.context.store_path))
 
 
-def _meets(result: str, sign: str, limit: str) -> bool:
-    version, bound = _numbers(result), _numbers(limit)
-    length = max(len(version), len(bound))
-    order = _padded(version, length), _padded(bound, length)
-    # 4.1.0rc1 comes before 4.1.0.
-    is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
-    is_met = bool(_COMPARED.get(sign, operator.ge)(*order))
-    if sign == "~=":
-        return is_met and version[: len(bound) - 1] == bound[:-1]
-    return is_met and not (sign == ">=" and is_early)
+def _contents(subject: Subject, store: StoreReader, run: Checkup) -> Iterator[Finding]:
+    file, with_state = run.context.workload.file, run.request.state
+    names = store.queries()
+    queries = count_text(len(names), "query", "queries")
+    errors = {name: _damage(store, name, with_state=with_state) for name in names}
+    damaged = {name: error for name, error in errors.items() if error is not None}
+    for name, error in damaged.items():
+        yield Subject(Area.STORE, name).problem(
+            "checksums",
+            error.message,
+            f"run `impctl capture {file} --query {name}`",
+            error.exit_code,
+        )
+    if not damaged:
+        contents = "rows and state" if with_state else "rows (state was not read)"
+        yield subject.ok("checksums", f"Opens; {contents} of {queries} match their checksums")
+    unknown = [name for name in names if name not in run.context.workload.queries]
+    if unknown:
+        yield subject.warning(
+            "unknown_queries",
+            f"Holds sketches of queries that the workload does not have: {', '.join(unknown)}",
+            "no action is needed; they use space until the store is created again",
+        )
+    leftovers = store.collectable().files
+    if leftovers:
+        size = size_text(sum(file.bytes for file in leftovers))
+        yield subject.warning(
+            "leftovers",
+            f"{len(leftovers)} files ({size}) that nothing refers to, left by an interrupted run",
+            f"run `impctl gc {file}`, or let the next command that writes remove them",
+        )
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    release = re.match(r"[\d.]*", text)
-    return tuple(int(part) for part in _NUMBERS.findall(release.group() if release else ""))
-
-
-def _padded(numbers: tuple[int, ...], length: int) -> tuple[int, ...]:
-    return numbers + (0,) * (length - len(numbers))
-
-
-def _declared() -> tuple[str | None, list[tuple[str, str]]]:
-    project = _of_checkout()
-    if project is not None:
-        return project["requires-python"], list(_read(project["dependencies"]))
+def _damage(store: StoreReader, name: QueryName, *, with_state: bool) -> ImpctlError | None:
+    """What is wrong with a query's rows and state. Without `with_state` only the heads of files,
+    which locate their columns, are read."""
     try:
-        return metadata("impctl")["Requires-Python"], list(_read(requires("impctl") or ()))
-    except PackageNotFoundError:
-        return None, []
+        store.load(name)
+        store.history(name, 1)
+        for runs in store.load_runs(name).values():
+            for _, stored in runs if with_state else ():
+                whole_table(stored)
+    except ImpctlError as error:
+        return error
+    return None
 
 
-def _of_checkout() -> dict[str, Any] | None:
-    """The `project` table of impctl's own checkout, if it runs from one."""
+def check_lock(run: Checkup) -> Iterator[Finding]:
+    subject = _store(run)
     try:
-        project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
-    except (OSError, tomllib.TOMLDecodeError):
-        return None
-    return project if project.get("name") == "impctl" else None
+        owner = lock_owner(run.context.store_path)
+    except ImpctlError as error:
+        yield subject.failed("lock", error)
+        return
+    if owner is None:
+        yield subject.ok("lock", "No process is writing")
+    elif owner.is_dead:
+        said = f"The lock was left by an interrupted run: {owner.describe()}"
+        yield subject.warning("lock", said, "the next command that writes removes the lock")
+    else:
+        fix = (
+            "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6"
+        )
+        yield subject.warning("lock", f"Locked by {owner.describe()}", fix)
 
 
-def _read(requirements: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and range of each requirement without an extra."""
-    for text in requirements:
-        parts = _REQUIREMENT.fullmatch(text.strip())
-        if parts is not None and "extra ==" not in text:
-            yield parts[1], parts[2].strip()
+def check_folder(run: Checkup) -> Iterator[Finding]:
+    """Check rights and space of the store's folder, or of its nearest existing parent."""
+    path, subject = run.context.store_path, _store(run)
+    with translate_errors(path):
+        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
+    if len(files) > MOST_FILES:
+        yield subject.warning(
+            "store_folder",
+            f"Holds more than {MOST_FILES:,} files; only the first were checked",
+            "set `store` to a separate folder",
+        )
+    may_write = os.access(there, os.W_OK | os.X_OK)
+    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
+    if not may_write:
+        yield subject.problem(
+            "permissions",
+            f"The current user cannot write everything below {there}",
+            "give the user who runs `maintain` write access there, or set `store` elsewhere",
+            6,
+        )
+    stats: dict[Path, os.stat_result] = {}
+    for file in files:
+        with suppress(OSError):  # a writer may have removed it
+            stats[file] = file.stat()
+    exposed = [
+        file
+        for file, info in stats.items()
+        if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
+    ]
+    if exposed:
+        yield subject.problem(
+            "permissions",
+            f"Other users can change the store: {len(exposed)} files or folders are writable by "
+            f"group or everybody, such as {exposed[0]}",
+            f"run `chmod -R go-w {there}`",
+            2,
+        )
+    elif may_write:
+        yield subject.ok("permissions", "Writable only by the current user")
+    used = sum(info.st_size for info in stats.values() if stat.S_ISREG(info.st_mode))
+    yield _room(subject, used, shutil.disk_usage(there).free)
+
+
+def _files(path: Path) -> Iterator[Path]:
+    yield path
+    for folder, folders, names in os.walk(path):
+        for name in (*folders, *names):
+            yield Path(folder) / name
+
+
+def _room(subject: Subject, used: int, free: int) -> Finding:
+    said = f"{size_text(free)} free, the store uses {size_text(used)}"
+    if free < max(_TOO_SCARCE, used // 2):
+        return subject.problem("disk_space", said, "free space on the disk of the store", 6)
+    if free < max(_SCARCE, used * _GROWTH):
+        return subject.warning(
+            "disk_space",
+            f"{said}; a recapture writes the new state before it removes the old one",
+            "free space on the disk of the store",
+        )
+    return subject.ok("disk_space", said)
 
 
 # Other workload files of this folder that use the same store. Law: only reads; an unreadable file
@@ -394,8 +771,9 @@ _MOST_FILES = 100
 """A folder of more YAML files serves something else."""
 
 
-def sharing_findings(ctx: Context) -> Iterator[Finding]:
+def check_sharing(run: Checkup) -> Iterator[Finding]:
     """Warn of files that use the same store, and of equal query names."""
+    ctx = run.context
     result = dict(_sharers(ctx))
     if not result:
         return
@@ -426,420 +804,27 @@ def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield file.name, tuple(other.queries)
 
 
-# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
-# workload, whatever is wrong with the others.
-
-FileReading = Callable[[Snapshot], int | None]
-"""Rows of one file of a snapshot, by Spark; None if there is no file."""
-
-_CHECK = "spark_reads"
+# Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is
+# reported with the tables.
 
 
-def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
-    """Read a file of each table."""
-    for table in ctx.workload.tables:
-        subject = Subject.of_table(table)
-        try:
-            rows = read_one(ctx.tables.snapshot(table))
-        except ImpctlError as error:
-            yield subject.failed(_CHECK, error)
-            continue
-        if rows is None:
-            yield subject.ok(_CHECK, "the table has no file for Spark to read")
-        else:
-            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
-
-
-# The store: format, checksums, leftovers, lock, rights, space. Law: only reads, takes no lock, and
-# continues after damage, so that one run shows everything.
-
-MOST_FILES = 100_000
-"""Limit of files and folders inspected in a store, which has a few per query."""
-_SCARCE = 1 << 30
-"""Free bytes below which a large capture may not fit."""
-_TOO_SCARCE = 64 << 20
-"""Free bytes below which the catalog's log may not fit."""
-_GROWTH = 2
-"""A recapture writes the new state before it removes the old one."""
-
-
-def store_findings(ctx: Context, *, with_state: bool) -> Iterator[Finding]:
-    """Check the store; all its state only if requested."""
-    path = ctx.store_path
-    subject = Subject(Area.STORE, str(path))
-    folder = folder_of(path)
-    try:
-        store = ctx.reading_store()
-        if store is None:
-            no_store = "No store yet; the first `impctl capture` creates it"
-            findings = [subject.ok("store_opens", no_store)]
-        else:
-            findings = list(_contents(subject, store, ctx, with_state=with_state))
-    except ImpctlError as error:
-        findings = [subject.failed("store_opens", error)]
-    yield from findings
-    yield _lock(subject, path)
-    if not folder.is_whole:
-        yield subject.warning(
-            "store_folder",
-            f"Holds more than {MOST_FILES:,} files; only the first were checked",
-            "set `store` to a separate folder",
-        )
-    yield from _rights(subject, folder)
-    yield _room(subject, folder)
-
-
-def _contents(
-    subject: Subject, store: StoreReader, ctx: Context, *, with_state: bool
-) -> Iterator[Finding]:
-    names = store.queries()
-    queries = count_text(len(names), "query", "queries")
-    errors = {name: _damage(store, name, with_state=with_state) for name in names}
-    damaged = {name: error for name, error in errors.items() if error is not None}
-    for name, error in damaged.items():
-        yield Subject(Area.STORE, name).problem(
-            "checksums",
-            error.message,
-            f"run `impctl capture {ctx.workload.file} --query {name}`",
-            error.exit_code,
-        )
-    if not damaged:
-        contents = "rows and state" if with_state else "rows (state was not read)"
-        yield subject.ok("checksums", f"Opens; {contents} of {queries} match their checksums")
-    unknown = [name for name in names if name not in ctx.workload.queries]
-    if unknown:
-        yield subject.warning(
-            "unknown_queries",
-            f"Holds sketches of queries that the workload does not have: {', '.join(unknown)}",
-            "no action is needed; they use space until the store is created again",
-        )
-    leftovers = store.collectable().files
-    if leftovers:
-        size = size_text(sum(file.bytes for file in leftovers))
-        yield subject.warning(
-            "leftovers",
-            f"{len(leftovers)} files ({size}) that nothing refers to, left by an interrupted run",
-            f"run `impctl gc {ctx.workload.file}`, or let the next command that writes remove them",
-        )
-
-
-def _damage(store: StoreReader, name: QueryName, *, with_state: bool) -> ImpctlError | None:
-    """What is wrong with a query's rows and state. Without `with_state` only the heads of files,
-    which locate their columns, are read."""
-    try:
-        store.load(name)
-        store.history(name, 1)
-        for runs in store.load_runs(name).values():
-            for _, stored in runs if with_state else ():
-                whole_table(stored)
-    except ImpctlError as error:
-        return error
-    return None
-
-
-class Folder(Struct, frozen=True):
-    """The folder of a store, or its future place: rights and space."""
-
-    path: Path
-    is_writable: bool
-    open_to_others: tuple[Path, ...]
-    """Entries that group or everybody may write."""
-    used: int
-    free: int
-    is_whole: bool = True
-    """Whether all of the folder was inspected; a folder with too many files is only sampled."""
-
-
-def folder_of(path: Path) -> Folder:
-    """Rights and space of the store's folder, or of its nearest existing parent."""
-    with translate_errors(path):
-        there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    files = tuple(islice(_files(path), MOST_FILES + 1)) if there == path else ()
-    stats: list[tuple[Path, os.stat_result]] = []
-    for file in files:
-        with suppress(OSError):  # a writer may have removed it
-            stats.append((file, file.stat()))
-    open_to_others = tuple(
-        file for file, info in stats if info.st_mode & OTHERS_MAY_WRITE and not file.is_symlink()
-    )
-    used = sum(info.st_size for _, info in stats if stat.S_ISREG(info.st_mode))
-    may_write = os.access(there, os.W_OK | os.X_OK)
-    may_write = may_write and all(os.access(file, os.W_OK) for file in files)
-    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
-    return Folder(there, may_write, open_to_others, used, free, is_whole)
-
-
-def _files(path: Path) -> Iterator[Path]:
-    yield path
-    for folder, folders, names in os.walk(path):
-        for name in (*folders, *names):
-            yield Path(folder) / name
-
-
-def _lock(subject: Subject, path: Path) -> Finding:
-    try:
-        owner = lock_owner(path)
-    except ImpctlError as error:
-        return subject.failed("lock", error)
-    if owner is None:
-        return subject.ok("lock", "No process is writing")
-    if owner.is_dead:
-        return subject.warning(
-            "lock",
-            f"The lock was left by an interrupted run: {owner.describe()}",
-            "the next command that writes removes the lock",
-        )
-    return subject.warning(
-        "lock",
-        f"Locked by {owner.describe()}",
-        "wait for it to end; a second writer waits `--lock-timeout` seconds, then exits with 6",
-    )
-
-
-def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
-    if not folder.is_writable:
-        yield subject.problem(
-            "permissions",
-            f"The current user cannot write everything below {folder.path}",
-            "give the user who runs `maintain` write access there, or set `store` elsewhere",
-            6,
-        )
-    if folder.open_to_others:
-        count = len(folder.open_to_others)
-        yield subject.problem(
-            "permissions",
-            f"Other users can change the store: {count} files or folders are writable by "
-            f"group or everybody, such as {folder.open_to_others[0]}",
-            f"run `chmod -R go-w {folder.path}`",
-            2,
-        )
-    elif folder.is_writable:
-        yield subject.ok("permissions", "Writable only by the current user")
-
-
-def _room(subject: Subject, folder: Folder) -> Finding:
-    said = f"{size_text(folder.free)} free, the store uses {size_text(folder.used)}"
-    if folder.free < max(_TOO_SCARCE, folder.used // 2):
-        return subject.problem("disk_space", said, "free space on the disk of the store", 6)
-    if folder.free < max(_SCARCE, folder.used * _GROWTH):
-        return subject.warning(
-            "disk_space",
-            f"{said}; a recapture writes the new state before it removes the old one",
-            "free space on the disk of the store",
-        )
-    return subject.ok("disk_space", said)
-
-
-# The environment: Python, packages, variables, Java, the Delta JAR, Spark. Law: starts no JVM and
-# imports nothing that it judges, except for `try_spark`.
-
-_SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
-"""Always shown; other packages only if unsuitable."""
-_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
-_JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_NO_JAVA = (
-    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
-)
-
-
-def software(environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Check Python, packages, variables and Java."""
-    yield from _packages(installed())
-    yield from _variables(environment)
-    yield _java(environment)
-
-
-def delta_jar(spark: SparkSpec | None) -> Finding:
-    """The Delta JAR is not needed; report if it is present."""
-    result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
-    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
-    return Subject(Area.SPARK, "delta jar").ok(
-        "delta_jar",
-        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
-        f"Spark reads their Parquet files{note}",
-    )
-
-
-def try_spark(
-    master: str, conf: Mapping[str, str], log_level: str
-) -> tuple[Finding, FileReading | None]:
-    """Start a session as the workload would, and run a query; returns how to read files."""
-    from impctl.spark.run import run_sql
-    from impctl.spark.session import SparkSettings, open_session
-    from impctl.spark.snapshots import rows_of_smallest_file
-
-    subject = Subject(Area.SPARK, "session")
-    start = time.perf_counter()
-    try:
-        session = open_session(SparkSettings(master, conf, log_level))
-        answer = run_sql(session, "SELECT 1 AS one", {})
-    except ImpctlError as error:
-        return subject.failed("spark_session", error), None
-    took = time.perf_counter() - start
-    assert answer.column("one").to_pylist() == [1]
-    finding = subject.ok(
-        "spark_session",
-        f"Spark {session.version} on `{shown(master)}` started and answered within {took:.1f} s",
-    )
-    return finding, partial(rows_of_smallest_file, session)
-
-
-def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
-    subject = Subject(Area.SOFTWARE, "packages")
-    if not result:
-        yield subject.warning(
-            "supported_versions",
-            "The supported versions are unknown, because impctl is not installed as a package",
-            "run `pip install impctl`",
-        )
+def check_skipping(run: Checkup) -> Iterator[Finding]:
+    """Check whether sketches can skip files or rows."""
+    if not run.stored:
+        # An unreadable store is reported by `check_store`.
         return
-    good = [package for package in result if package.is_supported]
-    named = [f"{package.name} {package.found}" for package in good if package.name in _SHOWN]
-    others = len(good) - len(named)
-    if good:
-        more = f" and {others} more" if others else ""
-        words = "are supported versions" if len(good) > 1 else "is a supported version"
-        yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
-    for package in result:
-        if package.is_supported:
-            continue
-        fix = f'run `pip install "{package.name}{package.wanted}"`'
-        if package.name == "python":
-            python = f"Python {package.wanted}"
-            fix = f"create a virtual environment with {python} and install impctl there"
-        state = "is not installed" if package.found is None else f"{package.found} is not supported"
-        message = f"{package.name} {state}: impctl needs {package.wanted}"
-        yield Subject(Area.SOFTWARE, package.name).problem("supported_versions", message, fix, 2)
-
-
-def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
-    subject = Subject(Area.SOFTWARE, "variables")
-    known = {entry.name: entry for entry in ENVVARS}
-    used = [entry for name, entry in known.items() if environment.get(name)]
-    listed = ", ".join(
-        f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
-    )
-    yield subject.ok(
-        "variables", f"Variables that are set: {listed}" if used else "No impctl variable is set"
-    )
-    stems = [name.removeprefix(PREFIX) for name in known]
-    for name in sorted(environment):
-        if name.startswith(PREFIX) and name not in known:
-            for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
-                fix = f"did you mean `{PREFIX}{meant}`?"
-                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
-
-
-def _java(environment: Mapping[str, str]) -> Finding:
-    """Check each Java's version in its `release` file."""
-    subject = Subject(Area.SOFTWARE, "java")
-    versions = []
-    unstated = None
-    for origin, program in java_candidates(environment):
-        version = released_version(program)
-        if version is not None and version >= OLDEST_JAVA:
-            return subject.ok("java", f"Java {version} at {program} ({origin})")
-        if version is None and program.exists():
-            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
-        versions.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
-    if unstated is not None:
-        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
-    result = f" ({', '.join(versions)})" if versions else ""
-    return subject.problem(
-        "java", f"No Java {OLDEST_JAVA} or newer found{result}; {_NO_JAVA}", JAVA_HINT, 2
-    )
-
-
-def _jars_of_pyspark() -> Iterator[str]:
-    """Delta's JARs among PySpark's, without importing it."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return
-    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
-        yield jar.name
-
-
-def _jars_of(spark: SparkSpec | None) -> Iterator[str]:
-    """Names of settings that use the JAR; values may be secret."""
-    conf = {} if spark is None else spark.conf
-    for name in _JAR_SETTINGS:
-        if "delta" in conf.get(name, ""):
-            yield f"`{name}`"
-    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
-        yield "`spark.sql.extensions`"
-
-
-# The tables: reachable, features, change feed, history. Law: reads logs and metadata, no data file.
-
-_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
-
-
-def table_findings(
-    ctx: Context, stored: Sequence[StoredQuery], every: timedelta | None
-) -> Iterator[Finding]:
-    """Check each table; `stored` are its queries."""
-    for table in ctx.workload.tables:
-        subject = Subject.of_table(table)
+    forecasts = ClusterForecasts(run.context, run.context.reading_store())
+    for query in run.stored:
+        subject = Subject(Area.STORE, query.query)
         try:
-            snapshot = ctx.tables.snapshot(table)
-            stale = _stale(ctx.tables, stored, table)
-            history = list(history_findings(ctx.tables.source(table), snapshot, stale, every))
-        except ImpctlError as error:
-            yield subject.failed("readable", error)
+            result = advice_of(run.context.tables, forecasts, query.query, query.sketches)
+        except ImpctlError:
             continue
-        yield subject.ok("readable", _described(snapshot))
-        opaque = sorted(snapshot.columns.opaque.items())
-        if opaque:
-            named = ", ".join(f"`{name}` ({reason})" for name, reason in opaque)
-            yield subject.warning(
-                "columns",
-                f"Columns that cannot be read without the Delta JAR: {named}",
-                "do not use them in queries, or read the table with the Delta JAR",
-            )
-        if any(update.table == table for update in ctx.workload.updates):
-            try:
-                check_writable(snapshot)
-                yield subject.ok("writable", "`apply` can write it")
-            except ImpctlError as error:
-                yield subject.failed("writable", error)
-        yield _change_feed(subject, snapshot)
-        yield from history
-        yield from commit_time_findings(ctx.tables.source(table))
-
-
-def _described(snapshot: Snapshot) -> str:
-    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
-    rows = "an unknown number of rows" if known is None else known
-    files = count_text(len(snapshot.files), "file")
-    features = sorted(snapshot.reader_features)
-    needs = f"; reader features {', '.join(features)}" if features else ""
-    return f"Version {snapshot.version}, {rows} in {files}{needs}"
-
-
-def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
-    if not snapshot.has_change_feed:
-        said = f"The change feed is off: {_BY_FILES}"
-        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
-        return subject.warning("change_feed", said, fix)
-    if snapshot.column_mapping is not None:
-        return subject.warning(
-            "change_feed",
-            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
-            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
-        )
-    return subject.ok("change_feed", "The change feed is on")
-
-
-def _stale(
-    tables: PinnedTables, stored: Sequence[StoredQuery], table: TableName
-) -> dict[QueryName, TableVersion]:
-    source = tables.source(table)
-    return {
-        query.query: pin.version
-        for query in stored
-        for pin in query.pins
-        if pin.table == table and pin.table_id == source.table_id and pin.version < source.version
-    }
+        for advice in result:
+            message = advice.message[0].upper() + advice.message[1:]
+            yield subject.warning("skips_little", message, advice.fix)
+        if not result and query.sketches:
+            yield subject.ok("skips_little", "Its sketches can skip files or rows")
 
 
 # Join trees: whether changes touch what the capture expected, by the counts of runs since. Trees
@@ -851,13 +836,13 @@ _FEW = 100
 """With fewer changed rows the mean is meaningless."""
 
 
-def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
+def check_trees(run: Checkup) -> Iterator[Finding]:
     """Check each query whose join trees were chosen by an estimate."""
-    for query in stored:
+    for query in run.stored:
         try:
             record = tree_record(query)
         except StateCorruptError:
-            # Reported by `store_findings`.
+            # Reported by `check_store`.
             continue
         if record is None or record.expected is None or record.changes < _FEW:
             continue
@@ -873,3 +858,19 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
             )
         else:
             yield subject.ok("tree_touches_more", f"On average, a changed row {said}")
+
+
+OF_SOFTWARE: tuple[Check, ...] = (check_packages, check_variables, check_java)
+OF_SPARK: tuple[Check, ...] = (check_delta_jar, check_spark)
+OF_WORKLOAD: tuple[Check, ...] = (
+    check_extras,
+    *OF_SPARK,
+    check_tables,
+    check_store,
+    check_lock,
+    check_folder,
+    check_sharing,
+    check_skipping,
+    check_trees,
+)
+"""In the order of the report."""

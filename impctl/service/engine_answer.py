@@ -22,7 +22,7 @@ from impctl.expr.evaluate import Condition
 from impctl.service.context import Context, Versions, limited
 from impctl.service.cost_model import rows_of
 from impctl.service.filters import Pruned, Slices, one_ahead, united_groups
-from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
+from impctl.service.memory_limit import MemoryLimit, batch_size, within_memory
 from impctl.service.result_changes import RowsOf
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -84,8 +84,7 @@ def engine_answer(
     """Compute the answer; `pruned` are the files, by `sketches`. `where` is a condition on the
     answer's columns. BlockedError if the engine lacks a part of the plan; NotExactError or
     EvaluationError if a value or the memory ends it."""
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-    with limited_to(limit):
+    with within_memory(ctx) as limit:
         result = engine_rows(ctx, limit, prepared, versions, pruned, sketches)
         return answer_of_rows(result.ending, result.rows, ctx.session_zone, where)
 
@@ -99,8 +98,7 @@ def engine_rows(
     sketches: Sequence[StoredSketch] = (),
     excluded: Mapping[TableName, ExcludedRows] = MappingProxyType({}),
 ) -> RowsOf:
-    """The answer's rows without `excluded`, within `limited_to(limit)`. Raises as
-    `engine_answer`."""
+    """The answer's rows without `excluded`, within the limit. Raises as `engine_answer`."""
     answer = ctx.memory.answer(prepared.planned)
     compiled = limited(ctx, compile_answer(answer))
     read_by = united_groups(prepared, sketches)

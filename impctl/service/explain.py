@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
@@ -13,19 +13,19 @@ from msgspec.structs import replace
 from impctl.compile.answers import kept_rows
 from impctl.compile.compile import MaintenancePlan
 from impctl.compile.flows import SideChoice, Strategy, row_bytes
-from impctl.compile.jointree import shape as join_trees_explain
-from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
-from impctl.compile.jointree.shape import tree_shapes
-from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
+from impctl.compile.jointree import shape as trees
+from impctl.compile.jointree.graph import Reason, TreeShape
+from impctl.engine.fixpoint.absorption import EXTRA_MISSING, missing_package
 from impctl.errors import ImpctlError, UnsafeSketchError, count_text
 from impctl.expr.nodes import Span
 from impctl.plan import nodes as p
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.recursion import keyed_rows, recursion_notes
+from impctl.safety.judge import Judges
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
 from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, collect_results
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
 from impctl.service.maintenance_plan import (
@@ -39,19 +39,14 @@ from impctl.service.prepare import PreparedQuery, SketchedQuery, kept_plan, prep
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnswerEntry,
-    Area,
     BuffersEntry,
     CandidateEntry,
     ExpectedReading,
     ExplainResult,
-    Failure,
-    Finding,
     GroupsEntry,
     JoinSideEntry,
     Outcome,
     PlanEntry,
-    Subject,
-    TreeNodeEntry,
     TreeResultEntry,
 )
 from impctl.service.stored import StateMeta, is_captured_alike, provenance_kept
@@ -63,11 +58,8 @@ from impctl.tables.storage import local_path
 from impctl.workload.models import JoinStrategy, QuerySpec
 
 if TYPE_CHECKING:
-    from impctl.compile.buffers import BufferChoice
-    from impctl.service.context import Partitions
-    from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery, StoredSketch
-    from impctl.types import AccessId, AttributeId, ColumnName, QueryName, TableName
+    from impctl.types import QueryName, TableName
 
 
 # Law: writes nothing and never starts Spark; reads metadata, the store, a sample, and rows of small
@@ -79,60 +71,395 @@ def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Explain each query (default: all)."""
     results: list[ExplainResult] = []
     warnings: list[str] = []
-    failures: list[Failure] = []
     trials = Trials(ctx)
-    for spec in ctx.queries(queries):
-        with Isolated(failures, spec):
-            results.append(_explained(ctx, spec, trials, warnings))
-    warnings += extra_warnings([result.query for result in results if result.provenance])
+
+    def explained(spec: QuerySpec) -> Iterator[ExplainResult]:
+        query = assess(ctx, prepare(ctx, spec), warnings)
+        results.append(_Explanation(ctx, query).result(trials))
+        yield results[-1]
+
+    outcome = collect_results(ctx.queries(queries), explained)
+    warnings += extra_warnings(result.query for result in results if result.provenance)
     is_new = any(result.mode != "none" and result.state_bytes is None for result in results)
     note = f"next: impctl capture {ctx.workload.file}" if is_new else ""
-    return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
+    return replace(outcome, warnings=tuple(warnings), note=note)
 
 
-def _explained(ctx: Context, spec: QuerySpec, trials: Trials, warnings: list[str]) -> ExplainResult:
-    prepared = prepare(ctx, spec)
-    policy = str(ctx.policy(spec))
+class Assessment(Struct, frozen=True):
+    """A query with what a capture would choose; without a plan, why it can have no sketch."""
+
+    prepared: PreparedQuery
+    candidates: tuple[CandidateEntry, ...]
+    refusal: UnsafeSketchError | None = None
+    sketched: SketchedQuery | None = None
+    plan: MaintenancePlan | None = None
+
+    @property
+    def spec(self) -> QuerySpec:
+        return self.prepared.spec
+
+
+def assess(
+    ctx: Context, prepared: PreparedQuery, warnings: list[str], *, reads: bool = True
+) -> Assessment:
+    """Choose sketches and plan their maintenance, as a capture does; `reads`: from a sample."""
+    judges = Judges()
     try:
-        chosen = choose_sketches(ctx, prepared)
+        chosen = choose_sketches(ctx, prepared, judges=judges)
     except UnsafeSketchError as unsafe:
-        return ExplainResult(
-            query=spec.name,
-            mode="none",
-            reason=unsafe.message,
-            policy=policy,
-            plan=plan_entries(ctx.tables, prepared, None, None),
-            attributes=judge_candidates(ctx, prepared),
-            trees=tree_entries(prepared, None, {}),
-            answer=answer_entry(spec, None, None),
-            answered=who_answers(ctx, prepared),
-        )
+        return Assessment(prepared, judge_candidates(ctx, prepared, judges), unsafe)
     query = chosen.of(ctx, prepared)
-    plan = plan_after_capture(ctx, query)
+    plan = plan_after_capture(ctx, query, reads=reads)
     warnings += lineage_warnings(ctx.tables, prepared, chosen)
-    notes = kept_plan(query).notes
-    keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
-    pieces = stored_pieces(ctx, spec, plan)
-    if pieces is not None:
-        plan = plan_as_stored(query, plan, pieces.stored)
-    return ExplainResult(
-        query=spec.name,
-        mode=plan.mode.value,
-        reason=plan.reason,
-        policy=policy,
-        plan=plan_entries(ctx.tables, prepared, plan, pieces, notes, keyed),
-        attributes=trials.tried(query, plan, chosen.candidates),
-        joins=() if plan.compiled is None else tuple(map(_side, plan.compiled.sides)),
-        groups=() if plan.compiled is None else tuple(map(_groups, plan.compiled.groupings)),
-        buffers=buffer_entries(prepared, plan, pieces),
-        trees=tree_entries(
-            prepared, plan, query.partitions, None if pieces is None else pieces.pieces
-        ),
-        state_bytes=None if pieces is None else pieces.bytes,
-        answer=answer_entry(spec, plan, pieces),
-        provenance=provenance_kept(spec, plan.provenance),
-        answered=who_answers(ctx, prepared),
+    return Assessment(prepared, chosen.candidates, None, query, plan)
+
+
+# Optional packages that a query needs. Law: nothing is imported. A missing package is no error of
+# the file, and the sketch may be readable; capture and maintenance here will fail, which is
+# reported in advance.
+
+
+def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
+    names = ", ".join(f"`{name}`" for name in queries)
+    missing = missing_package() if names else None
+    if missing is None:
+        return ()
+    text = f"{names} cannot be captured here: {missing.message}; {missing.hint} [{EXTRA_MISSING}]"
+    return (text,)
+
+
+class StoredPieces(Struct, frozen=True):
+    """Stored state: bytes by piece name, and the fixpoints followed back from the answer."""
+
+    stored: StoredQuery
+    meta: StateMeta
+    sizes: Mapping[str, int]
+    followed: Sequence[BackwardFixpoint] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.sizes.values())
+
+
+def _stored_pieces(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> StoredPieces | None:
+    """The stored state; None if the current query was not captured."""
+    store = ctx.reading_store()
+    stored = None if store is None else store.load(spec.name)
+    if store is None or stored is None:
+        return None
+    is_of_way = stored.mode is plan.mode or _is_less(stored, plan)
+    if not is_of_way or not is_captured_alike(ctx, spec, stored):
+        return None
+    sizes, runs = Counter[str](), store.run_refs(spec.name)
+    for run in runs:
+        sizes[run.arrangement] += run.bytes
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    return StoredPieces(stored, meta, sizes, backward_fixpoints(runs))
+
+
+def _is_less(stored: StoredQuery, plan: MaintenancePlan) -> bool:
+    """Whether the capture could not fill the plan's state, by an error, memory or close doubles."""
+    return stored.mode is MaintenanceMode.RECAPTURE and plan.mode is MaintenanceMode.EXACT
+
+
+# Law: stored state is maintained as the capture left it, whatever would be chosen today: state that
+# did not fit into memory may have become trees, or lack the answer, and a budget may have had join
+# sides read.
+
+_NO_ANSWER = "the capture could not store it along with the sketch"
+
+
+def _plan_as_stored(
+    query: SketchedQuery, plan: MaintenancePlan, pieces: StoredPieces
+) -> MaintenancePlan:
+    """The plan of the stored state; `plan`, which a capture would choose now, if they agree."""
+    meta, prepared, spec = pieces.meta, query.prepared, query.prepared.spec
+    if _is_less(pieces.stored, plan):
+        no_answer = meta.way if spec.answer else ""
+        return MaintenancePlan(
+            pieces.stored.mode,
+            meta.way,
+            accesses=plan.accesses,
+            core=plan.core,
+            no_answer=no_answer,
+        )
+    by_spark, from_files = plan.sides_by(Strategy.SPARK), plan.sides_by(Strategy.FILES)
+    has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
+    has_same_sides &= meta.provenance == plan.provenance
+    has_same_sides &= meta.buffers == chosen_buffers(spec, plan.compiled)
+    has_same_answer = meta.answer == (plan.answer is not None)
+    if bool(meta.trees) == plan.has_tree and has_same_answer and has_same_sides:
+        return plan
+    result = chosen_plan(query, chooser_of(prepared, meta), has_answer=meta.answer)
+    if result.has_tree == plan.has_tree:
+        # The reason also holds for the stored state.
+        result = replace(result, trees=plan.trees)
+    is_left_out = spec.answer and not meta.answer
+    return replace(
+        result, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else result.no_answer
     )
+
+
+# What is shown of a query. Law: says what is chosen and stored and decides nothing. State is shown
+# only if it belongs to the query as it is now, and then as stored.
+
+_OPEN = "all are stored unless a budget is too small"
+_LEAST = "requested"
+_OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
+"""Name of a tree node's state in the store."""
+_LEAVES = {
+    p.Scan: "changes enter here, each row with its range",
+    p.Recursive: "rows of the enclosing fixpoint",
+    p.OneRow: "constant rows",
+}
+
+
+class _Explanation:
+    """Builds the result of a query from the stored plan, or else from that of a capture."""
+
+    def __init__(self, ctx: Context, query: Assessment) -> None:
+        self._ctx = ctx
+        self._query = query
+        self._spec = query.spec
+        self._prepared = query.prepared
+        self._nodes = tuple(query.prepared.root.walk())
+        self._plan = plan = query.plan
+        self._pieces = None if plan is None else _stored_pieces(ctx, query.spec, plan)
+        if plan is not None and query.sketched is not None and self._pieces is not None:
+            self._plan = _plan_as_stored(query.sketched, plan, self._pieces)
+        self._compiled = None if self._plan is None else self._plan.compiled
+
+    def result(self, trials: Trials) -> ExplainResult:
+        plan, query, pieces, compiled = self._plan, self._query, self._pieces, self._compiled
+        mode, reason = "none", "" if query.refusal is None else query.refusal.message
+        attributes = query.candidates
+        if plan is not None and query.sketched is not None:
+            mode, reason = plan.mode.value, plan.reason
+            attributes = trials.tried(query.sketched, plan, query.candidates)
+        return ExplainResult(
+            query=self._spec.name,
+            mode=mode,
+            reason=reason,
+            policy=str(self._ctx.policy(self._spec)),
+            plan=tuple(self._operators()),
+            attributes=attributes,
+            joins=() if compiled is None else tuple(map(_side, compiled.sides)),
+            groups=() if compiled is None else tuple(map(_groups, compiled.groupings)),
+            buffers=tuple(self._buffers()),
+            trees=tuple(self._trees()),
+            state_bytes=None if pieces is None else pieces.bytes,
+            answer=answer_entry(self._spec, plan, pieces),
+            provenance=None if plan is None else provenance_kept(self._spec, plan.provenance),
+            answered=who_answers(self._ctx, self._prepared),
+        )
+
+    # Buffers of first rows and of MIN and MAX, with the reason of the choice; if nobody chose, with
+    # what prevents a bound.
+
+    def _buffers(self) -> Iterator[BuffersEntry]:
+        plan, pieces, compiled = self._plan, self._pieces, self._compiled
+        if plan is None or compiled is None:
+            return
+        read, meta = plan.sides_by(Strategy.FILES), None if pieces is None else pieces.meta
+        chosen = chosen_buffers(self._spec, compiled)
+        for buffer in compiled.buffers:
+            piece, is_chosen = buffer.piece, buffer.piece in chosen
+            if piece in read:
+                continue
+            reason = "" if meta is None else meta.side_reasons.get(piece, "")
+            if is_chosen:
+                reason = reason or _LEAST
+            else:
+                reason = why_not_bounded(self._prepared, meta, buffer) or reason or _OPEN
+            yield BuffersEntry(
+                piece,
+                buffer.tables,
+                "kept" if buffer.size is None else "bounded",
+                buffer.size,
+                is_chosen,
+                reason,
+                None if pieces is None else _bytes(pieces, piece),
+            )
+
+    # Join trees: reported for every query with joins, whether it requests trees or not; what
+    # prevents one has its location.
+
+    def _trees(self) -> Iterator[TreeResultEntry]:
+        """The blocks of joins at the top."""
+        plan = self._plan
+        core = self._prepared.core if plan is None or plan.core is None else plan.core
+        sizes = iter(self._tree_sizes())
+        for shape in (() if plan is None else plan.shapes) or trees.tree_shapes(core):
+            if isinstance(shape, TreeShape):
+                yield self._tree(shape, next(sizes, {}))
+            elif shape.reason is not Reason.ONE_TABLE:
+                place = self._prepared.place(shape.span)
+                yield TreeResultEntry(False, f"none: {shape.text}", place)
+
+    def _tree_sizes(self) -> list[Counter[int]]:
+        """For each tree, the stored bytes by node."""
+        result = defaultdict[int, Counter[int]](Counter)
+        for name, size in () if self._pieces is None else self._pieces.sizes.items():
+            match = _OF_NODE.match(name)
+            if match is not None:
+                result[int(match["tree"])][int(match["node"])] += size
+        return [nodes for _, nodes in sorted(result.items())]
+
+    def _tree(self, shape: TreeShape, sizes: Mapping[int, int]) -> TreeResultEntry:
+        plan, sketched = self._plan, self._query.sketched
+        partitions = {} if sketched is None else sketched.partitions
+        columns = {access: partition.attribute for access, partition in partitions.items()}
+        nodes = trees.tree_nodes(shape, columns, sizes)
+        entry = TreeResultEntry(
+            plan is not None and plan.has_tree,
+            self._why_tree(),
+            mode=str(shape.mode),
+            height=shape.height,
+            nodes=nodes,
+            drawn=trees.tree_lines(shape, nodes),
+        )
+        estimate = None if plan is None or plan.trees is None else plan.trees.estimate
+        if estimate is None:
+            return entry
+        return replace(
+            entry,
+            joined=estimate.joined,
+            touched=estimate.touched,
+            index_ms=estimate.index_ms,
+            tree_ms=estimate.tree_ms,
+            index_bytes=round(estimate.index_bytes),
+            tree_bytes=round(estimate.tree_bytes),
+        )
+
+    def _why_tree(self) -> str:
+        plan = self._plan
+        if self._spec.join is JoinStrategy.TREE:
+            return "requested"
+        if plan is None or plan.trees is None:
+            return "possible; request it with `join: tree`"
+        if plan.has_tree:
+            return f"chosen: {plan.trees.reason}"
+        return f"possible, not chosen: {plan.trees.reason}; request it with `join: tree`"
+
+    # The plan line by line.
+
+    def _operators(self) -> Iterator[PlanEntry]:
+        """Entries in the order of `walk()`."""
+        plan, notes = self._plan, self._notes()
+        blocking = None
+        if plan is not None and plan.mode is not MaintenanceMode.EXACT:
+            blocking = _blocking(self._nodes, plan.span)
+        sizes, read, pushed = self._state_by_position(), self._read(), self._pushed()
+        lines = _flat(describe(self._prepared.root), 0)
+        for position, ((depth, line), node) in enumerate(zip(lines, self._nodes, strict=True)):
+            why = ""
+            if plan is not None:
+                is_blocking = position == blocking
+                why = plan.reason if is_blocking else _why(node, plan, is_read=position in read)
+            yield PlanEntry(
+                depth=depth,
+                operator=line.operator,
+                detail=line.detail,
+                how="" if plan is None else plan.mode.value,
+                why="; ".join(filter(None, (why, *(texts.get(position) for texts in notes)))),
+                place=self._prepared.place(line.span),
+                state_bytes=sizes.get(position),
+                pushed=pushed.get(position, ()),
+            )
+
+    def _notes(self) -> tuple[Mapping[int, str], ...]:
+        """Remarks by position: on what a capture keeps, on stored lineage, on recursion."""
+        root, sketched = self._prepared.root, self._query.sketched
+        if sketched is None:
+            return (recursion_notes(root, ()),)
+        return (
+            kept_plan(sketched).notes,
+            self._lineage_by_position(),
+            recursion_notes(root, keyed_rows(root, sketched.verdict.key_columns)),
+        )
+
+    def _state_by_position(self) -> dict[int, int]:
+        if self._compiled is None or self._pieces is None:
+            return {}
+        sizes = dict.fromkeys(range(len(self._nodes)), 0)
+        for name, owner in self._compiled.owners.items():
+            position = self._position(owner)
+            if position is not None:
+                sizes[position] += self._pieces.sizes.get(name, 0)
+        return sizes
+
+    def _lineage_by_position(self) -> dict[int, str]:
+        if self._compiled is None or self._pieces is None:
+            return {}
+        result = {}
+        for fixpoint in self._pieces.followed:
+            owner = self._compiled.owners.get(f"{fixpoint.name}.rows")
+            position = None if owner is None else self._position(owner)
+            if position is not None:
+                result[position] = fixpoint.note
+        return result
+
+    def _read(self) -> frozenset[int | None]:
+        """Positions of groupings and DISTINCTs whose groups are read when they change."""
+        if self._compiled is None:
+            return frozenset()
+        groupings = self._compiled.groupings
+        read = {choice.side for choice in groupings if choice.strategy is Strategy.FILES}
+        return frozenset(
+            self._position(owner)
+            for name, owner in self._compiled.owners.items()
+            # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
+            if name.partition(".")[0] in read and isinstance(owner, p.Aggregate | p.Distinct)
+        )
+
+    def _position(self, owner: p.Plan) -> int | None:
+        """The operator of the whole plan that corresponds to one of its core."""
+        alike = [index for index, node in enumerate(self._nodes) if type(node) is type(owner)]
+        matching = [
+            position
+            for position in alike
+            if self._nodes[position].span == owner.span and owner.span is not None
+        ]
+        return matching[0] if matching else alike[0] if len(alike) == 1 else None
+
+    def _pushed(self) -> dict[int, tuple[str, ...]]:
+        """What scans and filters apply early, by position."""
+        tables, prepared, ranges = self._ctx.tables, self._prepared, self._ranges()
+        result: dict[int, tuple[str, ...]] = {}
+        for position, node in enumerate(self._nodes):
+            if isinstance(node, p.Scan):
+                total = len(tables.snapshot(node.table).schema.names)
+                texts = [f"reads {len(node.attributes)} of {count_text(total, 'column')}"]
+                live = dict(prepared.query.live).get(node.table)
+                if live is not None:
+                    condition = live_condition(live).sql(DIALECT)
+                    texts.append(f"rows expire: at {prepared.now} a row is live if {condition}")
+                result[position] = (*texts, *ranges.get(node.access, ()))
+            elif isinstance(node, p.Select) and isinstance(node.child, p.Scan):
+                result[position] = ("pushed down to the scan",)
+        return result
+
+    def _ranges(self) -> dict[str, tuple[str, ...]]:
+        """The ranges of each sketched access and their files; none if history is gone."""
+        if self._pieces is None:
+            return {}
+        tables, prepared, stored = self._ctx.tables, self._prepared, self._pieces.stored
+        try:
+            pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
+            totals = {
+                scan.table: len(tables.snapshot(scan.table, stored.versions[scan.table]).files)
+                for scan in prepared.scans
+            }
+        except ImpctlError:
+            return {}
+        result: dict[str, tuple[str, ...]] = {}
+        for scan in prepared.scans:
+            if scan.access in pruned.filters:
+                texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
+                total = count_text(totals[scan.table], "file")
+                files = f"{len(pruned.files[scan.table])} of {total}"
+                result[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
+        return result
 
 
 def _groups(choice: SideChoice) -> GroupsEntry:
@@ -151,271 +478,9 @@ def _side(choice: SideChoice) -> JoinSideEntry:
     )
 
 
-# Buffers of first rows and of MIN and MAX. Law: stored state is shown as stored, with the reason of
-# the choice; if nobody chose, with what prevents a bound.
-
-_OPEN = "all are stored unless a budget is too small"
-_LEAST = "requested"
-
-
-def buffer_entries(
-    prepared: PreparedQuery, plan: MaintenancePlan, pieces: StoredPieces | None
-) -> tuple[BuffersEntry, ...]:
-    if plan.compiled is None:
-        return ()
-    read = plan.sides_by(Strategy.FILES)
-    chosen = chosen_buffers(prepared.spec, plan.compiled)
-    meta = (
-        StateMeta.read(pieces.stored.query, pieces.stored.state_meta)
-        if pieces is not None
-        else None
-    )
-    return tuple(
-        BuffersEntry(
-            buffer.piece,
-            buffer.tables,
-            "kept" if buffer.size is None else "bounded",
-            buffer.size,
-            buffer.piece in chosen,
-            _reason(prepared, meta, buffer, is_chosen=buffer.piece in chosen),
-            None if pieces is None else _bytes(pieces, buffer.piece),
-        )
-        for buffer in plan.compiled.buffers
-        if buffer.piece not in read
-    )
-
-
-def _reason(
-    prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice, *, is_chosen: bool
-) -> str:
-    stored = "" if meta is None else meta.side_reasons.get(choice.piece, "")
-    if is_chosen:
-        return stored or _LEAST
-    return why_not_bounded(prepared, meta, choice) or stored or _OPEN
-
-
 def _bytes(pieces: StoredPieces, piece: str) -> int:
-    names = (name for name in pieces.pieces if name == piece or name.startswith(f"{piece}."))
-    return sum(pieces.pieces[name] for name in names)
-
-
-_NODE = tuple(name for name in TreeNodeEntry.__struct_fields__ if name != "bytes")
-# Join trees. Law: reported for every query with joins, whether it requests trees or not; what
-# prevents one has its location.
-
-_OF_NODE = re.compile(r"tree(?P<tree>\d+)\.tree\d+/(?P<node>\d+)\.")
-"""Name of a tree node's state in the store."""
-
-
-def tree_entries(
-    prepared: PreparedQuery,
-    plan: MaintenancePlan | None,
-    partitions: Partitions,
-    pieces: Mapping[str, int] | None = None,
-) -> tuple[TreeResultEntry, ...]:
-    """Entries for blocks of joins at the top; `plan` None: no safe sketch; `pieces`: bytes by
-    name."""
-    core = prepared.core if plan is None or plan.core is None else plan.core
-    sketched = {access: partition.attribute for access, partition in partitions.items()}
-    used = () if plan is None else plan.shapes
-    sizes = iter(_sizes(pieces or {}))
-    return tuple(
-        _entry(
-            shape, prepared, plan, sketched, next(sizes, {}) if isinstance(shape, TreeShape) else {}
-        )
-        for shape in used or tree_shapes(core)
-        if not (isinstance(shape, NoTree) and shape.reason is Reason.ONE_TABLE)
-    )
-
-
-def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
-    result = defaultdict[int, Counter[int]](Counter)
-    for name, size in pieces.items():
-        match = _OF_NODE.match(name)
-        if match is not None:
-            result[int(match["tree"])][int(match["node"])] += size
-    yield from (nodes for _, nodes in sorted(result.items()))
-
-
-def _entry(
-    shape: TreeShape | NoTree,
-    prepared: PreparedQuery,
-    plan: MaintenancePlan | None,
-    sketched: Mapping[AccessId, ColumnName],
-    sizes: Mapping[int, int],
-) -> TreeResultEntry:
-    if isinstance(shape, NoTree):
-        return TreeResultEntry(False, f"none: {shape.text}", prepared.place(shape.span))
-    is_used = plan is not None and plan.has_tree
-    tree_entry = join_trees_explain.tree_entry(shape, sketched)
-    entry = TreeResultEntry(
-        is_used,
-        _why_tree(prepared, plan),
-        mode=tree_entry.mode,
-        height=tree_entry.height,
-        nodes=tuple(
-            TreeNodeEntry(**{name: getattr(node, name) for name in _NODE}, bytes=sizes.get(node.at))
-            for node in tree_entry.nodes
-        ),
-        drawn=join_trees_explain.tree_lines(tree_entry),
-    )
-    estimate = None if plan is None or plan.trees is None else plan.trees.estimate
-    if estimate is None:
-        return entry
-    return replace(
-        entry,
-        joined=estimate.joined,
-        touched=estimate.touched,
-        index_ms=estimate.index_ms,
-        tree_ms=estimate.tree_ms,
-        index_bytes=round(estimate.index_bytes),
-        tree_bytes=round(estimate.tree_bytes),
-    )
-
-
-def _why_tree(prepared: PreparedQuery, plan: MaintenancePlan | None) -> str:
-    if prepared.spec.join is JoinStrategy.TREE:
-        return "requested"
-    if plan is None or plan.trees is None:
-        return "possible; request it with `join: tree`"
-    if plan.has_tree:
-        return f"chosen: {plan.trees.reason}"
-    return f"possible, not chosen: {plan.trees.reason}; request it with `join: tree`"
-
-
-# Law: stored state is maintained as the capture left it, whatever would be chosen today: state that
-# did not fit into memory may have become trees, or lack the answer, and a budget may have had join
-# sides read.
-
-_NO_ANSWER = "the capture could not store it along with the sketch"
-
-
-def plan_as_stored(
-    query: SketchedQuery, plan: MaintenancePlan, stored: StoredQuery
-) -> MaintenancePlan:
-    """The plan of the stored state; `plan`, which a capture would choose now, if they agree."""
-    prepared, meta = query.prepared, StateMeta.read(stored.query, stored.state_meta)
-    if is_less(stored, plan):
-        no_answer = meta.way if prepared.spec.answer else ""
-        return MaintenancePlan(
-            stored.mode, meta.way, accesses=plan.accesses, core=plan.core, no_answer=no_answer
-        )
-    by_spark, from_files = plan.sides_by(Strategy.SPARK), plan.sides_by(Strategy.FILES)
-    has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
-    has_same_sides &= meta.provenance == plan.provenance
-    has_same_sides &= meta.buffers == chosen_buffers(prepared.spec, plan.compiled)
-    has_same_answer = meta.answer == (plan.answer is not None)
-    if bool(meta.trees) == plan.has_tree and has_same_answer and has_same_sides:
-        return plan
-    chooser = chooser_of(prepared, meta)
-    result = chosen_plan(query, chooser, has_answer=meta.answer)
-    if result.has_tree == plan.has_tree:
-        # The reason also holds for the stored state.
-        result = replace(result, trees=plan.trees)
-    is_left_out = prepared.spec.answer and not meta.answer
-    return replace(
-        result, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else result.no_answer
-    )
-
-
-# Optional packages that a query needs. Law: nothing is imported. A missing package is no error of
-# the file, and the sketch may be readable; capture and maintenance here will fail, which is
-# reported in advance.
-
-
-def extra_warnings(queries: Iterable[QueryName]) -> tuple[str, ...]:
-    names = ", ".join(f"`{name}`" for name in queries)
-    missing = missing_package() if names else None
-    if missing is None:
-        return ()
-    text = f"{names} cannot be captured here: {missing.message}; {missing.hint} [{EXTRA_MISSING}]"
-    return (text,)
-
-
-def extra_findings(queries: Mapping[QueryName, QuerySpec]) -> Iterator[Finding]:
-    """Check what these queries need from optional packages."""
-    if all(spec.provenance is None for spec in queries.values()):
-        return
-    subject, missing = Subject(Area.SOFTWARE, PACKAGE), missing_package()
-    if missing is None:
-        yield subject.ok("extras", f"`{PACKAGE}` is installed, for `provenance: absorption`")
-    else:
-        yield subject.failed("extras", missing)
-
-
-# The plan line by line. Law: says what is chosen and stored and decides nothing. State is shown
-# only if it belongs to the query as it is now.
-
-_NO_NOTES: Mapping[int, str] = {}
-
-
-class StoredPieces(Struct, frozen=True):
-    """Stored state: bytes by piece name, and the fixpoints followed back from the answer."""
-
-    stored: StoredQuery
-    pieces: Mapping[str, int]
-    followed: Sequence[BackwardFixpoint] = ()
-
-    @property
-    def bytes(self) -> int:
-        return sum(self.pieces.values())
-
-
-def stored_pieces(ctx: Context, spec: QuerySpec, plan: MaintenancePlan) -> StoredPieces | None:
-    """The stored state; None if the current query was not captured."""
-    store = ctx.reading_store()
-    stored = None if store is None else store.load(spec.name)
-    if store is None or stored is None:
-        return None
-    is_of_way = stored.mode is plan.mode or is_less(stored, plan)
-    if not is_of_way or not is_captured_alike(ctx, spec, stored):
-        return None
-    pieces, runs = Counter[str](), store.run_refs(spec.name)
-    for run in runs:
-        pieces[run.arrangement] += run.bytes
-    return StoredPieces(stored, pieces, backward_fixpoints(runs))
-
-
-def is_less(stored: StoredQuery, plan: MaintenancePlan) -> bool:
-    """Whether the capture could not fill the plan's state, by an error, memory or close doubles."""
-    return stored.mode is MaintenanceMode.RECAPTURE and plan.mode is MaintenanceMode.EXACT
-
-
-def plan_entries(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    plan: MaintenancePlan | None,
-    pieces: StoredPieces | None,
-    notes: Mapping[int, str] = _NO_NOTES,
-    keyed: Collection[AttributeId] = (),
-) -> tuple[PlanEntry, ...]:
-    """Lines in the order of `walk()`, with `notes` by position and `keyed` columns of
-    fixpoints."""
-    nodes = tuple(prepared.root.walk())
-    blocking = (
-        None if plan is None or plan.mode is MaintenanceMode.EXACT else _blocking(nodes, plan.span)
-    )
-    sizes, read = _state_by_position(nodes, plan, pieces), _read(nodes, plan)
-    pushed = _pushed(tables, prepared, nodes, pieces)
-    more = (notes, _lineage_by_position(nodes, plan, pieces), recursion_notes(prepared.root, keyed))
-    entries = []
-    lines = _flat(describe(prepared.root), 0)
-    for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
-        is_blocking, is_read = position == blocking, position in read
-        why = _why(node, plan, is_blocking=is_blocking, is_read=is_read)
-        entries.append(
-            PlanEntry(
-                depth=depth,
-                operator=line.operator,
-                detail=line.detail,
-                how="" if plan is None else plan.mode.value,
-                why="; ".join(filter(None, (why, *(texts.get(position) for texts in more)))),
-                place=prepared.place(line.span),
-                state_bytes=sizes.get(position),
-                pushed=pushed.get(position, ()),
-            )
-        )
-    return tuple(entries)
+    names = (name for name in pieces.sizes if name == piece or name.startswith(f"{piece}."))
+    return sum(pieces.sizes[name] for name in names)
 
 
 def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
@@ -424,11 +489,7 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
         yield from _flat(child, depth + 1)
 
 
-def _why(node: p.Plan, plan: MaintenancePlan | None, *, is_blocking: bool, is_read: bool) -> str:
-    if plan is None:
-        return ""
-    if is_blocking:
-        return plan.reason
+def _why(node: p.Plan, plan: MaintenancePlan, *, is_read: bool) -> str:
     match plan.mode:
         case MaintenanceMode.EXACT if is_read:
             return "reads the rows of changed groups, stores a filter of keys; see its groups"
@@ -454,13 +515,6 @@ def _in_tree(node: p.Plan, plan: MaintenancePlan) -> str:
         case p.Aggregate():
             return "its groups are those of the join tree"
     return ""
-
-
-_LEAVES = {
-    p.Scan: "changes enter here, each row with its range",
-    p.Recursive: "rows of the enclosing fixpoint",
-    p.OneRow: "constant rows",
-}
 
 
 def _exactly(node: p.Plan, plan: MaintenancePlan) -> str:
@@ -503,101 +557,6 @@ def _exactly(node: p.Plan, plan: MaintenancePlan) -> str:
             return "stores the deciding rows and candidates to follow them"
         case _:
             assert_never(node)
-
-
-def _state_by_position(
-    nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
-) -> dict[int, int]:
-    if plan is None or plan.compiled is None or pieces is None:
-        return {}
-    sizes = dict.fromkeys(range(len(nodes)), 0)
-    for name, owner in plan.compiled.owners.items():
-        position = _position(nodes, owner)
-        if position is not None:
-            sizes[position] += pieces.pieces.get(name, 0)
-    return sizes
-
-
-def _lineage_by_position(
-    nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None, pieces: StoredPieces | None
-) -> dict[int, str]:
-    if plan is None or plan.compiled is None or pieces is None:
-        return {}
-    owners = plan.compiled.owners
-    named = {followed.note: owners.get(f"{followed.name}.rows") for followed in pieces.followed}
-    result = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
-    return {position: note for note, position in result.items() if position is not None}
-
-
-def _read(nodes: tuple[p.Plan, ...], plan: MaintenancePlan | None) -> frozenset[int]:
-    """Positions of groupings and DISTINCTs whose groups are read when they change."""
-    if plan is None or plan.compiled is None:
-        return frozenset()
-    read = {
-        grouping.side for grouping in plan.compiled.groupings if grouping.strategy is Strategy.FILES
-    }
-    result = (
-        _position(nodes, owner)
-        for name, owner in plan.compiled.owners.items()
-        # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
-        if name.partition(".")[0] in read and isinstance(owner, p.Aggregate | p.Distinct)
-    )
-    return frozenset(position for position in result if position is not None)
-
-
-def _position(nodes: tuple[p.Plan, ...], owner: p.Plan) -> int | None:
-    """The operator of the whole plan that corresponds to one of its core."""
-    alike = [index for index, node in enumerate(nodes) if type(node) is type(owner)]
-    matching = [
-        position
-        for position in alike
-        if nodes[position].span == owner.span and owner.span is not None
-    ]
-    return matching[0] if matching else alike[0] if len(alike) == 1 else None
-
-
-def _pushed(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    nodes: tuple[p.Plan, ...],
-    pieces: StoredPieces | None,
-) -> dict[int, tuple[str, ...]]:
-    ranges = {} if pieces is None else _ranges(tables, prepared, pieces.stored)
-    result: dict[int, tuple[str, ...]] = {}
-    for position, node in enumerate(nodes):
-        if isinstance(node, p.Scan):
-            total = len(tables.snapshot(node.table).schema.names)
-            columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
-            texts = [columns]
-            live = dict(prepared.query.live).get(node.table)
-            if live is not None:
-                condition = live_condition(live).sql(DIALECT)
-                texts.append(f"rows expire: at {prepared.now} a row is live if {condition}")
-            result[position] = (*texts, *ranges.get(node.access, ()))
-        elif isinstance(node, p.Select) and isinstance(node.child, p.Scan):
-            result[position] = ("pushed down to the scan",)
-    return result
-
-
-def _ranges(
-    tables: PinnedTables, prepared: PreparedQuery, stored: StoredQuery
-) -> dict[str, tuple[str, ...]]:
-    """The ranges of each sketched access and their files; none if history is gone."""
-    try:
-        pruned = filters_of(tables, prepared, stored.sketches, stored.versions)
-        totals = {
-            scan.table: len(tables.snapshot(scan.table, stored.versions[scan.table]).files)
-            for scan in prepared.scans
-        }
-    except ImpctlError:
-        return {}
-    result: dict[str, tuple[str, ...]] = {}
-    for scan in prepared.scans:
-        if scan.access in pruned.filters:
-            texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
-            files = f"{len(pruned.files[scan.table])} of {count_text(totals[scan.table], 'file')}"
-            result[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
-    return result
 
 
 def _blocking(nodes: tuple[p.Plan, ...], span: Span | None) -> int:
@@ -652,7 +611,7 @@ def answer_entry(
         columns=tuple(attribute.name for attribute in plan.answer.ending.columns),
         row_bytes=row_bytes(rows.columns, 0) if is_lying else 0,
         most_rows=first.count + first.offset if is_cut and first and first.count else None,
-        state_bytes=None if stored is None else stored.pieces.get(rows.name, 0),
+        state_bytes=None if stored is None else stored.sizes.get(rows.name, 0),
     )
 
 
@@ -673,11 +632,10 @@ class Trials:
         self._rows_left = _MOST_ROWS_OF_RUN
 
     def tried(
-        self, query: SketchedQuery, plan: MaintenancePlan, candidates: Sequence[CandidateEntry]
+        self, query: SketchedQuery, plan: MaintenancePlan, candidates: tuple[CandidateEntry, ...]
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches read."""
-        prepared = query.prepared
-        ctx, compiled = self._ctx, plan.compiled
+        ctx, compiled, prepared = self._ctx, plan.compiled, query.prepared
         snapshots = [ctx.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
         if (
@@ -688,15 +646,15 @@ class Trials:
             or any(local_path(snapshot.path) is None for snapshot in snapshots)
             or not is_loaded_here(ctx, compiled)
         ):
-            return tuple(candidates)
+            return candidates
         self._rows_left -= rows
         ctx.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
         try:
             session = loaded(ctx, compiled, query.partitions)
         except ImpctlError:
-            return tuple(candidates)  # `capture` reports what is wrong
+            return candidates  # `capture` reports what is wrong
         if session is None:
-            return tuple(candidates)
+            return candidates
         read = _reading(ctx, prepared, stored_sketches(query, session.ranges()))
         return tuple(
             replace(entry, expected=read[entry.table])

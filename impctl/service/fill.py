@@ -24,7 +24,7 @@ from impctl.plan.recursion import is_recursive, outer_fixpoints
 from impctl.service.context import Context, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import chooser_for, chosen_plan, plan_after_capture
-from impctl.service.memory_limit import MemoryLimit, batch_size, limited_to, memory_of
+from impctl.service.memory_limit import batch_size, within_memory
 from impctl.service.partners import PartnerReader, tagged_frame
 from impctl.service.prepare import SketchedQuery, kept_plan
 from impctl.sketch.sketch import MaintenanceMode
@@ -204,7 +204,6 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
     overflow that depends on the order of batches. Missing files are an error at once.
     """
     session = MaintainedQuery(limited(ctx, compiled))
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     files_read: dict[int, tuple[DataFile, ...]] = {}
 
     def rows_of(turn: Turn) -> Iterator[pa.Table]:
@@ -219,7 +218,7 @@ def loaded(ctx: Context, compiled: Dataflow, partitions: Partitions) -> Maintain
             yield from slices.of(rows)
 
     try:
-        with limited_to(limit), ThreadPoolExecutor(1) as reader:
+        with within_memory(ctx) as limit, ThreadPoolExecutor(1) as reader:
             pairs = PartnerReader(ctx, compiled, partitions, {}).pairs
             turns = session.turns(lambda table: ctx.tables.snapshot(table).likely_rows)
             session.load_in_turn(turns, rows_of, pairs)

@@ -14,14 +14,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.service.advice import ClusterForecasts
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, collect_results
 from impctl.service.results import (
     ANSWERS,
     COSTS_MORE,
     NOT_USED_YET,
     PAYS,
     VERIFY,
-    Failure,
     GainResult,
     Outcome,
 )
@@ -42,12 +41,9 @@ def gain(ctx: Context, queries: Sequence[QueryName] | None, since: float | None)
     store = ctx.reading_store()
     start = None if since is None else time.time() - since
     forecasts = ClusterForecasts(ctx, store)
-    results: list[GainResult] = []
-    failures: list[Failure] = []
-    for spec in ctx.sketched(queries):
-        with Isolated(failures, spec):
-            results.append(_gained(ctx, store, forecasts, spec, start))
-    return Outcome(tuple(results), (), tuple(failures))
+    return collect_results(
+        ctx.sketched(queries), lambda spec: [_gained(ctx, store, forecasts, spec, start)]
+    )
 
 
 def _gained(
@@ -112,7 +108,7 @@ def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str
     if uses.bytes > uses.bytes_plain / 2:
         return f"few files are skipped{of_order()}"
     if upkeep_runs <= uses.uses:
-        return "so far, its uses saved less time than its capture and upkeep took"
+        return "it has been used too rarely to make up for its capture and maintenance"
     return "it is maintained more often than it is used; maintain it less often"
 
 

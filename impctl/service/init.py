@@ -49,7 +49,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
     tables: list[FirstTable] = []
     for path in request.tables:
         reporter.step(f"reading the log of {masked(path)}")
-        tables.append(_demo_table(path, out, [table.name for table in tables]))
+        tables.append(_first_table(path, out, [table.name for table in tables]))
     if not any(table.group_by for table in tables):
         raise UsageError(
             "None of the tables has a column that can be split into ranges",
@@ -92,7 +92,7 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
     return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
 
 
-def _demo_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
+def _first_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
     name = _free_name(_identifier(re.split(r"[/\\]", path.rstrip("/\\"))[-1]), used)
     try:
         snapshot = open_source(name, path).snapshot()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.results import ANSWER_SAME, Failure, MaintainResult, Outcome
-from impctl.service.settings import DEFAULT_BATCH_ROWS, scrub_of
+from impctl.service.settings import DEFAULT_BATCH_ROWS
 from impctl.service.stored import (
     catch_up,
     has_ending,
@@ -246,7 +246,8 @@ def _is_late(ctx: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bo
 def _scrub_warnings(ctx: Context, store: Store) -> list[str]:
     """Damage to state that no run used lately, checked in part per run."""
     try:
-        errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(ctx.settings)).damaged]
+        most = ctx.settings.scrub * 1_000_000
+        errors: list[ImpctlError] = [error for _, error in store.scrub(most).damaged]
     except ImpctlError as error:
         # Maintenance is committed: a failing check may not undo it.
         errors = [error]

@@ -18,6 +18,7 @@ from impctl.errors import OutOfMemoryError, out_of_memory
 from impctl.workload.scalars import share_from, size_from
 
 if TYPE_CHECKING:
+    from impctl.service.context import Context
     from impctl.service.settings import Settings
     from impctl.workload.models import Workload
 
@@ -113,6 +114,14 @@ def limited_to(limit: MemoryLimit) -> Iterator[None]:
             yield
     except MemoryError as error:
         raise out_of_memory(error) from None
+
+
+@contextmanager
+def within_memory(ctx: Context) -> Iterator[MemoryLimit]:
+    """The limit of a run of the engine, which applies inside the block."""
+    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
+    with limited_to(limit):
+        yield limit
 
 
 def batch_size(limit: int | None) -> int | None:

@@ -77,7 +77,7 @@ def _gravity(error: ImpctlError) -> int:
 
 def problems_error(findings: Iterable[Finding]) -> ImpctlError | None:
     """The error of a run that found problems, with the most severe exit code; None without."""
-    problems = [finding for finding in findings if finding.level == Level.PROBLEM]
+    problems = [finding for finding in findings if finding.level is Level.PROBLEM]
     if not problems:
         return None
     worst = min(problems, key=lambda finding: GRAVITY.index(finding.exit_code))

@@ -168,8 +168,19 @@ def partition_about(
     if len(starts) <= wanted:
         between = equidepth_boundaries(values, wanted - len(starts) + 1)
         boundaries = tuple(sorted({*starts, *between}))
-    if given is None:
-        boundaries = with_overlaps(boundaries, bounds)
+    return _fitted(table, column, boundaries, bounds if given is None else None)
+
+
+def _fitted(
+    table: TableName,
+    column: Column,
+    boundaries: Sequence[BoundaryValue],
+    overlapping: ColumnBounds | None,
+) -> RangePartition:
+    """Ranges with boundaries of the column's type, refined by files that overlap, if given."""
+    if overlapping is not None:
+        boundaries = with_overlaps(boundaries, overlapping)
+    # Statistics are rounded outwards, and the next value above a column's last is of no type.
     fitting = tuple(value for value in boundaries if _is_exact(value, column.type))
     return RangePartition(table, column.name, column.type, fitting)
 
@@ -205,11 +216,7 @@ def _proposed(
     proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
     wanted = max(proposed, DEFAULT_RANGES) if given is None else given
     boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
-    if given is None:
-        boundaries = with_overlaps(boundaries, spread.files)
-    # Statistics are rounded outwards, and the next value above a column's last is of no type.
-    fitting = tuple(value for value in boundaries if _is_exact(value, column.type))
-    return RangePartition(table, column.name, column.type, fitting)
+    return _fitted(table, column, boundaries, spread.files if given is None else None)
 
 
 def _proposed_ranges(depth: float, files: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -25,7 +25,7 @@ from impctl.service.answer import ArrowAnswer, RowValue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.types import TableName
+    from impctl.compile.jointree import shape
 
 SCHEMA_VERSION = 1
 
@@ -223,25 +223,6 @@ class BuffersEntry(Struct, frozen=True):
     state_bytes: int | None = None
 
 
-class TreeNodeEntry(Struct, frozen=True):
-    """A node of a join tree: the accesses of its `bag` (none for a virtual root) and its state.
-    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
-    kind; the root has the group columns. Its tuples differ in `kept`; `calls` are aggregated over
-    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
-    column`. Rows of a `probed` bag are looked up over the rows of its tables. `bytes` is the stored
-    state, None if it is not captured in this form."""
-
-    bag: tuple[str, ...]
-    parent: int | None
-    edge: str
-    key: tuple[str, ...]
-    kept: tuple[str, ...]
-    calls: tuple[str, ...]
-    ranges: tuple[tuple[str, str], ...]
-    probed: bool
-    bytes: int | None = None
-
-
 class TreeResultEntry(Struct, frozen=True):
     """Joins that are `used` as a tree, that could be one, or why they cannot. `mode` is `ring` if
     counts and sums decide, else `bits`; `height` counts edges. `nodes` has the root first; `drawn`
@@ -254,7 +235,7 @@ class TreeResultEntry(Struct, frozen=True):
     place: Location | None = None
     mode: str = ""
     height: int = 0
-    nodes: tuple[TreeNodeEntry, ...] = ()
+    nodes: tuple[shape.TreeNodeEntry, ...] = ()
     drawn: tuple[str, ...] = ()
     joined: float | None = None
     touched: float | None = None
@@ -308,42 +289,13 @@ class Finding(Struct, frozen=True):
     what to do, except for good findings. A problem has the `exit_code` of a command that it makes
     fail, a warning 0."""
 
-    area: str
+    area: Area
     subject: str
     check: str
-    level: str
+    level: Level
     message: str
     fix: str | None = None
     exit_code: int = 0
-
-
-class Subject(Struct, frozen=True):
-    """Makes the findings about one thing."""
-
-    area: Area
-    name: str
-
-    @classmethod
-    def of_table(cls, table: TableName) -> Self:
-        return cls(Area.TABLE, table)
-
-    def ok(self, check: str, message: str) -> Finding:
-        """Nothing to do."""
-        return Finding(self.area.value, self.name, check, Level.OK.value, message)
-
-    def warning(self, check: str, message: str, fix: str) -> Finding:
-        """Works, but costs or may fail one day."""
-        return Finding(self.area.value, self.name, check, Level.WARNING.value, message, fix)
-
-    def problem(self, check: str, message: str, fix: str, exit_code: int) -> Finding:
-        """A command fails, or the next run would."""
-        level = Level.PROBLEM.value
-        return Finding(self.area.value, self.name, check, level, message, fix, exit_code)
-
-    def failed(self, check: str, error: ImpctlError) -> Finding:
-        """The problem of an error."""
-        fix = error.hint or "run the command again with `-vv` and report it"
-        return self.problem(check, error.message, fix, error.exit_code)
 
 
 # `init`, `capture`, `apply`, `cluster`, `gc` and `bench`.
@@ -1108,3 +1060,8 @@ class Outcome(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
     note: str = ""
+
+
+def failed(error: ImpctlError) -> Outcome:
+    """The outcome of a run that failed as a whole."""
+    return Outcome(failures=(Failure(None, error),))

@@ -150,23 +150,10 @@ def simulate_request(
 
 # Law: a flag overrides an `IMPCTL_*` variable, which overrides the workload file, which overrides
 # the default. None means "unset", so that an explicit empty or zero value counts. The first two are
-# merged before a `Settings` exists (`cli.options`); functions here decide the rest.
-
-DEFAULT_LOCK_TIMEOUT = 10.0
-"""Seconds that a writing command waits for another writer."""
+# merged before a `Settings` exists (`cli.options`); functions here ask the workload file.
 
 DEFAULT_BATCH_ROWS = 1
 """Changes after which an eager query is maintained: every version is its own batch."""
-
-DEFAULT_IMBALANCE = 4.0
-"""Imbalance that is reported, as a multiple of that when the ranges were chosen."""
-
-DEFAULT_LARGE_CHANGE = 512
-"""Megabytes of changed files from which on Spark groups a change for the engine: some ten million
-rows, for which the engine takes about as long as Spark takes to start and read."""
-
-DEFAULT_SCRUB = 64
-"""Megabytes of state that a run checks if nothing used them for a day."""
 
 DEFAULT_INTERVAL = 5.0
 """Seconds between two looks at the tables, for `maintain --follow`."""
@@ -188,12 +175,18 @@ class Settings(Struct, frozen=True):
     workload: Path
     store: Path | None = None
     policy: Policy | None = None
-    lock_timeout: float | None = None
+    lock_timeout: float = 10.0
+    """Seconds that a writing command waits for another writer."""
     spark_profile: Path | None = None
     dry_run: bool = False
-    imbalance: float | None = None
-    large_change: int | None = None
-    scrub: int | None = None
+    imbalance: float = 4.0
+    """Imbalance of ranges that is reported, as a multiple of that when they were chosen
+    (`service.stored`)."""
+    large_change: int = 512
+    """Megabytes of changed files from which on Spark groups a change for the engine: some ten
+    million rows, for which the engine takes about as long as Spark takes to start and read."""
+    scrub: int = 64
+    """Megabytes of state that a run checks if nothing used them for a day."""
     memory: int | None = None
     """Bytes that the engine may use for a query; None: half of the machine's."""
     disk: int | None = None
@@ -233,6 +226,13 @@ class FollowRequest(Struct, frozen=True):
     max_runs: int | None = None
 
 
+def names_in(file: Path, section: str) -> tuple[str, ...]:
+    """Names of queries or updates (`section`) of a workload file, for completion."""
+    from impctl.workload import load
+
+    return load.names_in(file, section)
+
+
 def store_folder(given: str | Path) -> Path:
     """The store from a flag, variable or argument; UsageError for a URI."""
     wrong = store_path_problem(str(given))
@@ -250,26 +250,6 @@ def is_shared_store(text: str | None) -> bool:
             f"Variable `IMPCTL_SHARED_STORE` is invalid: {text}", hint="set it to 1, or unset it"
         )
     return True
-
-
-def lock_timeout_of(settings: Settings) -> float:
-    """Seconds to wait for another writer."""
-    return DEFAULT_LOCK_TIMEOUT if settings.lock_timeout is None else settings.lock_timeout
-
-
-def imbalance_of(settings: Settings) -> float:
-    """The imbalance limit, as a multiple of that when the ranges were chosen (`service.stored`)."""
-    return DEFAULT_IMBALANCE if settings.imbalance is None else settings.imbalance
-
-
-def large_change_of(settings: Settings) -> int:
-    """Megabytes of changed files from which on Spark groups a change first."""
-    return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
-
-
-def scrub_of(settings: Settings) -> int:
-    """Bytes of unused state to check."""
-    return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
 
 
 def disk_from(text: str) -> int:

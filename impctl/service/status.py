@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from impctl.errors import RecaptureNeededError
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, collect_results
 from impctl.service.results import (
     VERIFIED,
     VERIFY,
     WHOLE_TABLES,
-    Failure,
     Outcome,
     PendingEntry,
     RunEntry,
@@ -58,12 +57,7 @@ def status(
 ) -> Outcome:
     """One result per query; a query that was never captured has no sketches."""
     store = ctx.reading_store()
-    results: list[StatusResult] = []
-    failures: list[Failure] = []
-    for spec in ctx.queries(queries):
-        with Isolated(failures, spec):
-            results.append(_status(ctx, store, spec, runs))
-    return Outcome(tuple(results), (), tuple(failures))
+    return collect_results(ctx.queries(queries), lambda spec: [_status(ctx, store, spec, runs)])
 
 
 def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int) -> StatusResult:

@@ -23,7 +23,6 @@ from impctl.errors import (
 )
 from impctl.service.context import Context, build_mark
 from impctl.service.results import RangesEntry, SketchEntry, TreeRecord
-from impctl.service.settings import imbalance_of
 from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN_INSTANT, read_moment
 from impctl.store.records import Count, plain
@@ -628,7 +627,7 @@ def has_drifted(depth: RangeDepth, threshold: float) -> bool:
 
 def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """Entries for the ranges of a query; empty where they are not counted."""
-    threshold = imbalance_of(ctx.settings)
+    threshold = ctx.settings.imbalance
     entries = []
     for kept in stored.state_meta.get("depths", ()):
         depth = RangeDepth(**kept)

@@ -14,7 +14,7 @@ from impctl.safety.facts import FactKind, broken_by
 from impctl.service.fill import counted_rows, run_pass
 from impctl.service.filters import files_by_conditions, files_of_table
 from impctl.service.prepare import broken_assumption
-from impctl.service.settings import Settings, large_change_of
+from impctl.service.settings import Settings
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
@@ -71,7 +71,7 @@ def is_large(
     if compiled is None or compiled.chain is None or len(needs) != 1:
         return False
     size = shared.size(needs[0].span)
-    return size is not None and size.bytes > large_change_of(settings) * _MEGABYTE
+    return size is not None and size.bytes > settings.large_change * _MEGABYTE
 
 
 def grouped_change(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import EvaluationError, ImpctlError, RetryableError
 from impctl.expr.nodes import ColumnRef, Expr
@@ -18,7 +19,7 @@ from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
 from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
-from impctl.service.context import Context, Isolated, Versions
+from impctl.service.context import Context, Versions, collect_results
 from impctl.service.fill import needed
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import restored_query
@@ -28,7 +29,6 @@ from impctl.service.results import (
     SKETCH_NONE_REASON,
     VERIFIED,
     VERIFY,
-    Failure,
     Outcome,
     VerifyResult,
 )
@@ -60,24 +60,24 @@ _FAILS_IN_PART = (
 
 def verify(ctx: Context, queries: Sequence[QueryName] | None, *, results: bool = False) -> Outcome:
     """One result per stored sketch; results_equal only where `results` asks for it."""
-    result: list[VerifyResult] = []
-    failures: list[Failure] = []
     warnings: list[str] = []
     specs = ctx.sketched(queries)
-    for number, spec in enumerate(specs, start=1):
-        ctx.reporter.step(f"verifying {spec.name}", number, len(specs))
-        with Isolated(failures, spec):
-            watch, started_at = Stopwatch(), time.time()
-            verified = _verify_sketches(ctx, spec, results)
-            result += verified
-            if results and any(result.results_equal is None for result in verified):
-                warnings.append(_FAILS_IN_PART.format(spec.name))
-            warnings += _record(ctx, spec, verified, started_at, watch.ms)
+
+    def verify_query(spec: QuerySpec) -> Iterator[VerifyResult]:
+        ctx.reporter.step(f"verifying {spec.name}", specs.index(spec) + 1, len(specs))
+        watch, started_at = Stopwatch(), time.time()
+        verified = _verify_sketches(ctx, spec, results)
+        yield from verified
+        if results and any(result.results_equal is None for result in verified):
+            warnings.append(_FAILS_IN_PART.format(spec.name))
+        warnings.extend(_record(ctx, spec, verified, started_at, watch.ms))
+
+    outcome = collect_results(specs, verify_query)
     names = [f"`{spec.name}`" for spec in ctx.queries(queries) if not spec.is_sketched]
     if names:
         verb = "is" if len(names) == 1 else "are"
         warnings.append(f"{', '.join(names)} {verb} not verified: {SKETCH_NONE_REASON}")
-    return Outcome(tuple(result), tuple(warnings), tuple(failures))
+    return replace(outcome, warnings=tuple(warnings))
 
 
 def _record(
@@ -118,9 +118,8 @@ def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[Verif
     ctx.reporter.step(f"recapturing {spec.name}")
     ranges = {sketch.access: sketch.ranges for sketch in stored.sketches}
     accurate = needed(ctx, query, ranges, stored.versions)
-    compared: tuple[bool | None, bool, bool | None] = (None, False, None)
-    if results:
-        compared = _results_equal(ctx, prepared, stored)
+    nothing = (None, False, None)
+    compared = _results_equal(ctx, prepared, stored) if results else nothing
     equal, counts_only, kept_equal = compared
     verified = []
     for sketch in stored.sketches:

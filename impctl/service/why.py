@@ -13,7 +13,6 @@ from reprlib import repr as shortened
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.compile import compile_answer
@@ -41,7 +40,7 @@ from impctl.service.context import Context, limits_of
 from impctl.service.engine_answer import ExcludedRows, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
-from impctl.service.memory_limit import MemoryLimit, limited_to, memory_of
+from impctl.service.memory_limit import within_memory
 from impctl.service.parameters import parsed
 from impctl.service.resolve import ResolvedSketch, chosen_read, condition_on, resolved
 from impctl.service.result_changes import RowsOf, changes_between
@@ -91,25 +90,11 @@ def why(
     match = _resolved(ctx, query, params)
     watch = Stopwatch()
     if without:
-        return Outcome((_without(ctx, match, without, limit, watch),), match.warnings)
+        changed = without_from_state(ctx, match, without) or answer_without(ctx, match, without)
+        return Outcome((replace(changed, limit=limit, elapsed_ms=watch.ms),), match.warnings)
     derived = row_from_state(ctx, match, row) or derived_row(ctx, match, row)
-    result = WhyResult(
-        query=match.prepared.spec.name,
-        row=derived.row,
-        claim=str(derived.derivation.claim),
-        rows=derived.rows[:limit],
-        row_count=len(derived.rows),
-        lineage=derived.lineage,
-        limit=limit,
-        versions=match.versions,
-        files_kept=derived.files,
-        files_total=derived.files_total,
-        elapsed_ms=watch.ms,
-        action=match.action,
-        reason=match.reason,
-        moments=match.prepared.moments,
-        by=STATE if derived.from_state else ENGINE,
-    )
+    shown = derived.rows[:limit]
+    result = replace(derived, rows=shown, limit=limit, elapsed_ms=watch.ms)
     return Outcome((result,), match.warnings)
 
 
@@ -124,31 +109,6 @@ def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> Res
         reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
         return replace(result, reason=reason)
     return result
-
-
-def _without(
-    ctx: Context,
-    result: ResolvedSketch,
-    without: Sequence[str],
-    limit: int | None,
-    watch: Stopwatch,
-) -> WithoutResult:
-    changed = without_from_state(ctx, result, without) or answer_without(ctx, result, without)
-    return WithoutResult(
-        query=result.prepared.spec.name,
-        answer=changed.changes,
-        limit=limit,
-        without=changed.conditions,
-        removed=changed.removed,
-        versions=result.versions,
-        files_kept=changed.files,
-        files_total=changed.files_total,
-        elapsed_ms=watch.ms,
-        action=result.action,
-        reason=result.reason,
-        moments=result.prepared.moments,
-        by=STATE if changed.from_state else ENGINE,
-    )
 
 
 # The row asked about, by values of some columns. Law: a text is parsed as a value of the column's
@@ -301,29 +261,44 @@ _SHOWN = 3
 """Rows of an answer that are listed where several match."""
 
 
-class DerivedRow(Struct, frozen=True):
-    """A row of the answer, the rows that derive it, and what was read, or that it came from the
-    state. `lineage`: the number of rows in any derivation."""
+def _why_result(
+    result: ResolvedSketch,
+    row: Mapping[ColumnName, RowValue],
+    derivation: Derivation,
+    entries: tuple[WhyEntry, ...],
+    files: tuple[int, int],
+    *,
+    by: str = ENGINE,
+) -> WhyResult:
+    """All rows that derive the row; `files` were read, of so many."""
+    return WhyResult(
+        query=result.prepared.spec.name,
+        row=row,
+        claim=str(derivation.claim),
+        rows=entries,
+        row_count=len(entries),
+        lineage=derivation.lineage,
+        limit=None,
+        versions=result.versions,
+        files_kept=files[0],
+        files_total=files[1],
+        elapsed_ms=0.0,
+        action=result.action,
+        reason=result.reason,
+        moments=result.prepared.moments,
+        by=by,
+    )
 
-    row: Mapping[ColumnName, RowValue]
-    derivation: Derivation
-    rows: tuple[WhyEntry, ...]
-    files: int
-    files_total: int
-    lineage: int
-    from_state: bool = False
 
-
-def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow:
+def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyResult:
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
     outputs = result.prepared.planned.root.attributes
     wanted = condition_of_row(given, outputs)
     root = apply_rules(p.Select(result.prepared.query.root, wanted))
     pruned = chosen_read(ctx.tables, result, SketchPolicy.ALWAYS).pruned
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
-        with limited_to(limit):
+        with within_memory(ctx) as limit:
             tables = _Tables(ctx, result, root, pruned)
             derivations = made_rows(
                 root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(ctx)
@@ -332,9 +307,8 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Derive
         raise _not_traced(result, blocked) from None
     (number, row) = only_row(result, ctx.session_zone, root, derivations)
     derivation = derivation_of(derivations.makings, number, tables.rows)
-    entries = tables.entries(derivation.rows)
     files = (tables.files, pruned.files_total)
-    return DerivedRow(row, derivation, entries, *files, derivation.lineage)
+    return _why_result(result, row, derivation, tables.entries(derivation.rows), files)
 
 
 class _Tables:
@@ -441,19 +415,33 @@ _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", 
 _OPTION = "--without"
 
 
-class Without(Struct, frozen=True):
-    """The answer's changes without the rows, and how many of those read, or stored, were
-    removed."""
+def _without_result(
+    result: ResolvedSketch,
+    changes: pa.Table,
+    conditions: Mapping[TableName, tuple[str, ...]],
+    excluded: Mapping[TableName, ExcludedRows],
+    files: tuple[int, int],
+    *,
+    by: str = ENGINE,
+) -> WithoutResult:
+    """The answer's changes without the excluded rows; `files` were read, of so many."""
+    return WithoutResult(
+        query=result.prepared.spec.name,
+        answer=changes,
+        without=conditions,
+        removed={table: rows.rows for table, rows in excluded.items()},
+        versions=result.versions,
+        files_kept=files[0],
+        files_total=files[1],
+        elapsed_ms=0.0,
+        action=result.action,
+        reason=result.reason,
+        moments=result.prepared.moments,
+        by=by,
+    )
 
-    changes: pa.Table
-    conditions: Mapping[TableName, tuple[str, ...]]
-    removed: Mapping[TableName, int]
-    files: int
-    files_total: int
-    from_state: bool = False
 
-
-def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -> Without:
+def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -> WithoutResult:
     """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
     condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
     one, QueryError where the engine lacks a part of the plan; errors of values as of
@@ -467,8 +455,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     else:
         pruned, sketches = filters_of(ctx.tables, prepared, (), result.versions), ()
     try:
-        limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
-        with limited_to(limit):
+        with within_memory(ctx) as limit:
             arguments = (ctx, limit, prepared, result.versions, pruned, sketches)
             before, after = engine_rows(*arguments), engine_rows(*arguments, excluded)
             changes = changes_between(before, after, ctx.session_zone)
@@ -480,8 +467,8 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
             code="engine_cannot",
             location=prepared.place(blocked.span),
         ) from None
-    removed = {table: rows.rows for table, rows in excluded.items()}
-    return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
+    files = (pruned.files_kept, pruned.files_total)
+    return _without_result(result, changes, conditions, excluded, files)
 
 
 def is_monotone(root: p.Plan) -> bool:
@@ -581,7 +568,7 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: p.Plan) -> Absorbe
     return absorbed
 
 
-def unread_files(ctx: Context, result: ResolvedSketch) -> int:
+def _files_of(ctx: Context, result: ResolvedSketch) -> int:
     """How many files the tables have, none of which is read."""
     return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
@@ -592,7 +579,7 @@ def unread_files(ctx: Context, result: ResolvedSketch) -> int:
 # that the recursion reads.
 
 
-def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> DerivedRow | None:
+def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyResult | None:
     """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(ctx, result, root)
@@ -601,9 +588,8 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
         return None
     state, known = derived
     selection = p.Select(root, condition_of_row(given, root.attributes))
-    limit = MemoryLimit(memory_of(ctx.settings, ctx.workload))
     try:
-        with limited_to(limit):
+        with within_memory(ctx) as limit:
             traced = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
@@ -618,12 +604,11 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Der
         copies.update(zip(leaves.numbers, leaves.copies, strict=True))
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
-    lineage = sum(
-        copies[leaf] for leaf in RowLineage(traced.makings, number, state.first).leaves.tolist()
-    )
+    reached = RowLineage(traced.makings, number, state.first).leaves.tolist()
     rows = tuple(entries[leaf] for leaf in derivation.rows)
-    files = unread_files(ctx, result)
-    return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
+    why = _why_result(result, row, derivation, rows, (0, _files_of(ctx, result)), by=STATE)
+    # Each distinct row was reported once.
+    return replace(why, lineage=sum(copies[leaf] for leaf in reached))
 
 
 # What-if answers by state. Law: reports the difference between the answers over the recursion's
@@ -636,7 +621,7 @@ _MADE = "made"
 
 def without_from_state(
     ctx: Context, result: ResolvedSketch, texts: Sequence[str]
-) -> Without | None:
+) -> WithoutResult | None:
     """As `answer_without`; None where the state is not enough."""
     answer: AnswerPlan = ctx.memory.answer(result.prepared.planned)
     absorbed = absorbed_rows(ctx, result, answer.kept)
@@ -655,8 +640,8 @@ def without_from_state(
         # The other way reports its place.
         return None
     changes = changes_between(before, after, ctx.session_zone)
-    removed = {table: rows.rows for table, rows in excluded.items()}
-    return Without(changes, conditions, removed, 0, unread_files(ctx, result), from_state=True)
+    files = (0, _files_of(ctx, result))
+    return _without_result(result, changes, conditions, excluded, files, by=STATE)
 
 
 def _leaves(absorbed: AbsorbedRows, excluded: Mapping[TableName, ExcludedRows]) -> list[int] | None:

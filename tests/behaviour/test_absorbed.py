@@ -18,7 +18,7 @@ import pytest
 from deltalake import write_deltalake
 from msgspec import Struct
 
-from impctl.service import fill
+from impctl.service import memory_limit
 from impctl.service.memory_limit import too_large
 from impctl.store import states
 from tests.behaviour.recursive_workload import (
@@ -414,7 +414,7 @@ def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     both = Both(network(tmp_path, capsys, [KEPT]), provenance)
     limits: Iterator[_Memory] = iter([_Memory(0)])
     with monkeypatch.context() as patch:
-        patch.setattr(fill, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
+        patch.setattr(memory_limit, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
         captured = both.cli.good("capture")
     assert "[memory_exceeded]" in warned(captured)
     status = both.cli.one("status")

@@ -12,6 +12,7 @@ from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
 from impctl.service.results import (
     ApplyResult,
+    Area,
     CandidateEntry,
     CaptureResult,
     ChangesResult,
@@ -22,6 +23,7 @@ from impctl.service.results import (
     GcEntry,
     GcResult,
     GenerateResult,
+    Level,
     MaintainResult,
     MaintainStep,
     PendingEntry,
@@ -215,7 +217,7 @@ EXAMPLES: dict[str, Result] = {
         attributes=(PRICE_CHOSEN,), state_bytes=2350,
     ),
     "finding": Finding(
-        "table", "sales", "change_feed", "warning", "The change feed is off", "turn it on",
+        Area.TABLE, "sales", "change_feed", Level.WARNING, "The change feed is off", "turn it on",
     ),
     "started": StartedResult("w.yaml", ("sales",), ("q_top",), ("impctl check w.yaml",)),
     "verify": VerifyResult(

@@ -93,12 +93,14 @@ def test_a_command_to_run_is_whole_on_a_narrow_terminal(show, monkeypatch) -> No
 
 def test_what_selects_a_sketch_reaches_rewrite(fake, show) -> None:
     for words, given in (
-        (("--param", "a=1", "--param", "b=2"), (None, ("a=1", "b=2"), None, None, None)),
-        (("--sql", "SELECT 1"), (None, (), "SELECT 1", None, None)),
-        (("--at", "a=1", "--at", "b=2"), (None, (), None, ("a=1", "b=2"), None)),
+        (("--param", "a=1", "--param", "b=2"), (None, ("a=1", "b=2"), None, None)),
+        (("--sql", "SELECT 1"), (None, (), "SELECT 1", None)),
+        (("--at", "a=1", "--at", "b=2"), (None, (), None, ("a=1", "b=2"))),
     ):
         show(EXAMPLES["rewrite"], "rewrite", "w.yaml", *words)
-        assert fake.calls[-1][1][1:-1] == given
+        _, request, files = fake.calls[-1][1]
+        assert (request.query, request.params, request.sql, request.at) == given
+        assert files is None
 
 
 def test_quiet_prints_results_and_errors_only(show) -> None:
@@ -260,7 +262,7 @@ def test_processed_queries_are_counted_beside_failed_ones(show, command: str) ->
 
 
 RECORD_TEXT = """\
-micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
+micro: 6 cases measured for 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
 
 groups: Number of groups
    groups  changes  maintain  recapture  recapture ratio
@@ -519,7 +521,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
     "a comparison tells differences and what has no partner": (
         "bench --compare a.json b.json",
         EXAMPLES["comparison"],
-        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "micro: 2 metrics of 1 case compared, noise 21%\n"
         "  slower: groups, groups 50: maintain 2.1 ms, then 4.2 ms (2.00)\n"
         "  only in the old record: groups, groups 9\n"
         "  differs between the runs: cpu: x, then y\n",
@@ -527,7 +529,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
     "what a comparison cannot judge": (
         "bench --compare a.json b.json",
         UNJUDGED,
-        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "micro: 2 metrics of 1 case compared, noise 21%\n"
         "  not compared, the query, partition, option or data differ: groups, groups 9\n"
         "  times of different machines are not compared, only ratios and sizes\n"
         "  nothing differs beyond the noise\n"

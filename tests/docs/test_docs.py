@@ -17,6 +17,7 @@ from impctl import errors
 from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.output.json import to_json
 from impctl.cli.reference import reference_text
+from impctl.compile.jointree.shape import TreeNodeEntry
 from impctl.service.results import (
     AnsweredEntry,
     BuffersEntry,
@@ -46,7 +47,6 @@ from impctl.service.results import (
     RunEntry,
     SimulatedSetting,
     SketchEntry,
-    TreeNodeEntry,
     TreeRecord,
     TreeResultEntry,
     TreeWork,

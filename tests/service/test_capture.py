@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from benchmarks.layout import Order, layout_files
 from impctl.engine.range_counts import DenseCounts
 from impctl.errors import TableError
-from impctl.service import capture, fill, filters, resolve
+from impctl.service import capture, fill, filters, memory_limit, resolve
 from impctl.service.context import open_context
 from impctl.service.filters import Pruned, Slices, filters_of
 from impctl.service.memory_limit import too_large
@@ -378,7 +378,7 @@ class ShortMemory(Struct, dict=True):
 @pytest.fixture
 def short(tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
     """The command line where memory is short."""
-    monkeypatch.setattr(fill, "MemoryLimit", lambda _: ShortMemory())
+    monkeypatch.setattr(memory_limit, "MemoryLimit", lambda _: ShortMemory())
     ids = list(range(ROWS))
     for table in "rs":
         write_deltalake(str(tmp_path / table), pa.table({"id": ids, "a": ids, "b": ids}))
@@ -431,7 +431,9 @@ def test_an_answer_that_no_tree_tells_is_left_out_first(short: Cli) -> None:
 def test_trees_stay_where_the_answer_is_left_out(short: Cli, monkeypatch: MonkeyPatch) -> None:
     """A hundred partners a row: an index join without the answer would be the worse way."""
     limits = iter([ShortMemory(checked=2)])
-    monkeypatch.setattr(fill, "MemoryLimit", lambda _: next(limits, ShortMemory(checked=-(10**9))))
+    monkeypatch.setattr(
+        memory_limit, "MemoryLimit", lambda _: next(limits, ShortMemory(checked=-(10**9)))
+    )
     keys = [at % 30 for at in range(ROWS)]
     rows = pa.table({"id": list(range(ROWS)), "a": keys, "b": keys})
     for table in "rs":

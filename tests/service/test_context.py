@@ -25,10 +25,8 @@ from impctl.service.memory_limit import MemoryLimit, limited_to, machine_memory,
 from impctl.service.output import held_signals
 from impctl.service.pinned import check_credentials
 from impctl.service.settings import (
-    DEFAULT_LOCK_TIMEOUT,
     Policy,
     Settings,
-    lock_timeout_of,
     spark_of,
     store_folder,
 )
@@ -135,7 +133,6 @@ def test_the_file_holds_where_nothing_is_set(workload: Workload) -> None:
     ctx = Context(settings, workload, SilentReporter())
     assert ctx.store_path == Path(workload.file).parent / "kept"
     assert ctx.policy(workload.queries["q"]) is Policy.STRICT
-    assert lock_timeout_of(settings) == DEFAULT_LOCK_TIMEOUT
     assert spark_of(workload, None) == workload.spark == SPEC
 
 
@@ -146,7 +143,6 @@ def test_what_is_set_wins(workload: Workload, monkeypatch, tmp_path: Path) -> No
     ctx = Context(settings, workload, SilentReporter())
     assert ctx.store_path == tmp_path / "mine"
     assert ctx.policy(workload.queries["q"]) is Policy.AUTO
-    assert lock_timeout_of(settings) == 0.0
     merged = spark_of(workload, SparkSpec(None, {"b": "3", "c": "4"}))
     assert merged == SparkSpec("local[2]", {"a": "1", "b": "3", "c": "4"})
     assert spark_of(workload, SparkSpec("yarn", {})).master == "yarn"

@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from impctl.data import pages
 from impctl.errors import TableError
 from impctl.service import maintenance_plan
-from impctl.service.doctor import tree_findings
+from impctl.service.context import SilentReporter
+from impctl.service.doctor import Checkup, check_trees
 from impctl.service.pinned import PinnedTables
+from impctl.service.settings import DoctorRequest
 from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
@@ -383,7 +385,9 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
     choosing.good("capture")
     held = stored(choosing.folder, "pairs")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
-    result = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
+    changed = replace(held, state_meta={**held.state_meta, "work": work})
+    run = Checkup(DoctorRequest(), SilentReporter(), stored=[changed])
+    result = list(check_trees(run))
     assert [one.level for one in result] == ([] if level is None else [level])
 
 

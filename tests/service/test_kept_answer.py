@@ -750,7 +750,7 @@ def test_answers_from_kept_rows_are_told_as_no_uses(gains: Cli, monkeypatch: Mon
 
 
 @pytest.mark.parametrize(
-    ("uses", "runs", "said"), [(2, 1, "so far"), (2, 3, "maintain it less often")]
+    ("uses", "runs", "said"), [(2, 1, "too rarely"), (2, 3, "maintain it less often")]
 )
 def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
     result = Uses(uses=uses, bytes=1, bytes_plain=100)

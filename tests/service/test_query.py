@@ -411,7 +411,7 @@ def test_the_reason_names_both_estimates(costed: Cli) -> None:
     reason = costed.one("check", "--query", "plain")["answered"]["reason"]
     assert reason == (
         "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
-        "including 4.0 s to start"
+        "including 4.0 s to start Spark"
     )
     text = costed.text("explain", "--query", "plain")
     assert "answered by Spark: estimate for 4 rows:" in text

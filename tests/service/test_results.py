@@ -24,7 +24,7 @@ from msgspec.structs import asdict, replace
 from impctl import errors
 from impctl.service import formats as writing
 from impctl.service.cost_model import RunEstimates, reason_text
-from impctl.service.doctor import Folder, _room
+from impctl.service.doctor import Subject, _room
 from impctl.service.formats import (
     check_goal,
     csv_text,
@@ -39,7 +39,7 @@ from impctl.service.formats import (
 )
 from impctl.service.outcome import for_report
 from impctl.service.output import write_whole
-from impctl.service.results import Area, Failure, Outcome, QueryResult, Subject
+from impctl.service.results import Area, Failure, Outcome, QueryResult
 from impctl.service.text import RowsFormat, duration_text, named_before, number_text, size_text
 from tests.support.run_cli import MonkeyPatch, refused
 
@@ -83,9 +83,8 @@ def test_amounts(written: Callable[[Any], str], value: float, text: str) -> None
     assert written(value) == text
 
 
-def test_room_on_a_large_disk(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
-    room = _room(Subject(Area.STORE, "s"), folder)
+def test_room_on_a_large_disk() -> None:
+    room = _room(Subject(Area.STORE, "s"), 999_700, 1_800_000_000_000)
     assert room.message == "1.8 TB free, the store uses 1 MB"
 
 

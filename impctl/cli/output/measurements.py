@@ -36,7 +36,7 @@ def record_lines(record: Record) -> list[str]:
     checked = sum(1 for cell in record.cells if cell.covers is not None or cell.equal is not None)
     scale = f"scale {record.scale:g}, " if record.kind is RecordKind.SUITE else ""
     lines = [
-        f"{record.suite}: {count_text(len(record.cells), 'cell')} of "
+        f"{record.suite}: {count_text(len(record.cells), 'case')} measured for "
         f"{count_text(len(record.figures), 'figure')}, {checked:,} checked, "
         f"{scale}{duration_text(record.elapsed_s * 1000)}, noise {record.noise:.0%}"
     ]
@@ -50,7 +50,7 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
     places = {(change.figure, tuple(change.labels.items())) for change in comparison.changes}
     lines = [
         f"{comparison.suite}: {count_text(len(comparison.changes), 'metric')} of "
-        f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
+        f"{count_text(len(places), 'case')} compared, noise {comparison.noise:.0%}"
     ]
     lines += [f"wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
     edited = "not compared, the query, partition, option or data differ"

@@ -143,8 +143,7 @@ def _check(result: r.CheckResult, out: Text) -> None:
         word = f"supported, {mode_text(result.mode or '')}"
     else:
         word = "no sketch possible"
-    out.name(result.query, word)
-    out.line(f"{result.query}: {word}")
+    out.head(result.query, word, word)
     out.detail(f"{result.reason}{_in_file(result.place)}")
     out.detail("" if result.hint is None else f"hint: {result.hint}")
     _answered(result, out)
@@ -153,8 +152,7 @@ def _check(result: r.CheckResult, out: Text) -> None:
 
 @render.register(r.ExplainResult)
 def _explain(result: r.ExplainResult, out: Text) -> None:
-    out.name(result.query)
-    out.line(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})", rest="")
+    out.head(result.query, f"{mode_text(result.mode)} (policy {result.policy})", rest="")
     out.detail(result.reason)
     for entry in result.attributes:
         if entry.chosen and (expected := entry.expected) is not None:
@@ -299,21 +297,20 @@ _STORED = {
 
 @render.register(r.CaptureResult)
 def _capture(result: r.CaptureResult, out: Text) -> None:
-    out.name(result.query)
     sketches = _sketches(result.sketches)
     if result.foreseen and not result.reason:
         _planned_capture(result, out)
     elif result.foreseen:
-        out.line(f"{result.query}: {sketches}")
+        out.head(result.query, f"{sketches}")
         out.detail(result.reason)
     elif result.mode == r.SKETCH_NONE:
-        out.line(f"{result.query}: without a sketch, {result.reason}{out.progress}")
+        out.head(result.query, f"without a sketch, {result.reason}{out.progress}")
     elif result.action == "none":
-        out.line(f"{result.query}: not rebalanced, {sketches}")
+        out.head(result.query, f"not rebalanced, {sketches}")
         out.detail(result.reason)
     else:
         done = "rebalanced" if result.action == "rebalance" else "captured"
-        out.line(f"{result.query}: {done} {sketches}")
+        out.head(result.query, f"{done} {sketches}")
         out.detail(result.reason)
         _captured(result, out)
 
@@ -340,7 +337,7 @@ def _planned_capture(result: r.CaptureResult, out: Text) -> None:
     )
     by = "" if result.by is None else f" by {result.by}"
     at = f"{versions_text(result.versions)}, mode {mode_text(result.mode)}{by}"
-    out.line(f"{result.query}: would capture {wanted} at {at}")
+    out.head(result.query, f"would capture {wanted} at {at}")
     for entry in result.reads:
         size = f"{_rows(entry.rows)} in {_files(entry.files, entry.bytes)}"
         out.detail(f"would read {entry.table}@{entry.version}: {size}")
@@ -436,8 +433,7 @@ def _leftover(entry: r.GcEntry) -> str:
 @render.register(r.MaintainResult)
 def _maintain(result: r.MaintainResult, out: Text) -> None:
     if not result.table:
-        out.name(result.query)
-        out.line(f"{result.query}: without a sketch, {result.reason}")
+        out.head(result.query, f"without a sketch, {result.reason}")
         return
     versions = versions_text(result.versions, result.since, result.moments)
     sketch, action = f"{result.table}.{result.attribute}", mode_text(result.action)
@@ -445,20 +441,17 @@ def _maintain(result: r.MaintainResult, out: Text) -> None:
     if result.action == "none":
         is_postponed = result.reason_code == r.NOT_DUE
         word = "not due" if is_postponed else "up to date"
-        out.name(result.query, word, is_idle=True)
-        out.line(f"{result.query}: {word} at {versions}, {sketch}")
+        out.head(result.query, f"{word} at {versions}, {sketch}", word, is_idle=True)
         out.detail(result.reason if is_postponed else "")
     elif result.foreseen:
-        out.name(result.query, action)
         is_full = result.action == "recapture"
         verb = "recapture" if is_full else f"maintain ({action})"
         pending = "" if result.changes is None else f", {count_text(result.changes, 'change')}"
-        out.line(f"{result.query}: would {verb} {versions}, {sketch}{pending}")
+        out.head(result.query, f"would {verb} {versions}, {sketch}{pending}", action)
         out.detail(f"{why}; the new sketch was not computed")
         return
     else:
-        out.name(result.query, action)
-        out.line(f"{result.query}: {action} {versions}, {sketch}{_moved(result)}")
+        out.head(result.query, f"{action} {versions}, {sketch}{_moved(result)}", action)
         out.detail(
             f"{_changes(result.changes)} in {duration_text(result.elapsed_ms)} "
             f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
@@ -501,16 +494,16 @@ def _plan(result: r.PlanResult, out: Text) -> None:
     word = {"none": "up to date", r.REFUSED: "no sketch possible"}.get(result.action, action)
     if result.reason_code == r.SKETCH_NONE:
         word = "without a sketch"
-    out.name(result.query, word)
     reason = f"{result.reason} [{result.reason_code}]"
     if not result.versions:
-        out.line(f"{result.query}: {word}")
+        out.head(result.query, word, word)
         out.detail(reason)
         out.detail("" if result.hint is None else f"hint: {result.hint}")
         return
     by = "" if result.by is None else f" by {result.by}"
     verb = "nothing to do" if result.action == "none" else f"{action}{by}"
-    out.line(f"{result.query}: {verb}, {versions_text(result.versions, result.since or None)}")
+    versions = versions_text(result.versions, result.since or None)
+    out.head(result.query, f"{verb}, {versions}", word)
     out.detail(reason)
     out.details(map(_planned_change, result.pending))
     if result.next_change is not None:
@@ -594,9 +587,8 @@ def _estimate(milliseconds: float | None, runs: int) -> str:
 
 @render.register(r.DueResult)
 def _due(result: r.DueResult, out: Text) -> None:
-    word = "not due" if result.pending else "nothing pending"
-    out.name(result.query, "due now" if result.due else word)
-    out.line(f"{result.query}: {_due_when(result)}")
+    word = "due now" if result.due else "not due" if result.pending else "nothing pending"
+    out.head(result.query, _due_when(result), word)
     is_named = result.trigger in result.why
     out.detail(result.why if is_named else f"{result.why} ({result.trigger})")
     if result.pending:
@@ -912,14 +904,19 @@ def _gain(result: r.GainResult, out: Text) -> None:
         out.detail(f"its materialized result saved reading about {size_text(result.answers_bytes)}")
     if result.uses > result.used:
         out.detail(f"sketch not used in {count_text(result.uses - result.used, 'use')}")
-    upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
-    is_used = result.uses or result.kept_answers
-    saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""
-    out.detail(f"upkeep: {upkeep}{saved}")
-    if result.verdict == r.COSTS_MORE:
-        out.detail(f"costs more than it saves: {result.hint}")
-    elif result.verdict == r.NOT_USED_YET and result.hint:
-        out.detail(f"not used: {result.hint}")
+    paid = f"not used yet; upkeep took {duration_text(result.upkeep_ms)}"
+    if result.verdict != r.NOT_USED_YET:
+        paid = _paid(result.saved_ms, result.upkeep_ms)
+    hint = f"; {result.hint}" if result.hint else ""
+    out.detail(f"{paid} ({count_text(result.upkeep_runs, 'run')}){hint}")
+
+
+def _paid(saved_ms: float, upkeep_ms: float) -> str:
+    """Whether sketches have saved more time than they cost."""
+    verdict = "has paid so far" if saved_ms >= upkeep_ms else "has not paid so far"
+    return (
+        f"{verdict}: saved about {duration_text(saved_ms)}, upkeep took {duration_text(upkeep_ms)}"
+    )
 
 
 def _skipped(skipped: int, total: int) -> str:
@@ -938,10 +935,8 @@ def render_total(results: Sequence[r.GainResult], out: Text) -> None:
         f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
         f"{count_text(answers, 'answer')} from materialized results"
     )
-    out.detail(
-        f"{_skipped(skipped, plain_bytes)}; saved about {duration_text(saved)}, upkeep took "
-        f"{duration_text(upkeep)}"
-    )
+    out.detail(_skipped(skipped, plain_bytes))
+    out.detail(_paid(saved, upkeep))
 
 
 # `doctor`, `verify`, `init` and `bench`. Law: every finding begins with its level, so that `grep
@@ -953,17 +948,16 @@ _LEVEL = max(map(len, r.Level))
 
 @render.register(r.Finding)
 def _finding(result: r.Finding, out: Text) -> None:
-    if out.quiet and result.level == r.Level.OK:
+    if out.quiet and result.level is r.Level.OK:
         return
     is_same = result.area == result.subject
     heading = result.area if is_same else f"{result.area} {result.subject}"
     if out.heading != heading:
         out.heading = heading
         out.raw(heading)
-    level = r.Level(result.level)
     lead = " " * (_LEVEL + 4)
     first, *more = out.wrapped(result.message, lead, lead)
-    mark = out.marked(f"{level:<{_LEVEL}}", _COLOURS[level], out.stdout)
+    mark = out.marked(f"{result.level:<{_LEVEL}}", _COLOURS[result.level], out.stdout)
     out.stdout.write(f"  {mark}{first[_LEVEL + 2 :]}\n")
     for line in more:
         out.raw(line)
@@ -980,11 +974,10 @@ def _started(result: r.StartedResult, out: Text) -> None:
 
 @render.register(r.VerifyResult)
 def _verify(result: r.VerifyResult, out: Text) -> None:
-    out.name(result.query)
     sound = "sound" if result.is_sound else "NOT SOUND"
     sketch = f"{result.table}.{result.attribute} slack {result.slack}"
     versions = versions_text(result.versions, moments=result.moments)
-    out.line(f"{result.query}: {sound}, {sketch} at {versions}{_compared(result)}")
+    out.head(result.query, f"{sound}, {sketch} at {versions}{_compared(result)}")
     if result.missing:
         total = count_text(result.total + (result.total in result.missing), "range")
         out.detail(f"the sketch lacks {len(result.missing):,} of {total}")

@@ -42,11 +42,20 @@ class Text:
         """Print a text that is a whole document, unchanged."""
         self.stdout.write(text.rstrip("\n") + "\n")
 
-    def name(self, query: str, word: str = "", *, is_idle: bool = False) -> None:
-        """Count a query as processed. Of several sketches of it, an idle one does not give the
-        word."""
+    def head(
+        self,
+        query: str,
+        text: str,
+        word: str = "",
+        *,
+        is_idle: bool = False,
+        rest: str | None = None,
+    ) -> None:
+        """Print the first line of a query's result, and count the query as processed with this
+        word. Of several sketches of it, an idle one does not give the word."""
         if query not in self.words or (word and not is_idle):
             self.words[query] = word
+        self.line(f"{query}: {text}", rest=rest)
 
     def line(self, text: str, first: str = "", rest: str | None = None) -> None:
         """Print a sentence after `first`; further lines begin with `rest`, or indented more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,7 +45,7 @@ _NONE = "none"
 def trees_id(shapes: Sequence[TreeShape | NoTree]) -> str:
     """Name the join trees of a plan's branches; empty if there are none."""
     drawn = [
-        _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(tree_entry(shape, {})))
+        _NONE if isinstance(shape, NoTree) else "\n".join(tree_lines(shape, tree_nodes(shape)))
         for shape in shapes
     ]
     if all(text == _NONE for text in drawn):
@@ -205,14 +205,13 @@ def _ring(grouping: p.Aggregate, result: SubTree) -> TreeShape | NoTree:
     return TreeShape(result.nodes, TreeMode.RING, aggregate, result.columns, grouping)
 
 
-class NodeEntry(Struct, frozen=True):
-    """One node, in the names of the query: its relations, its edge to the parent, what it keeps and
-    sums. `bag` has no relation at a virtual root; `parent` is the parent's position. `ranges` has
-    for each sketched access the column and whether the node counts its rows or keeps the column;
-    `probed` relations are never joined in pairs. `at` is its position in the shape, which names its
-    state."""
-
-    at: int
+class TreeNodeEntry(Struct, frozen=True):
+    """A node of a join tree: the accesses of its `bag` (none for a virtual root) and its state.
+    `key` is what it shares with its `parent` (a position among the nodes) over an `edge` of that
+    kind; the root has the group columns. Its tuples differ in `kept`; `calls` are aggregated over
+    them. `ranges` has each sketched column, and whether its ranges are `counted` or reported `by
+    column`. Rows of a `probed` bag are looked up over the rows of its tables. `bytes` is the stored
+    state, None if it is not captured in this form."""
 
     bag: tuple[str, ...]
     parent: int | None
@@ -222,26 +221,29 @@ class NodeEntry(Struct, frozen=True):
     calls: tuple[str, ...]
     ranges: tuple[tuple[ColumnName, str], ...]
     probed: bool
+    bytes: int | None = None
 
 
-class TreeDescription(Struct, frozen=True):
-    mode: str
-    height: int
-    nodes: tuple[NodeEntry, ...]
+_NOTHING: Mapping[Any, Any] = {}
 
 
-def tree_entry(shape: TreeShape, sketched: Mapping[AccessId, ColumnName]) -> TreeDescription:
-    """Describe the tree; `sketched` has the partition column of each sketched access."""
-    last = len(shape.nodes) - 1
+def tree_nodes(
+    shape: TreeShape,
+    sketched: Mapping[AccessId, ColumnName] = _NOTHING,
+    sizes: Mapping[int, int] = _NOTHING,
+) -> tuple[TreeNodeEntry, ...]:
+    """Describe the nodes, the root first; `sketched` has the partition column of each sketched
+    access, `sizes` the stored bytes by position in the shape."""
     names = _names(shape)
-    order = list(_downwards(shape, last))
-    entries = tuple(_entry(shape, position, order, sketched, names) for position in order)
-    return TreeDescription(str(shape.mode), shape.height, entries)
+    order = list(_downwards(shape, len(shape.nodes) - 1))
+    return tuple(
+        _entry(shape, position, order, sketched, names, sizes.get(position)) for position in order
+    )
 
 
-def tree_lines(tree: TreeDescription) -> tuple[str, ...]:
+def tree_lines(shape: TreeShape, nodes: Sequence[TreeNodeEntry]) -> tuple[str, ...]:
     """The nodes as an indented tree."""
-    return tuple(_lines(tree, 0, "", ""))
+    return tuple(_lines(nodes, 0, "", "", is_ring=shape.mode is TreeMode.RING))
 
 
 def _downwards(shape: TreeShape, index: int) -> Iterator[int]:
@@ -266,7 +268,8 @@ def _entry(
     order: list[int],
     sketched: Mapping[AccessId, ColumnName],
     names: Names,
-) -> NodeEntry:
+    size: int | None,
+) -> TreeNodeEntry:
     node = shape.nodes[index]
     outputs = () if shape.aggregate is None else shape.aggregate.aggregates
     ranges = tuple(
@@ -278,8 +281,7 @@ def _entry(
         if access in sketched
     )
     kept = tuple(expr_text(expr, names) for expr in node.kept)
-    return NodeEntry(
-        at=index,
+    return TreeNodeEntry(
         bag=tuple(access.removesuffix("#1") for access in node.accesses)
         or (() if node.rows is None else ("one row",)),
         parent=None if node.parent is None else order.index(node.parent),
@@ -289,20 +291,21 @@ def _entry(
         calls=tuple(call_text(outputs[argument].call, names) for argument in node.arguments),
         ranges=ranges,
         probed=node.circle is not None,
+        bytes=size,
     )
 
 
-def _lines(tree: TreeDescription, index: int, first: str, rest: str) -> Iterator[str]:
-    yield first + _line(tree.nodes[index], is_ring=tree.mode == "ring")
-    children = [position for position, node in enumerate(tree.nodes) if node.parent == index]
+def _lines(
+    nodes: Sequence[TreeNodeEntry], index: int, first: str, rest: str, *, is_ring: bool
+) -> Iterator[str]:
+    yield first + _line(nodes[index], is_ring=is_ring)
+    children = [position for position, node in enumerate(nodes) if node.parent == index]
     for child in children:
-        is_last = child == children[-1]
-        yield from _lines(
-            tree, child, rest + ("'- " if is_last else "|- "), rest + ("   " if is_last else "|  ")
-        )
+        branch, further = ("'- ", "   ") if child == children[-1] else ("|- ", "|  ")
+        yield from _lines(nodes, child, rest + branch, rest + further, is_ring=is_ring)
 
 
-def _line(node: NodeEntry, *, is_ring: bool) -> str:
+def _line(node: TreeNodeEntry, *, is_ring: bool) -> str:
     """`r  inner on a  keeps a, SUM(b); ranges of id counted`."""
     name = " + ".join(node.bag) or f"[{', '.join(node.kept)}]"
     parts = [name, "probed"] if node.probed else [name]

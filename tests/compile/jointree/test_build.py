@@ -15,7 +15,7 @@ import pytest
 from impctl.compile.compile import Dataflow, compile_plan
 from impctl.compile.flows import BlockedError
 from impctl.compile.jointree.graph import NoTree, TreeShape
-from impctl.compile.jointree.shape import tree_entry, tree_lines
+from impctl.compile.jointree.shape import tree_lines, tree_nodes
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine import accumulators
@@ -525,6 +525,7 @@ def test_accesses_of_one_table_share_their_rows() -> None:
 
 
 def test_what_is_probed_says_so() -> None:
-    entry = tree_entry(shape_of(PROBED_CASES["with a leaf"]), {"r#1": "id"})
-    assert [node.probed for node in entry.nodes] == [len(node.bag) == 3 for node in entry.nodes]
-    assert any("r + s + t  probed  " in line for line in tree_lines(entry))
+    shape = shape_of(PROBED_CASES["with a leaf"])
+    nodes = tree_nodes(shape, {"r#1": "id"})
+    assert [node.probed for node in nodes] == [len(node.bag) == 3 for node in nodes]
+    assert any("r + s + t  probed  " in line for line in tree_lines(shape, nodes))

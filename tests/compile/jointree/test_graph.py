@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, bounded_columns
-from impctl.compile.jointree.shape import TreeDescription, tree_entry, tree_lines, tree_shape
+from impctl.compile.jointree.shape import TreeNodeEntry, tree_lines, tree_nodes, tree_shape
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select
@@ -384,19 +384,19 @@ def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     assert [a.name for a in root.attributes if a.id in result] == expected.split()
 
 
-def entry(sql: str, **sketched: str) -> TreeDescription:
+def drawn_tree(sql: str, **sketched: str) -> tuple[TreeShape, tuple[TreeNodeEntry, ...]]:
     shape = shape_of(sql)
     assert isinstance(shape, TreeShape)
-    return tree_entry(shape, {f"{table}#1": column for table, column in sketched.items()})
+    return shape, tree_nodes(shape, {f"{table}#1": name for table, name in sketched.items()})
 
 
 def lines(sql: str, **sketched: str) -> str:
-    return "\n".join(tree_lines(entry(sql, **sketched)))
+    return "\n".join(tree_lines(*drawn_tree(sql, **sketched)))
 
 
 def ranges(sql: str, **sketched: str) -> dict[tuple[str, ...], list[str]]:
-    tree = entry(sql, **sketched)
-    return {node.bag: [how for _, how in node.ranges] for node in tree.nodes if node.ranges}
+    _, nodes = drawn_tree(sql, **sketched)
+    return {node.bag: [how for _, how in node.ranges] for node in nodes if node.ranges}
 
 
 def test_roots_are_columns_one_group_or_a_relation() -> None:
@@ -426,10 +426,10 @@ def test_nodes_stand_below_their_parents() -> None:
         "|     '- v  inner on b  keeps b\n"
         "'- u  left on c  keeps c, count(b)"
     )
-    tree = entry(sql)
-    assert (tree.mode, tree.height) == ("ring", 3)
-    assert [node.parent for node in tree.nodes] == [None, 0, 1, 2, 0]
-    assert [node.edge for node in tree.nodes] == ["", "inner", "anti", "inner", "left"]
+    shape, nodes = drawn_tree(sql)
+    assert (shape.mode, shape.height) == ("ring", 3)
+    assert [node.parent for node in nodes] == [None, 0, 1, 2, 0]
+    assert [node.edge for node in nodes] == ["", "inner", "anti", "inner", "left"]
 
 
 def test_a_kept_column_tells_the_range_of_its_own_rows_only() -> None:
