@@ -62,7 +62,7 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
     reporter.step(f"writing {path}")
     match request.example:
         case Example.RUNNING:
-            rows = _written(path, running_example_table())
+            rows = _create(path, running_example_table())
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
         case Example.ORDERS:
@@ -118,7 +118,7 @@ def _read(file: Path, filters: list[tuple[str, str, list[int]]] | None = None) -
     return pq.read_table(file, schema=schema, filters=filters)
 
 
-def _written(path: Path, table: pa.Table) -> int:
+def _create(path: Path, table: pa.Table) -> int:
     create_table(str(path), table)
     return int(table.num_rows)
 
@@ -150,4 +150,4 @@ def _crimes(path: Path, request: GenerateRequest) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for number, day in enumerate(days, start=1):
         pq.write_table(day, folder / f"day-{number}.parquet")
-    return _written(path, base)
+    return _create(path, base)

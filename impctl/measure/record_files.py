@@ -67,7 +67,7 @@ def write_outputs(request: MeasureRequest, record: Record) -> tuple[WrittenResul
 
 def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
     """Compare two records; cells of the new one with a failed check are a failure."""
-    result = compare_records(_read(old), _read(new))
+    result = compare_records(_read_record(old), _read_record(new))
     if not result.wrong:
         return Outcome((result,))
     text = f"Record `{new}` has cells whose check failed: {len(result.wrong)}"
@@ -79,10 +79,10 @@ def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
     """Write the report of a record."""
     from impctl.bench.report import render_report
 
-    return Outcome((_written("report", target, render_report(_read(file))),))
+    return Outcome((_written("report", target, render_report(_read_record(file))),))
 
 
-def _read(file: Path) -> Record:
+def _read_record(file: Path) -> Record:
     try:
         data = read_file(file, _MOST_BYTES)
         text = "" if len(data) > _MOST_BYTES else data.decode()

@@ -31,7 +31,7 @@ _STEPS = 50
 _DEVIATIONS = 1.645  # Of a 90% interval
 _PLACES, _GAP = 40, 1 / 400
 """Places to count groups in, and the share of all rows, not seen, that separates two places."""
-_NEAR, _WIDER, _ROUNDS = 2, 4, 5
+_NEAR, _WIDE, _ROUNDS = 2, 4, 5
 _OFTEN = np.array([0.33, 0.33, 0.334, 0.003, 0.003])
 """How often a place is like those left, right, on both sides, like the few, like the average."""
 _MODELS = 2
@@ -208,7 +208,7 @@ def _nearby(groups: Floats, passing: Floats, average: float) -> tuple[Floats, Fl
             likelihood, weights = _weighed(likely)
             with_own = [_share(n + groups, hits + passing, average) for n, hits in near]
             models.append((likelihood, weights, np.array(with_own + everywhere)))
-        reach *= _WIDER
+        reach *= _WIDE
     best = sorted(models, key=lambda model: -model[0])[:_MODELS]
     often = np.exp([likelihood - best[0][0] for likelihood, _, _ in best])
     often /= often.sum()
