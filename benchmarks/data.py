@@ -32,7 +32,7 @@ from benchmarks.tables import (
     write_social,
 )
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
-from impctl.measure.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.measure.files import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.service.context import Reporter
 from impctl.service.output import check_output
 from impctl.service.settings import Example as OwnExample

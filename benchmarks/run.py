@@ -18,7 +18,7 @@ from benchmarks.registry import MEASURES
 from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
 from impctl.bench.record import Record, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError, count_text
-from impctl.measure.record_files import check_outputs
+from impctl.measure.files import check_outputs
 from impctl.measure.run import (
     PlannedFigure,
     PlannedRun,

@@ -31,7 +31,7 @@ from benchmarks.networks.shapes import (
     worked_example_links,
 )
 from benchmarks.networks.transit_stub import DENSE, transit_stub_links
-from impctl.measure.generate import DEFAULT_ROWS
+from impctl.measure.files import DEFAULT_ROWS
 from impctl.service.context import Reporter
 from impctl.service.settings import CRIMES
 from impctl.tables.write.maintenance import create_laid_out_table, create_table

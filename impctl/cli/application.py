@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from impctl.cli import commands as declared
 from impctl.cli.options import OPTION_GROUPS, OUTPUT, Declared
-from impctl.cli.streams import can_move, has_colour
+from impctl.cli.process import can_move, has_colour
 from impctl.errors import INTERRUPTED
 from impctl.version import __version__
 

@@ -1,7 +1,7 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
 Law: only this module catches everything. The exit code of a run is that of its most severe failure:
-`impctl.errors` has the codes, `service.outcome` their order. `cli.interrupt` and `cli.main` end a
+`impctl.errors` has the codes, `service.outcome` their order. `cli.process` and `cli.main` end a
 process that is interrupted while it loads or after its output. Stdout has results only, and in JSON
 mode one complete document.
 """
@@ -22,15 +22,17 @@ import typer
 from msgspec.structs import replace
 
 from impctl.cli.application import PENDING
-from impctl.cli.interrupt import (
-    DROPPED_HINT,
-    INTERRUPTED_MESSAGE,
-    delay_interrupts,
-    raise_on_signal,
-)
 from impctl.cli.job import Job
 from impctl.cli.options import COMPLETION_VARIABLE
-from impctl.cli.streams import Display, discard_output, lost_messages
+from impctl.cli.process import (
+    DROPPED_HINT,
+    INTERRUPTED_MESSAGE,
+    Display,
+    delay_interrupts,
+    discard_output,
+    lost_messages,
+    raise_on_signal,
+)
 from impctl.errors import (
     ImpctlError,
     InterruptedRunError,
@@ -43,8 +45,7 @@ from impctl.errors import (
 
 if TYPE_CHECKING:
     from impctl.cli.job import Show
-    from impctl.cli.output.json import JsonOutput
-    from impctl.cli.output.outcome import TextOutput
+    from impctl.cli.output.outcome import JsonOutput, TextOutput
     from impctl.service.results import Outcome, Result
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -180,7 +181,7 @@ def _report_on_stderr(outcome: Outcome, error: OutputFailedError) -> int:
 
 def _output(command: str | None, display: Display) -> JsonOutput | TextOutput:
     if display.json:
-        from impctl.cli.output.json import JsonOutput
+        from impctl.cli.output.outcome import JsonOutput
 
         return JsonOutput(command, sys.stdout)
     from impctl.cli.output.outcome import TextOutput

@@ -44,7 +44,7 @@ from impctl.cli.options import (
     takes,
     workload_argument,
 )
-from impctl.cli.streams import Display
+from impctl.cli.process import Display
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
     DISK,
@@ -903,7 +903,7 @@ def _measure(
 def _report(
     record: Path, target: Path | None, options: Mapping[str, object], reporter: Reporter
 ) -> Outcome:
-    from impctl.measure.record_files import report_file
+    from impctl.measure.files import report_file
 
     _check_options(options, "a record")
     if target is None:
@@ -915,13 +915,13 @@ def _report(
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
-    from impctl.measure.record_files import compare_files
+    from impctl.measure.files import compare_files
 
     return compare_files(old, new, reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    from impctl.measure.generate import generate
+    from impctl.measure.files import generate
 
     return generate(request, reporter)
 

@@ -23,8 +23,15 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.cli.interrupt import delay_interrupts, handle_alarm, set_alarm
-from impctl.cli.streams import Display, can_move, discard_output, has_colour
+from impctl.cli.process import (
+    Display,
+    can_move,
+    delay_interrupts,
+    discard_output,
+    handle_alarm,
+    has_colour,
+    set_alarm,
+)
 from impctl.errors import StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
@@ -497,7 +504,7 @@ def follow_job(
 
 def write_document(command: str, outcome: Outcome, run: FollowedRun) -> None:
     """Print one run as a JSON document on a line."""
-    from impctl.cli.output.json import JsonOutput
+    from impctl.cli.output.outcome import JsonOutput
     from impctl.service.outcome import most_severe
 
     output = JsonOutput(command, sys.stdout, run)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.cli.interrupt import exit_answer, exit_on_signal, ignoring, take_signals
+from impctl.cli.process import exit_answer, exit_on_signal, ignoring, take_signals
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
 def _done(words: Sequence[str]) -> int:
     import os
 
-    from impctl.cli.streams import open_streams
+    from impctl.cli.process import open_streams
 
     open_streams()
     from impctl.cli.application import COMMANDS, build_app, commands_for

@@ -22,7 +22,7 @@ from impctl.engine.tags import RowTags
 from impctl.engine.trace import RowIndex
 from impctl.expr.evaluate import Condition, find_condition_blocker
 from impctl.expr.nodes import Expr, conjuncts
-from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.lineage import MovedConditions
 from impctl.plan.properties import indispensable
 from impctl.rules.pushdown import ColumnTie, column_behind, tied_columns
 from impctl.sketch.sketch import RangeSet, Renumbering

@@ -241,7 +241,7 @@ def _takes_away(batches: Sequence[_Keyed | None]) -> bool:
 # of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T), since the output was
 # p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows. Where the scalars
 # change, the rows of T for which p(o) and p(n) differ are read, narrowed by statistics
-# (`plan.moved_conditions`). Cost: the changed rows, and that read. Without a row of scalars nothing
+# (`plan.lineage`). Cost: the changed rows, and that read. Without a row of scalars nothing
 # passes; a NULL scalar is a value of the condition like any other. While filling, rows that arrive
 # before the scalars are held back; the scalars' tables come first (`first_inputs`) to avoid that.
 

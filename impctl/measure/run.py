@@ -20,6 +20,7 @@ from impctl.bench.record import UNSTEADY, Cell, Chart, Figure, Label, Record, Re
 from impctl.bench.timing import describe_machine, noise_of, yardstick
 from impctl.data.schema import name_parts
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError, UsageError
+from impctl.measure.files import check_outputs, write_outputs
 from impctl.measure.kinds import (
     MeasuredCase,
     measure_capture,
@@ -27,7 +28,6 @@ from impctl.measure.kinds import (
     measure_query,
     measure_ways,
 )
-from impctl.measure.record_files import check_outputs, write_outputs
 from impctl.measure.scratch import folder_beside
 from impctl.service.context import Context, Isolated, Reporter, master_of
 from impctl.service.prepare import prepare

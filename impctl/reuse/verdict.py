@@ -14,9 +14,16 @@ from impctl.plan.fingerprint import fingerprint, is_same, template
 from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.reuse.implication import Difference, changed_columns, find_gap
 from impctl.rules.optimize import core_of
-from impctl.safety.direction import Columns, Relation, SafetyState, Status, direction
+from impctl.safety.direction import (
+    Columns,
+    Relation,
+    SafetyState,
+    Status,
+    Wording,
+    condition_name,
+    direction,
+)
 from impctl.safety.judge import PlanJudge, check_safety, verdict_of_core
-from impctl.safety.messages import Wording, condition_name
 from impctl.safety.transfer import branch, relation_of
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId
 

@@ -1,22 +1,147 @@
-"""The order of the rules, and a cache of planned queries."""
+"""The order of the rules, a cache of planned queries, and the rule that drops unread columns."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import Schema
+from impctl.expr.nodes import Expr
+from impctl.plan import nodes as p
 from impctl.plan.nodes import Catalog, LiveRows, Plan, Project, Query, TopK
+from impctl.plan.recursion import leaves_in
 from impctl.rules.normalize import best_fixpoints, rank_limits, single_rows, split_averages
-from impctl.rules.prune import prune_columns
 from impctl.rules.pushdown import common_parts, push_selections
 from impctl.sql.names import TableNames
 from impctl.sql.statement import NO_EXPIRY, parse_query
-from impctl.types import QueryName, TableName
+from impctl.types import AttributeId, QueryName, TableName
+
+# Drops columns that are not read. Law: the bag of rows over the remaining columns stays the same,
+# and the root keeps all its columns. All columns stay below DISTINCT and set operations, as
+# grouping expressions, and in a fixpoint that is a set, because they decide which rows are equal.
+# UNION ALL does not compare rows: its columns are dropped unless the query, or the step for the
+# others, needs them. A scan without columns still yields its rows. Only unread projections and
+# windows are dropped as a whole.
+
+Needed = frozenset[AttributeId]
+
+
+def prune_columns(root: p.Plan) -> p.Plan:
+    """Reduce scans and projections to the columns that are read above them."""
+    return _prune(root, root.ids)
+
+
+def _read(exprs: Iterable[Expr | None]) -> Needed:
+    return frozenset().union(*(expr.columns for expr in exprs if expr is not None))
+
+
+def _prune(plan: p.Plan, needed: Needed) -> p.Plan:
+    """The plan with at least the needed columns, and no new ones."""
+    match plan:
+        case p.Scan():
+            return replace(
+                plan, attributes=tuple(item for item in plan.attributes if item.id in needed)
+            )
+        case p.Select() | p.Sort() | p.TopK() | p.Explode() | p.Witness():
+            # Columns of EXPLODE stay: they decide how often a row occurs, read or not.
+            below = needed - (plan.ids - plan.child.ids) | _read(plan.expressions)
+            return replace(plan, child=_prune(plan.child, below))
+        case p.Project():
+            return _project(plan, needed)
+        case p.Join():
+            below = needed | _read((plan.condition,))
+            return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
+        case p.Aggregate():
+            return _aggregate(plan, needed)
+        case p.Fixpoint() if not plan.is_set:
+            return _bag(plan, needed)
+        case p.Distinct() | p.SetOperation() | p.Fixpoint() | p.Recursive() | p.OneRow():
+            return plan.map_inputs(lambda side: _prune(side, side.ids))
+        case p.Window():
+            return _window(plan, needed)
+        case _:
+            assert_never(plan)
+
+
+def _project(plan: p.Project, needed: Needed) -> p.Plan:
+    outputs = tuple(output for output in plan.outputs if output.attribute.id in needed)
+    if not outputs and plan.outputs:
+        # Only the number of rows matters, which is the child's.
+        return _prune(plan.child, frozenset())
+    child = _prune(plan.child, _read(output.expr for output in outputs))
+    return replace(plan, child=child, outputs=outputs)
+
+
+def _aggregate(plan: p.Aggregate, needed: Needed) -> p.Plan:
+    aggregates = tuple(output for output in plan.aggregates if output.attribute.id in needed)
+    if not plan.keys and not aggregates:
+        aggregates = plan.aggregates[:1]
+    pruned = replace(plan, aggregates=aggregates)
+    return replace(pruned, child=_prune(plan.child, _read(pruned.expressions)))
+
+
+def _window(plan: p.Window, needed: Needed) -> p.Plan:
+    calls = tuple(call for call in plan.calls if call.attribute.id in needed)
+    below = needed - {call.attribute.id for call in plan.calls}
+    below |= _read(replace(plan, calls=calls).expressions)
+    child = _prune(plan.child, below)
+    return replace(plan, child=child, calls=calls) if calls else child
+
+
+def _bag(plan: p.Fixpoint, needed: Needed) -> p.Plan:
+    """Keep columns that are needed above or that the step computes them from, at least one."""
+    heads, bases = plan.step.attributes, plan.base.attributes
+    wanted = {
+        position for position, attribute in enumerate(plan.attributes) if attribute.id in needed
+    }
+    while True:
+        positions = sorted(wanted)
+        step = _prune(plan.step, frozenset(heads[position].id for position in positions))
+        read = _read_of_leaves(step, plan, [heads[position] for position in positions])
+        if wanted and read <= wanted:
+            break
+        wanted |= read or {0}
+    base = _prune(plan.base, frozenset(bases[position].id for position in positions))
+    return replace(
+        plan,
+        base=_exactly(base, [bases[position] for position in positions]),
+        step=_exactly(_cut(step, plan, positions), [heads[position] for position in positions]),
+        attributes=tuple(plan.attributes[position] for position in positions),
+    )
+
+
+def _read_of_leaves(step: p.Plan, fixpoint: p.Fixpoint, outputs: Sequence[p.Attribute]) -> set[int]:
+    """Positions of the fixpoint's columns that the step reads for these outputs."""
+    read = {output.id for output in outputs}
+    for node in step.walk():
+        read |= _read(node.expressions)
+        if isinstance(node, p.SetOperation):
+            read |= node.left.ids | node.right.ids
+    return {
+        position
+        for leaf in leaves_in(step, fixpoint.id)
+        for position, attribute in enumerate(leaf.attributes)
+        if attribute.id in read
+    }
+
+
+def _cut(step: p.Plan, fixpoint: p.Fixpoint, positions: Sequence[int]) -> p.Plan:
+    if isinstance(step, p.Recursive) and step.fixpoint == fixpoint.id:
+        return replace(step, attributes=tuple(step.attributes[position] for position in positions))
+    return step.map_inputs(lambda child: _cut(child, fixpoint, positions))
+
+
+def _exactly(plan: p.Plan, attributes: Sequence[p.Attribute]) -> p.Plan:
+    """The plan with exactly these columns, since fixpoints match columns by position."""
+    if [column.id for column in plan.attributes] == [wanted.id for wanted in attributes]:
+        return plan
+    return p.Project(plan, p.ComputedColumn.unchanged(attributes))
+
 
 # Law: a rule is total, keeps the bag of rows of a plan on every database, and never changes the
 # root's attributes (identities, names, order). Unsure means unchanged.

@@ -28,11 +28,11 @@ from impctl.safety.direction import (
     Relation,
     Sketched,
     Status,
+    Wording,
     direction,
 )
 from impctl.safety.facts import Fact, learn, number_of, signs_of
 from impctl.safety.judge import Judged, node_states
-from impctl.safety.messages import Wording
 from impctl.safety.transfer import relation_of
 from impctl.types import AccessId, AttributeId
 

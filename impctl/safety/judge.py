@@ -16,9 +16,8 @@ from impctl.expr.nodes import Span
 from impctl.expr.types import type_of
 from impctl.plan import nodes as p
 from impctl.plan.functions import ORDER_DEPENDENT
-from impctl.safety.direction import Refusal, SafetyState, Sketched, Status
+from impctl.safety.direction import Refusal, SafetyState, Sketched, Status, Wording
 from impctl.safety.facts import Fact, FactKind, FactSource
-from impctl.safety.messages import Wording
 from impctl.safety.transfer import (
     changing_state,
     first_rows_per_partition,

@@ -25,9 +25,13 @@ from impctl.safety.direction import (
     SafetyState,
     Sketched,
     Status,
+    Wording,
+    condition_name,
+    difference,
     direction,
     equal_columns,
     find_objection,
+    objection_text,
     refused,
     with_equalities,
 )
@@ -44,7 +48,6 @@ from impctl.safety.facts import (
     signs_of,
     signs_of_scan,
 )
-from impctl.safety.messages import Wording, condition_name, difference, objection_text
 
 if TYPE_CHECKING:
     from impctl.types import AccessId, AttributeId, ColumnName

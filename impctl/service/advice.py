@@ -299,7 +299,7 @@ def _expected(
     ctx: Context, use: StoredSketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
     """What the sketch reads now, and would read in the new order."""
-    from impctl.sketch.likelihood import share_after
+    from impctl.sketch.boundaries import share_after
     from impctl.tables.sample import overlap
 
     sketch = use.sketch

@@ -39,11 +39,10 @@ from impctl.service.capture_plan import (
     planned_capture,
 )
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
-from impctl.service.expiry import next_expiry
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
-from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
+from impctl.service.prepare import PreparedQuery, SketchedQuery, next_expiry, prepare
 from impctl.service.results import SKETCH_NONE_REASON, CaptureResult, Failure, LeftEntry, Outcome
 from impctl.service.stored import (
     StateMeta,

@@ -25,7 +25,7 @@ from impctl.compile.session import (
     why_not_computable,
 )
 from impctl.errors import RecaptureNeededError
-from impctl.plan.moved_conditions import moved_conditions
+from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Plan
 from impctl.service.filters import files_satisfying
 from impctl.service.maintenance_plan import Reopened, reopened

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from impctl.safety.choose import JudgedCandidate
     from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.likelihood import Mixture
+    from impctl.sketch.boundaries import Mixture
 
 
 Flags = npt.NDArray[np.bool_]
@@ -138,7 +138,7 @@ class _SampleRun(Struct, frozen=True, eq=False):
     @property
     def ranges_at_most(self) -> tuple[float, float, float]:
         """Most ranges a sketch can have, one per row of the provenance: likely, least and most."""
-        from impctl.sketch.likelihood import hits_between
+        from impctl.sketch.boundaries import hits_between
 
         codes = self.drawn.codes
         of_a_group = self.drawn.standing / max(len(np.unique(codes)), 1)
@@ -259,7 +259,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         overlapping: float,
     ) -> FilesLeft:
         """Which files a sketch of one attribute would read."""
-        from impctl.sketch.likelihood import chances
+        from impctl.sketch.boundaries import chances
 
         rows, codes, passing = run.drawn.rows, run.drawn.codes, run.passing
         column = from_arrow(rows.column(name), sample.snapshot.readable(name).type)
@@ -586,7 +586,7 @@ class _ScatteredGroups(Struct, frozen=True, eq=False):
         codes: Ints,
         density: Floats,
     ) -> _ScatteredGroups:
-        from impctl.sketch.likelihood import rate_where_not_zero
+        from impctl.sketch.boundaries import rate_where_not_zero
 
         names = sorted(by_column, key=lambda name: name != along)
         ranks = [_ranks(rows, name, by_column[name])[positions] for name in names]

@@ -19,7 +19,7 @@ from impctl.data.schema import INTEGER, Kind
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
-from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.lineage import MovedConditions
 from impctl.plan.nodes import Aggregate, Distinct
 from impctl.rules.pushdown import column_behind
 from impctl.service.filters import Uris, files_under, wanted_files

@@ -26,9 +26,8 @@ from impctl.service.decide import (
     change_up_to,
     check_assumptions,
 )
-from impctl.service.expiry import next_expiry
 from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery, prepare
+from impctl.service.prepare import PreparedQuery, next_expiry, prepare
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,

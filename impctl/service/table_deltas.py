@@ -192,6 +192,8 @@ class SharedChanges(Struct):
     """Spans of which each query reads its own columns."""
     _read: dict[tuple[Span, FilesMark | None], Changes] = field(default_factory=dict)
     _sizes: dict[Span, ChangeSize | None] = field(default_factory=dict)
+    _log_ms: dict[Span, float] = field(default_factory=dict)
+    """Time for entries of the log, which the first reading of the change does not read again."""
 
     def announce(self, needs: Iterable[ChangeRequest]) -> None:
         """Announce reads, so that one read serves all."""
@@ -207,9 +209,10 @@ class SharedChanges(Struct):
         """The change's size by the log; None where an entry of it cannot be read."""
         if span not in self._sizes:
             table, since, until = span
-            source = self.tables.source(table)
+            watch, source = Stopwatch(), self.tables.source(table)
             entries = source.entries(since, until)
             self._sizes[span] = None if entries is None else size_of(commits_of(source, entries))
+            self._log_ms[span] = watch.ms
         return self._sizes[span]
 
     def read(self, need: ChangeRequest) -> tuple[Changes, float]:
@@ -226,7 +229,7 @@ class SharedChanges(Struct):
             changes = self._read_columns(need, need.columns)
         if span not in self._apart:
             self._read[span, need.mark] = changes
-        return changes, watch.ms
+        return changes, watch.ms + self._log_ms.pop(span, 0.0)
 
     def _read_for_all(self, need: ChangeRequest) -> Changes | None:
         """The change in the columns of all queries; None if it fails for a column only others

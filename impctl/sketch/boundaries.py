@@ -1,14 +1,18 @@
-"""Boundaries of ranges that hold about equally many rows each."""
+"""Boundaries of ranges that hold about equally many rows each, and how likely each range is in a
+sketch.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -17,6 +21,282 @@ from impctl.sketch.sketch import Renumbering
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
     from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import RangeSet
+
+
+# How likely each range is in a sketch, estimated from a sample of groups. No answer rests on it. A
+# range with a sampled group of the provenance is in. A range that the sample covers completely,
+# without such a group, is out. Every unseen group elsewhere is in as often as the groups seen
+# nearby, since provenance often lies together. What lies between two places where groups were seen
+# is like one of them, more likely the nearer.
+
+Floats = npt.NDArray[np.float64]
+
+_DOUBT = 0.02  # Average groups whose hits are added to those nearby
+_MISS = 0.5  # Added to the number of groups out of the provenance
+_UNKNOWN = 0.5
+_SEEM = 0.75  # Share of partly drawn groups that seem to be in the provenance but may not be
+_STEPS = 50
+_DEVIATIONS = 1.645  # Of a 90% interval
+_PLACES, _GAP = 40, 1 / 400
+"""Places to count groups in, and the share of all rows, not seen, that separates two places."""
+_NEAR, _WIDE, _ROUNDS = 2, 4, 5
+_OFTEN = np.array([0.33, 0.33, 0.334, 0.003, 0.003])
+"""How often a place is like those left, right, on both sides, like the few, like the average."""
+_MODELS = 2
+_FAR_LESS = 100.0  # Maximal ratio of average hits to hits where none was seen
+
+
+class Mixture(Struct, frozen=True, eq=False):
+    """Alternative models of the ranges: how likely each model is, and the chance under it that a
+    range is in the sketch; both of shape (models, ranges). Neighboring ranges are correlated, so
+    their chances must not be multiplied across models."""
+
+    weights: Floats
+    chances: Floats
+
+    @property
+    def mean(self) -> Floats:
+        """Chance of each range; shape (ranges,)."""
+        return np.asarray((self.weights * self.chances).sum(axis=0))
+
+    def at_most(self, ranges: float, share: float = 1.0) -> Mixture:
+        """The chances times `share`, scaled down to at most `ranges` expected ranges."""
+        share *= min(1.0, ranges / max(float(self.mean.sum()) * share, 1e-9))
+        return Mixture(self.weights, self.chances * share)
+
+    def merged(self, together: int) -> Mixture:
+        """Every `together` neighboring ranges as one; the last range is NULL's."""
+        starts = np.arange(0, self.weights.shape[1] - 1, together)
+        parts = np.append(starts, self.weights.shape[1] - 1)
+        none = np.log1p(-np.minimum(self.chances, 1.0 - 1e-12))
+        return Mixture(
+            np.add.reduceat(self.weights, parts, axis=1) / np.diff(np.append(parts, parts[-1] + 1)),
+            -np.expm1(np.add.reduceat(none, parts, axis=1)),
+        )
+
+
+class Chances(Struct, frozen=True, eq=False):
+    """Chances of ranges to be in the sketch: expected, and at both ends of the possible rate of
+    groups in the provenance. `off` is the deviation, as a share of all rows, of where provenance
+    starts and ends between seen places."""
+
+    likely: Mixture
+    low: Mixture
+    high: Mixture
+    off: float
+
+
+def chances(
+    rows: Floats, seen: Floats, groups: Floats, passing: Floats, blurred: float = 0.0
+) -> Chances:
+    """The chances of ranges. Per range, shape (ranges,): its `rows`, how many of them the sample
+    represents (`seen`), their `groups` (rows, if the query does not group), and how many of these
+    are in the provenance (`passing`).
+    `blurred` is the share of groups that were drawn in part: of these far fewer may be in the
+    provenance than seem to be, or up to twice as many."""
+    covered = np.flatnonzero(groups > 0)
+    if not len(covered):
+        shape = 1, len(rows)
+        chosen = [Mixture(np.ones(shape), np.full(shape, p)) for p in (_UNKNOWN, 0.0, 1.0)]
+        return Chances(chosen[0], chosen[1], chosen[2], off=0.0)
+    places = _SeenPlaces.of(rows, covered, groups)
+    near_groups, near_passing = places.summed(groups), places.summed(passing)
+    least = _UNKNOWN / (float(groups.sum()) + 1.0)
+    average = max(float(passing.sum() / groups.sum()), least)
+    weights, shares = (
+        _nearby(near_groups, near_passing, average)
+        if passing.any()
+        else (np.ones((1, places.count)), np.full((1, places.count), average))
+    )
+    of_a_group = float(seen.sum()) / float(groups.sum())
+    # A large group may have some rows in a range that holds few.
+    unseen = np.maximum(rows - seen, 0.0) / of_a_group
+    unseen = np.where(groups > 0, unseen, np.maximum(unseen, np.minimum(rows, 1.0)))
+    # Where nearly all groups are in, one more or less says nothing about the others.
+    is_few = (weights * shares).sum(axis=0) < _UNKNOWN
+    hits, total = float(near_passing[is_few].sum()), float(near_groups[is_few].sum())
+    low, high = hits_between(hits)
+    low, high = low * (1.0 - _SEEM * blurred), high * (1.0 + blurred)
+    fewest = np.where(is_few, shares * low / max(hits, _UNKNOWN), shares)
+    most = np.where(is_few, np.maximum(shares, high / max(total, 1.0)), shares)
+    mixtures: list[Mixture] = []
+    for rates in (shares, fewest, most):
+        mixture = places.mixture(weights, np.minimum(rates, 1.0 - 1e-9), unseen)
+        mixture.chances[:, passing > 0] = 1.0
+        mixtures.append(mixture)
+    return Chances(mixtures[0], mixtures[1], mixtures[2], off=places.off(mixtures[0], rows))
+
+
+class _SeenPlaces(Struct, frozen=True, eq=False):
+    """Places where groups were seen: neighboring ranges with at most a fortieth of the groups. Per
+    range, shape (ranges,): the places to the left and to the right, both the same for a range in a
+    place, and the weight of the right one."""
+
+    count: int
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    by_right: Floats
+
+    @classmethod
+    def of(cls, rows: Floats, covered: npt.NDArray[np.int64], groups: Floats) -> _SeenPlaces:
+        ends = np.cumsum(rows)
+        starts = ends - rows
+        between = starts[covered[1:]] - ends[covered[:-1]]
+        is_new = np.concatenate([[False], between > float(ends[-1]) * _GAP])
+        filled = np.cumsum(groups[covered]) - groups[covered]
+        full = np.floor(filled / float(groups.sum()) * _PLACES)
+        alone = np.cumsum(is_new)
+        is_large = np.bincount(alone, weights=groups[covered]) > 2 * groups.sum() / _PLACES
+        is_new[1:] |= (full[1:] > full[:-1]) & is_large[alone[1:]]
+        place_of_group = np.cumsum(is_new)
+        first = covered[np.flatnonzero(np.concatenate([[True], is_new[1:]]))]
+        last = covered[np.append(np.flatnonzero(is_new) - 1, len(covered) - 1)]
+        ranges = np.arange(len(rows))
+        right = np.minimum(np.searchsorted(last, ranges), len(last) - 1)
+        left = np.where(ranges >= first[right], right, np.maximum(right - 1, 0))
+        gap = starts[first[right]] - ends[last[left]]
+        middle = (starts + ends) / 2 - ends[last[left]]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            by_right = np.where(gap > 0, np.clip(middle / gap, 0.0, 1.0), 0.5)
+        return cls(int(place_of_group[-1]) + 1, left, right, np.where(left == right, 0.0, by_right))
+
+    def summed(self, values: Floats) -> Floats:
+        is_inside = self.left == self.right
+        result = np.bincount(self.left[is_inside], values[is_inside], minlength=self.count)
+        return result.astype(np.float64)
+
+    def mixture(self, weights: Floats, shares: Floats, unseen: Floats) -> Mixture:
+        """A model per range and side, left and right: a range is in if an unseen group is."""
+        none = np.log1p(-shares)
+        sides = ((self.left, 1.0 - self.by_right), (self.right, self.by_right))
+        return Mixture(
+            np.concatenate([weights[:, indices] * share for indices, share in sides]),
+            np.concatenate([-np.expm1(unseen * none[:, indices]) for indices, _ in sides]),
+        )
+
+    def off(self, mixture: Mixture, rows: Floats) -> float:
+        """Deviation, as a share of all rows, if provenance ends anywhere between two places."""
+        left, right = np.split(mixture.weights * mixture.chances, 2)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            apart = left.sum(axis=0) / (1.0 - self.by_right) - right.sum(axis=0) / self.by_right
+        apart = np.where(self.left < self.right, np.abs(np.nan_to_num(apart)), 0.0)
+        # An even spread over a gap has a twelfth of its square as variance.
+        per_gap = np.bincount(self.left, weights=np.minimum(apart, 1.0) * rows)
+        return math.sqrt(float((per_gap**2).sum()) / 12.0) / max(float(rows.sum()), 1.0)
+
+
+def hits_between(hits: float) -> tuple[float, float]:
+    """The 90% interval of a Poisson number of which `hits` were seen."""
+    low = max(hits - _DEVIATIONS * math.sqrt(hits), 0.1 * hits)
+    return low, hits + _DEVIATIONS * math.sqrt(hits + 1.0) + 1.0
+
+
+def _nearby(groups: Floats, passing: Floats, average: float) -> tuple[Floats, Floats]:
+    """Likelihoods, and the shares of each place's groups in the provenance that they belong to;
+    both of shape (shares, places). A place is like the places to its left, to its right, both, all
+    with few hits, or all with many, as far as its own observations make that likely. The number of
+    near places is the one that predicts all places best (likelihood, leave-one-out)."""
+    is_dense = passing > groups / 2
+    sparse = float(passing[~is_dense].sum() / max(float(groups[~is_dense].sum()), 1.0))
+    few = max(sparse, average / _FAR_LESS)
+    everywhere = [np.full(len(groups), min(share, 1.0 - 1e-9)) for share in (few, average)]
+    models: list[tuple[float, Floats, Floats]] = []
+    reach = 1
+    while reach < 2 * len(groups):
+        # Far around, places with many hits may say nothing about one with few.
+        for skips_dense in (False,) if reach <= _NEAR else (False, True):
+            used = [np.where(is_dense & skips_dense, 0.0, v) for v in (groups, passing)]
+            left = [_sums_before(v, reach) for v in used]
+            right = [_sums_before(v[::-1], reach)[::-1] for v in used]
+            near = left, right, [a + b for a, b in zip(left, right, strict=True)]
+            others = [_share(n, hits, average) for n, hits in near] + everywhere
+            likely = np.array(
+                [passing * np.log(p) + (groups - passing) * np.log1p(-p) for p in others]
+            )
+            likelihood, weights = _weighed(likely)
+            with_own = [_share(n + groups, hits + passing, average) for n, hits in near]
+            models.append((likelihood, weights, np.array(with_own + everywhere)))
+        reach *= _WIDE
+    best = sorted(models, key=lambda model: -model[0])[:_MODELS]
+    often = np.exp([likelihood - best[0][0] for likelihood, _, _ in best])
+    often /= often.sum()
+    combined = [share * model[1] for share, model in zip(often, best, strict=True)]
+    return np.concatenate(combined), np.concatenate([model[2] for model in best])
+
+
+def _weighed(likely: Floats) -> tuple[float, Floats]:
+    """From log likelihoods, shape (shares, places): the sum over all places, and the weight of each
+    share in each place, estimated from the places themselves."""
+    top = likely.max(axis=0)
+    odds = np.exp(likely - top)
+    often = _OFTEN.copy()
+    for _ in range(_ROUNDS):
+        weights = odds * often[:, None]
+        weights /= weights.sum(axis=0)
+        often = (weights.sum(axis=1) + _OFTEN) / (weights.shape[1] + 1.0)
+    return float((top + np.log((odds * often[:, None]).sum(axis=0))).sum()), weights
+
+
+def _share(groups: Floats, passing: Floats, average: float) -> Floats:
+    """Share of the groups in the provenance, not quite 0 and not quite 1."""
+    hits = passing + _DOUBT * average
+    result = hits / (groups - passing + _MISS + hits)
+    return np.asarray(np.clip(result, 1e-12, 1.0 - 1e-9))
+
+
+def _sums_before(values: Floats, reach: int) -> Floats:
+    """For each value the sum of the `reach` values before it."""
+    summed = np.concatenate([[0.0], np.cumsum(values)])
+    indices = np.arange(len(values))
+    return np.asarray(summed[indices] - summed[np.maximum(indices - reach, 0)])
+
+
+def rate_where_not_zero(mean: float) -> float:
+    """The rate of a Poisson number whose mean, given that it is not zero, is this."""
+    if mean <= 1.0:
+        return 1e-3
+    low, high = 1e-3, mean
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if middle / -math.expm1(-middle) < mean:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+_ROUNDING = 1e-9  # The cube root of 8 must be no less than 2
+
+
+def share_after(
+    ranges: RangeSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
+) -> float:
+    """Estimate of the share of `files` that a sketch would read if the table were sorted by
+    `columns`; `rows` per range, shape (size,).
+
+    Sorted by one column, a table is its ranges in order, NULL first, cut into files of equally many
+    rows; files with a row of the sketch are read. Along a Z-order curve of k columns the same holds
+    for slices, of which each column has the k-th root of the number of files. Ranges are not even:
+    one heavy value fills many files, which no order splits."""
+    mask = np.zeros(partition.size, dtype=np.bool_)
+    mask[list(ranges.ids)] = True
+    slices = max(1, int(files ** (1 / len(columns)) + _ROUNDING))
+    if not mask.any():
+        return 0.0
+    # A range without a row lies in the file of its neighbors, or in none.
+    mask, counts = np.roll(mask & (rows > 0), 1), np.roll(rows, 1)
+    if not mask.any():
+        return 1.0 / slices
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1])
+    first = (ends - counts)[mask] * slices // total
+    last = (ends[mask] * slices - 1) // total
+    # Add 1 where a run of slices begins and subtract 1 after it ends.
+    steps = np.zeros(slices + 1, dtype=np.int64)
+    np.add.at(steps, first, 1)
+    np.add.at(steps, last + 1, -1)
+    return float((np.cumsum(steps)[:-1] > 0).sum()) / slices
 
 
 class ValueWeights(Struct, frozen=True, dict=True):

@@ -14,7 +14,7 @@ from impctl.data.schema import INTEGER, Kind
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, Mean
 from impctl.plan import nodes as p
-from impctl.rules.prune import prune_columns
+from impctl.rules.optimize import prune_columns
 from impctl.rules.witnesses import first_by
 from impctl.spark.expressions import DIALECT, bracketed, column, render_expr
 

@@ -31,6 +31,7 @@ from impctl.tables.snapshot import (
     arrow_type,
     places_in,
     to_arrow_type,
+    unmatched_vector,
 )
 from impctl.tables.statistics import file_bounds, kept_files, prune_to_values
 from impctl.tables.storage import READ_FAILURES
@@ -158,6 +159,9 @@ class FileReader:
         are in the hybrid calendar. Failures inside are those of reading the file."""
         try:
             with self._files.open(file, buffer=buffer) as parquet:
+                deleted, rows = file.deleted, parquet.metadata.num_rows
+                if deleted is not None and len(deleted) and deleted[-1] >= rows:
+                    raise unmatched_vector(self._snapshot.table)
                 names = self._stored_names(parquet.schema_arrow.names, file)
                 yield parquet, names, hybrid_columns(parquet.metadata, names.values())
         except READ_FAILURES as error:

@@ -255,11 +255,15 @@ def check_vectors(
             continue  # no vector with a position, or none at all, which deltalake says
         mark, count, upper = _HEAD.unpack(head[: _HEAD.size])
         if mark == _MARK and (count > 1 or (count == 1 and upper)):
-            raise TableError(
-                f"A deletion vector of table `{table}` deletes rows that are not in its file",
-                hint="the table is damaged: restore an earlier version (RESTORE in Spark)",
-                code="deletion_vectors_unmatched",
-            )
+            raise unmatched_vector(table)
+
+
+def unmatched_vector(table: TableName) -> TableError:
+    return TableError(
+        f"A deletion vector of table `{table}` deletes rows that are not in its file",
+        hint="the table is damaged: restore an earlier version (RESTORE in Spark)",
+        code="deletion_vectors_unmatched",
+    )
 
 
 def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:

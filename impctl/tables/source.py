@@ -265,7 +265,8 @@ def advance(source: DeltaSource) -> DeltaSource:
         raise open_failure(source.name, source.path, error) from error
     # A table that is replaced by its own log has another identity from that commit on.
     table_id = str(source.delta.metadata().id)
-    return replace(source, version=source.delta.version(), table_id=table_id)
+    # Entries are read again: another table may have taken the place of this one.
+    return replace(source, version=source.delta.version(), table_id=table_id, _entries={})
 
 
 def oldest_version(source: DeltaSource) -> TableVersion | None:

@@ -34,7 +34,7 @@ from impctl.tables.snapshot import (
 from impctl.tables.storage import is_unsure
 
 if TYPE_CHECKING:
-    from impctl.sketch.likelihood import Mixture
+    from impctl.sketch.boundaries import Mixture
     from impctl.sketch.partition import BoundaryValue, RangePartition
     from impctl.sketch.sketch import RangeFilter
     from impctl.types import AttributeId, ColumnName

@@ -24,7 +24,7 @@ from msgspec.structs import asdict
 
 import impctl
 from impctl import errors
-from impctl.cli.output.json import to_json
+from impctl.cli.output.outcome import to_json
 from impctl.errors import (
     ImpctlError,
     ImpctlWarning,

@@ -26,7 +26,7 @@ from benchmarks.data import _generator
 from benchmarks.large_joins.social import social_tables
 from impctl.bench.data import running_example_table
 from impctl.errors import EvaluationError
-from impctl.measure.generate import generate
+from impctl.measure.files import generate
 from impctl.service import verify
 from impctl.service.capture import captured_query
 from impctl.service.context import SilentReporter

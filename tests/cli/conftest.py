@@ -76,9 +76,8 @@ USE_CASES = {
     "service.verify": ("verify",),
     "service.doctor": ("doctor",),
     "service.init": ("init",),
-    "measure.generate": ("generate",),
+    "measure.files": ("generate", "compare_files", "report_file"),
     "measure.run": ("run_workload",),
-    "measure.record_files": ("compare_files", "report_file"),
 }
 
 

@@ -26,7 +26,7 @@ from impctl.cli.boundary import run
 from impctl.cli.job import PulseReporter, Stopping, reporting, until_asked, write_document
 from impctl.cli.options import seconds
 from impctl.cli.output.outcome import run_line
-from impctl.cli.streams import Display
+from impctl.cli.process import Display
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 from impctl.tables.write.maintenance import create_table
@@ -152,7 +152,7 @@ def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends:
 PROGRAM = """
 import os, sys, time
 from impctl.cli.job import reporting
-from impctl.cli.streams import Display
+from impctl.cli.process import Display
 with reporting(Display(), sys.stderr, os.environ, print) as reporter:
     reporter.step("capturing [q_top]", 1, 2)
     time.sleep(0.3)

@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl import errors
-from impctl.cli import interrupt
+from impctl.cli import process as interrupt
 from impctl.cli.application import (
     COMMAND_GROUPS,
     COMMANDS,

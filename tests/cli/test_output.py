@@ -21,10 +21,10 @@ from impctl.bench.quantity import metric_text
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.cli.output import text as texts
-from impctl.cli.output.json import to_json
+from impctl.cli.output.outcome import to_json
 from impctl.cli.output.render import render, sketch_text, versions_text
 from impctl.cli.output.text import table_lines
-from impctl.cli.streams import Stdout
+from impctl.cli.process import Stdout
 from impctl.errors import (
     HistoryGoneError,
     Location,

@@ -30,7 +30,7 @@ from impctl.compile.session import (
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
-from impctl.plan.moved_conditions import moved_conditions
+from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import Verdict, carried_verdict, check_safety

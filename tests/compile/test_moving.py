@@ -31,7 +31,7 @@ from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
-from impctl.plan.moved_conditions import MovedConditions, moved_conditions
+from impctl.plan.lineage import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition

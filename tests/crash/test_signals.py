@@ -145,8 +145,8 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
     "place",
     [
         "impctl.service.context.Context:close",
-        "impctl.cli.output.json.JsonOutput:show",
-        "impctl.cli.output.json.JsonOutput:end",
+        "impctl.cli.output.outcome.JsonOutput:show",
+        "impctl.cli.output.outcome.JsonOutput:end",
     ],
 )
 def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signal.Signals) -> None:
@@ -164,7 +164,7 @@ def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
     """As where nobody reads from a pipe that is full."""
     workload = write_batches(tmp_path)
     program = signalled_at(
-        "impctl.cli.output.json.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
+        "impctl.cli.output.outcome.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
     )
     start = time.monotonic()
     done = python(program, "apply", str(workload), "first", "--json")

@@ -15,7 +15,7 @@ import typer
 
 from impctl import errors
 from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
-from impctl.cli.output.json import to_json
+from impctl.cli.output.outcome import to_json
 from impctl.cli.reference import reference_text
 from impctl.compile.jointree.shape import TreeNodeEntry
 from impctl.service.results import (

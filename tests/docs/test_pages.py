@@ -27,7 +27,7 @@ from deltalake import write_deltalake
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.measure.generate import generate
+from impctl.measure.files import generate
 from impctl.service.context import SilentReporter
 from impctl.service.settings import ENVVARS, Example, GenerateRequest
 from impctl.tables.write.maintenance import create_table

@@ -41,9 +41,8 @@ from impctl.measure.duckdb import (
     duckdb_query_metrics,
     duckdb_recapture,
 )
-from impctl.measure.generate import generate
+from impctl.measure.files import check_outputs, compare_files, generate, report_file, write_outputs
 from impctl.measure.kinds import MeasuredCase, _real_share
-from impctl.measure.record_files import check_outputs, compare_files, report_file, write_outputs
 from impctl.measure.run import run_workload
 from impctl.measure.scratch import AgainstRecapture, captured, sample_rows, scratch_copy
 from impctl.service.context import Context, SilentReporter, open_context

@@ -18,8 +18,7 @@ from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError
 from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.lineage import trace
-from impctl.plan.moved_conditions import moved_conditions
+from impctl.plan.lineage import moved_conditions, trace
 from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness
 from impctl.plan.properties import deciding_functions
 from impctl.reuse.verdict import aligned, check_reuse

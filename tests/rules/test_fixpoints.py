@@ -20,8 +20,7 @@ from impctl.plan.recursion import (
     stable_columns,
 )
 from impctl.rules.normalize import best_fixpoints
-from impctl.rules.optimize import apply_rules, core_of
-from impctl.rules.prune import prune_columns
+from impctl.rules.optimize import apply_rules, core_of, prune_columns
 from impctl.rules.pushdown import push_selections, tied_columns
 from tests.plan.catalogs import (
     CLOSURE,

@@ -23,8 +23,15 @@ from impctl.plan.fingerprint import fingerprint
 from impctl.rules.error_columns import with_rounding
 from impctl.rules.finalize import FinalSteps, FirstRows, answer_plan, read_ending, written_ending
 from impctl.rules.normalize import best_fixpoints, single_rows, split_averages
-from impctl.rules.optimize import KEPT, RULES, Planned, PlannedQueries, apply_rules, core_of
-from impctl.rules.prune import prune_columns
+from impctl.rules.optimize import (
+    KEPT,
+    RULES,
+    Planned,
+    PlannedQueries,
+    apply_rules,
+    core_of,
+    prune_columns,
+)
 from impctl.rules.pushdown import common_parts, push_selections
 from impctl.safety.judge import check_safety
 from impctl.sql.statement import parse_query

@@ -13,10 +13,9 @@ from impctl.plan.nodes import Plan, Query, Select
 from impctl.rules.optimize import apply_rules
 from impctl.safety import judge as judging
 from impctl.safety import transfer
-from impctl.safety.direction import Status
+from impctl.safety.direction import Status, Wording
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import Analysis, Judges, PlanJudge, check_safety
-from impctl.safety.messages import Wording
 from impctl.sql.statement import parse_query
 from tests.plan import random_fixpoints, trials
 from tests.plan.catalogs import CATALOG

@@ -16,7 +16,7 @@ from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
 from impctl.expr.nodes import Literal
 from impctl.service.context import Context, open_context
-from impctl.service.expiry import least_above, live_rows, next_expiry
+from impctl.service.prepare import least_above, live_rows, next_expiry
 from impctl.service.rewrite import files
 from impctl.service.schedule.daemon import TableWatch
 from impctl.service.settings import QueryRequest, Settings, SketchPolicy

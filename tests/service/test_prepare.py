@@ -31,7 +31,7 @@ from impctl.service.prepare import (
     recheck,
 )
 from impctl.service.stored import RangeDepth, StateMeta
-from impctl.sketch.likelihood import Mixture
+from impctl.sketch.boundaries import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import BoundSql

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+import time
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,6 +129,19 @@ def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:
     assert reads == [("source of t", 1, 5, ("a", "b", "c"), "id")]
     changes.read(need("z", since=2))
     assert reads[1:] == [("source of t", 2, 5, ("z",), "id")]
+
+
+def test_reading_the_log_for_the_size_counts_for_the_first_read(
+    reads: list[tuple[Any, ...]], monkeypatch: MonkeyPatch
+) -> None:
+    def entries(since: int, until: int) -> None:
+        time.sleep(0.02)
+
+    changes = shared()
+    monkeypatch.setattr(changes.tables, "source", lambda _: SimpleNamespace(entries=entries))
+    assert changes.size(need("a").span) is None
+    assert changes.read(need("a"))[1] >= 20
+    assert changes.read(need("a"))[1] == 0
 
 
 def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]]) -> None:

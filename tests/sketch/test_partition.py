@@ -19,14 +19,17 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.errors import UsageError
 from impctl.sketch.boundaries import (
     HEAVY,
+    Mixture,
     ValueWeights,
     aligned_boundaries,
+    chances,
     equidepth_boundaries,
     evened,
     heavy_ranges,
+    hits_between,
+    rate_where_not_zero,
     with_splits,
 )
-from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 from impctl.sketch.partition import RangePartition
 from tests.support.random_cases import random_cases
 

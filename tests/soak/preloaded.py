@@ -2,7 +2,7 @@
 
 import impctl.api.session
 import impctl.cli.application
-import impctl.cli.output.json
+import impctl.cli.output.outcome
 import impctl.service.capture
 import impctl.service.gc
 import impctl.service.maintain

@@ -24,7 +24,7 @@ from impctl.engine.operator import Limits
 from impctl.engine.tags import RowTags
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
-from impctl.plan.moved_conditions import MovedConditions
+from impctl.plan.lineage import MovedConditions
 from impctl.plan.nodes import Plan, Project, Query, Scan
 from impctl.rules.finalize import answer_plan
 from impctl.sketch.partition import RangePartition

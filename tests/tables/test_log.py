@@ -71,6 +71,16 @@ def test_commits_are_seen_and_only_they(path: str) -> None:
     assert open_newest(result).version == 2
 
 
+def test_entries_are_read_again_by_the_next_look(path: str) -> None:
+    append(path)
+    result = pin_table(open_source("t", path))
+    (before,) = result.source.entries(0, 1) or ()
+    append(path)
+    moved = open_newest(result)
+    (after, _) = moved.entries(0, 2) or ()
+    assert after is not before
+
+
 def test_a_checkpoint_is_no_news(path: str) -> None:
     append(path)
     result = pin_table(open_source("t", path))

@@ -24,7 +24,13 @@ from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Vector, from_arrow
-from impctl.errors import EvaluationError, HistoryGoneError, Location, SchemaChangedError
+from impctl.errors import (
+    EvaluationError,
+    HistoryGoneError,
+    Location,
+    SchemaChangedError,
+    TableError,
+)
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from impctl.service.pinned import PinnedTables
 from impctl.sketch import sketch
@@ -275,6 +281,16 @@ def test_deleted_rows_are_left_out_of_each_group(
     concat_tables = pa.concat_tables(read_batches(snapshot, ["x"], [less]))
     assert concat_tables.equals(read_rows(snapshot, ["x"], [less]))
     assert concat_tables.column("x").to_pylist() == [x for x in range(ROWS) if x not in deleted]
+
+
+@pytest.mark.parametrize("read", [read_rows, lambda *of: list(read_batches(*of))])
+def test_a_vector_of_another_file_is_refused(tmp_path: Path, read: Callable[..., Any]) -> None:
+    snapshot = open_source("t", make(tmp_path, 3)).snapshot()
+    (file,) = snapshot.files
+    wrong = replace(file, deleted=np.array([1, ROWS], np.int64))
+    with pytest.raises(TableError) as caught:
+        read(snapshot, ["x"], [wrong])
+    assert caught.value.code == "deletion_vectors_unmatched"
 
 
 def test_a_file_without_a_row_group_gives_no_batch(tmp_path: Path) -> None:

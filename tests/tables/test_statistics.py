@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import HistoryGoneError
-from impctl.sketch.boundaries import aligned_boundaries
-from impctl.sketch.likelihood import Mixture
+from impctl.sketch.boundaries import Mixture, aligned_boundaries
 from impctl.sketch.partition import RangePartition
 from impctl.tables import sample
 from impctl.tables.files import Miscopied, miscopied_columns

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from impctl.cli.output.text import table_lines
 from impctl.errors import count_text
-from impctl.measure.record_files import FigureTable, figure_tables, metric_text, plain_name
+from impctl.measure.files import FigureTable, figure_tables, metric_text, plain_name
 from impctl.service.results import (
     Record,
     RecordComparison,

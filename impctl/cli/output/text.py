@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.cli.streams import columns_of, has_colour, width_for, wrapped
+from impctl.cli.process import columns_of, has_colour, width_for, wrapped
 from impctl.service.text import RowsFormat, plain
 
 if TYPE_CHECKING:
-    from impctl.cli.streams import Display
+    from impctl.cli.process import Display
     from impctl.service.answer import ArrowAnswer
     from impctl.service.formats import TextColumn
     from impctl.service.results import GainResult

@@ -574,9 +574,17 @@ def waiting_queries(
     stored_queries = {spec.name: stored_of(store, spec) for spec in specs}
     if triggers is None:
         triggers = {spec.name: trigger_of(spec) for spec in specs}
-    # Only who has to be ready at a moment asks for what is yet to come.
-    ready = [stored for name, stored in stored_queries.items() if triggers[name].ready_within]
-    names = sorted({table for stored in ready if stored is not None for table in stored.versions})
+    runs_of = {
+        name: recorded(store, stored) if store is not None and stored is not None else ()
+        for name, stored in stored_queries.items()
+    }
+    # What is yet to come matters to who has to be ready at a moment, if the costs are known.
+    ready = [
+        stored
+        for name, stored in stored_queries.items()
+        if stored is not None and runs_of[name] and triggers[name].ready_within
+    ]
+    names = sorted({table for stored in ready for table in stored.versions})
     coming = expectations(ctx, store, names, now=now) if names else None
     result: list[Waiting] = []
     pins: list[TablePin] = []
@@ -584,9 +592,8 @@ def waiting_queries(
         stored = stored_queries[spec.name]
         trigger = triggers[spec.name]
         pending = pending_of(ctx, spec, stored, now, log)
-        runs = recorded(store, stored) if store is not None and stored is not None else ()
         tables = () if stored is None or trigger.ready_within is None else tuple(stored.versions)
-        costs = costs_of(trigger, pending, runs, (now, now + look), tables, coming)
+        costs = costs_of(trigger, pending, runs_of[spec.name], (now, now + look), tables, coming)
         last = None if stored is None else stored.maintained_at
         result.append(Waiting(spec.name, trigger, pending, costs, last))
         pins += () if stored is None else stored.pins
