@@ -26,7 +26,7 @@ from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, captured, changed_table, scratch_copy
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.workload.models import PartitionSpec
 
 

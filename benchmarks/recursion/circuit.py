@@ -28,8 +28,7 @@ from impctl.plan.nodes import Fixpoint, Plan
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.boundaries import equidepth_boundaries
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import RangePartition, compare
 from impctl.sql.statement import parse_query
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName

@@ -21,7 +21,7 @@ from impctl.data.schema import LONG
 from impctl.errors import NotExactError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal
 from impctl.plan import nodes as p
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.types import AccessId
 
 MOST = 1 << 62

@@ -26,8 +26,7 @@ from impctl.data.vector import from_arrow
 from impctl.engine.jointree.spec import Edge
 from impctl.measure.duckdb import ParquetSql
 from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Scan, Select
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet
+from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.spark.expressions import DIALECT
 from impctl.spark.render import Renderer
 from impctl.tables.snapshot import to_arrow_type

@@ -24,8 +24,7 @@ from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context
 from impctl.service.maintenance_plan import plan_after_capture
 from impctl.service.prepare import PreparedQuery, SketchedQuery, prepare
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet
+from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName
 from impctl.workload.models import JoinStrategy, QuerySpec

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from impctl.engine.fixpoint.absorption import Absorbs
     from impctl.engine.result_rows import AnswerRows
     from impctl.rules.finalize import AnswerPlan
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import AccessId, AttributeId
 
 

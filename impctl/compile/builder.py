@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
     from impctl.engine.fixpoint.fixpoint import FixpointOperator
     from impctl.engine.operator import Operator
-    from impctl.sketch.partition import RangeIds, RangePartition
+    from impctl.sketch.sketch import RangeIds, RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
 LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"

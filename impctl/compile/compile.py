@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Span
     from impctl.rules.finalize import AnswerPlan
     from impctl.safety.judge import Verdict
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
 
 
 class MaintenancePlan(Struct, frozen=True):

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from impctl.data.vector import Ints
     from impctl.engine.aggregate import AggregateOperator
     from impctl.engine.trace import Arrangement
-    from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import Renumbering
+    from impctl.sketch.sketch import RangePartition, Renumbering
     from impctl.types import AccessId
 
 

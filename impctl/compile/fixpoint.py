@@ -32,7 +32,7 @@ from impctl.plan import nodes as p
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
 if TYPE_CHECKING:
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
 # Fixpoints: the step is a circuit of its own. Parts of it that do not read the fixpoint are built

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
     from impctl.engine.operator import Keeper, Operator
     from impctl.plan.nodes import Scan
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
 
 
 class Checkpoint(Struct, frozen=True):

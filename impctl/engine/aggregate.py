@@ -36,7 +36,7 @@ from impctl.engine.range_counts import RangeCounts, numbered
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_ranges
 from impctl.engine.trace import Arrangement, RowIndex, Run
 from impctl.expr.error_bounds import refuse_unsure
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.types import AttributeId
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from impctl.engine.tags import RowTags, no_ranges
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
-from impctl.sketch.partition import RangeIds, RangePartition
+from impctl.sketch.sketch import RangeIds, RangePartition
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,7 @@ from impctl.plan import nodes as p
 from impctl.plan.lineage import for_all
 from impctl.safety.direction import Sketched
 from impctl.safety.judge import Judges, Verdict, check_with_core, hint_of
-from impctl.sketch.partition import PARTITIONABLE
+from impctl.sketch.sketch import PARTITIONABLE
 from impctl.types import AccessId, ColumnName, QueryName, TableName
 
 if TYPE_CHECKING:

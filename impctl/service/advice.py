@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import BoundaryValue, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import RunRef, StoredQuery, StoredSketch
     from impctl.types import ColumnName, QueryName, TableName

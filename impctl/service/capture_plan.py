@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
     from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import Assumption
 

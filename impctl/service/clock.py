@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import FinalSteps
     from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.store.records import StoredQuery
     from impctl.tables.snapshot import DataFile, Snapshot
     from impctl.types import TableName

@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import AnswerPlan
     from impctl.rules.optimize import PlannedQueries
     from impctl.safety.facts import Fact
-    from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import RangeSet
+    from impctl.sketch.sketch import RangePartition, RangeSet
     from impctl.sql.parameters import Clock
     from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource

@@ -33,7 +33,7 @@ from impctl.plan.properties import scan_conditions
 from impctl.safety.judge import carried_verdict
 from impctl.service.partitions import partition_about, ranges_to_spare
 from impctl.service.results import ExpectedReading
-from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import BoundaryValue, RangePartition
 from impctl.tables.rows import read_rows
 from impctl.tables.sample import FileSample, file_sample, mean_overlap
 from impctl.tables.snapshot import ColumnBounds, DataFile

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from impctl.data.vector import Ints
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import AccessId
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import BoundaryValue
+    from impctl.sketch.sketch import BoundaryValue
     from impctl.store.records import StoredSketch
 
 

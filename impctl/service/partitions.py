@@ -12,7 +12,7 @@ from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
-from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
+from impctl.sketch.sketch import PARTITIONABLE, BoundaryValue, RangePartition
 from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
 from impctl.workload.yaml import suggestion
 

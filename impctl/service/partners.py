@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
     from impctl.expr.nodes import Expr
     from impctl.service.context import Context, Versions
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.tables.snapshot import DataFile, Snapshot
 
 

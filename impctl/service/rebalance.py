@@ -50,7 +50,7 @@ from impctl.tables.statistics import prune
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import BoundaryValue, RangeIds, RangePartition
+    from impctl.sketch.sketch import BoundaryValue, RangeIds, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName

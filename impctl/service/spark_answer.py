@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
     from impctl.types import AccessId, TableName

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from impctl.service.context import Context, Reporter
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.store.records import Assumption
     from impctl.tables.snapshot import Snapshot
 

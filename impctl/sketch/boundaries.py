@@ -20,8 +20,7 @@ from impctl.sketch.sketch import Renumbering
 
 if TYPE_CHECKING:
     from impctl.data.vector import Ints
-    from impctl.sketch.partition import BoundaryValue, RangePartition
-    from impctl.sketch.sketch import RangeSet
+    from impctl.sketch.sketch import BoundaryValue, RangePartition, RangeSet
 
 
 # How likely each range is in a sketch, estimated from a sample of groups. No answer rests on it. A

@@ -21,7 +21,7 @@ from impctl.types import AttributeId
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
 
-    from impctl.sketch.partition import BoundaryValue
+    from impctl.sketch.sketch import BoundaryValue
 
 
 # Typed constants as Spark SQL: the value in exactly that type, whatever the session's time zone,

@@ -25,7 +25,7 @@ from impctl.types import AccessId, AttributeId, ColumnName, TableName
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
 
-    from impctl.sketch.partition import BoundaryValue
+    from impctl.sketch.sketch import BoundaryValue
 
 
 # A sketch's ranges as SQL that DuckDB and Polars both read: exactly the rows of the ranges, or no

@@ -29,8 +29,7 @@ from impctl.plan.recursion import (
 )
 from impctl.safety.judge import Verdict, carried_verdict, states_of
 from impctl.safety.transfer import facts_of_rows
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet
+from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.spark.render import render_plan
 from impctl.spark.run import plain_failures, selected
 from impctl.spark.sketches import capture_sketches, with_range_id

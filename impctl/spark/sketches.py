@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from impctl.safety.judge import Verdict
-    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import BoundaryValue, RangePartition
 
 
 # The range of every row, as an int column: the ids of `RangePartition.range_ids_of` for every

@@ -15,8 +15,7 @@ from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersio
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
-    from impctl.sketch.partition import RangePartition
-    from impctl.sketch.sketch import MaintenanceMode, RangeSet
+    from impctl.sketch.sketch import MaintenanceMode, RangePartition, RangeSet
 
 Run = tuple[str, int, pa.Table]
 Count = Annotated[int, Meta(ge=0)]

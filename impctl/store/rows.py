@@ -18,8 +18,7 @@ from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError, RetryableError
 from impctl.forecast import KEPT as ARRIVALS_KEPT
 from impctl.forecast import Commit, History
-from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import MaintenanceMode, RangeSet
+from impctl.sketch.sketch import BoundaryValue, MaintenanceMode, RangePartition, RangeSet
 from impctl.store import states
 from impctl.store.catalog import Transaction, digest_of, seal_of, sealed
 from impctl.store.records import (

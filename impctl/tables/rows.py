@@ -39,7 +39,7 @@ from impctl.tables.storage import READ_FAILURES
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import ColumnName
 
 

@@ -28,7 +28,7 @@ from impctl.tables.storage import local_path
 
 if TYPE_CHECKING:
     from impctl.data.schema import SqlType
-    from impctl.sketch.partition import BoundaryValue, RangePartition
+    from impctl.sketch.sketch import BoundaryValue, RangePartition
     from impctl.types import ColumnName
 
 

@@ -63,7 +63,7 @@ from impctl.types import Secrets
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from impctl.sketch.partition import BoundaryValue
+    from impctl.sketch.sketch import BoundaryValue
     from impctl.types import ColumnName, TableName, TableVersion
 
 

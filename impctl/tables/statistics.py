@@ -35,8 +35,7 @@ from impctl.tables.storage import is_unsure
 
 if TYPE_CHECKING:
     from impctl.sketch.boundaries import Mixture
-    from impctl.sketch.partition import BoundaryValue, RangePartition
-    from impctl.sketch.sketch import RangeFilter
+    from impctl.sketch.sketch import BoundaryValue, RangeFilter, RangePartition
     from impctl.types import AttributeId, ColumnName
 
 

@@ -538,7 +538,7 @@ def _read_sql(node: Node, path: str, reading: FileReading) -> tuple[str, SqlOrig
 
 # The section `partitions`. Law: boundaries strictly increase and have one type. Text may represent
 # decimals, so it may increase as numbers or by code point; with the column's type,
-# `sketch.partition` decides.
+# `sketch.sketch` decides.
 
 
 def read_partitions(node: Node | None, reading: FileReading) -> tuple[PartitionSpec, ...]:

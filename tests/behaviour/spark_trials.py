@@ -32,8 +32,7 @@ from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import Fact
 from impctl.safety.judge import Verdict, carried_verdict, check_safety, check_with_core
-from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import RangeSet, range_filter
+from impctl.sketch.sketch import BoundaryValue, RangePartition, RangeSet, range_filter
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import filter_condition
 from impctl.spark.render import render_plan

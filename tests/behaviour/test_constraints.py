@@ -28,8 +28,7 @@ from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.facts import FactKind
 from impctl.safety.judge import Fact, FactSource, carried_verdict, check_safety
 from impctl.service.prepare import _stated_by_checks
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.statement import parse_query
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.maintenance import create_table

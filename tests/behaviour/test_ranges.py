@@ -13,8 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.service import filters
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet, exact_filter, range_filter
+from impctl.sketch.sketch import RangePartition, RangeSet, exact_filter, range_filter
 from impctl.tables.rows import PartedRead, ReadPart
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import prune

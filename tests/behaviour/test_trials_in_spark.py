@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
 from impctl.service import fill as loading
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.tables.write.maintenance import create_table
 from tests.behaviour.spark_trials import AnswerTally, SparkTally, run_answers, run_case
 from tests.support.kept_workload import stored

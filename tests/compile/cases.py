@@ -34,7 +34,7 @@ from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import Verdict, carried_verdict, check_safety
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import AccessId, TableName
 from tests.plan.random_fixpoints import kept_by_witnesses

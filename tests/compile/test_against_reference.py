@@ -35,8 +35,7 @@ from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.plan.nodes import Plan, Query
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import check_safety
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet, Renumbering, compare
+from impctl.sketch.sketch import RangePartition, RangeSet, Renumbering, compare
 from impctl.sql.statement import parse_query
 from impctl.tables.snapshot import arrow_type
 from tests.plan.trials import accurate_sketches

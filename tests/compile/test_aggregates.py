@@ -26,7 +26,7 @@ from impctl.engine.join import SelectByScalars
 from impctl.engine.operator import Operator
 from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.compile.cases import converted

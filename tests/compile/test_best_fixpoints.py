@@ -28,7 +28,7 @@ from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query
 from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from tests.support.carried_queries import (
     BOUNDARIES,

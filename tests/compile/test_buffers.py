@@ -22,7 +22,7 @@ from impctl.engine.topk import Top
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
 from tests.support.carried_queries import ReferencePartners, Stored, counts_of, restored

@@ -30,7 +30,7 @@ from impctl.engine.trace import RowIndex
 from impctl.plan.nodes import Join as PlanJoin
 from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS

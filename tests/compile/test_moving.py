@@ -34,8 +34,7 @@ from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.lineage import MovedConditions, moved_conditions
 from impctl.plan.nodes import LiveRows
 from impctl.rules.optimize import apply_rules
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MaintenanceMode, RangeSet
+from impctl.sketch.sketch import MaintenanceMode, RangePartition, RangeSet
 from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.compile.cases import (

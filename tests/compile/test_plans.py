@@ -47,8 +47,7 @@ from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
 from impctl.service.maintenance_plan import JoinChooser, chosen_plan
 from impctl.service.prepare import PreparedQuery, SketchedQuery
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import BoundSql
 from impctl.sql.statement import parse_query
 from impctl.workload.models import (

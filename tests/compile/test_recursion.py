@@ -31,7 +31,7 @@ from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import check_safety
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import AccessId, AttributeId
 from tests.compile import cases as moving_cases

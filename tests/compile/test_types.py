@@ -41,7 +41,7 @@ from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.tables.snapshot import arrow_type
 from tests.compile.cases import BY_G, SUMS, add_in_order, compiled, several_unsure_cases

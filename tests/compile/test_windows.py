@@ -21,7 +21,7 @@ from impctl.errors import NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.cases import Kept, add_in_order, several_unsure_cases
 from tests.compile.test_plans import several_cases as random_plans

@@ -18,7 +18,7 @@ from impctl.engine.linear import SelectOperator
 from impctl.placement.graph import Graph, KindOfChange, Numbers, PieceMode, graph_of
 from impctl.placement.search import choices_of, choose, per_day
 from impctl.plan.nodes import Plan
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.types import TableName
 from impctl.workload.load import load_workload
 from tests.compile.jointree.shapes import TPCH, core

@@ -23,7 +23,7 @@ from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import core_of, without_free_limit
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 
 Groups = Mapping[int, int]

@@ -37,7 +37,7 @@ from impctl.data.schema import (
 from impctl.errors import Location, UsageError
 from impctl.service.parameters import parsed
 from impctl.service.partitions import candidates, is_partitionable, partition_of
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.store.store import Store
 from impctl.types import ParameterValue
 from impctl.workload.models import BoundaryLiteral, PartitionSpec

@@ -32,8 +32,7 @@ from impctl.service.prepare import (
 )
 from impctl.service.stored import RangeDepth, StateMeta
 from impctl.sketch.boundaries import Mixture
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet
+from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import read_changes

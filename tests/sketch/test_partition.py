@@ -30,7 +30,7 @@ from impctl.sketch.boundaries import (
     rate_where_not_zero,
     with_splits,
 )
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.support.random_cases import random_cases
 
 WIDE = decimal(38, 0)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import Vector
 from impctl.sketch.boundaries import share_after
-from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import (
     MAX_INTERVALS,
     Comparison,
     Interval,
     RangeFilter,
+    RangePartition,
     RangeSet,
     Renumbering,
     compare,

@@ -30,8 +30,14 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import from_arrow
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MAX_INTERVALS, RangeFilter, RangeSet, range_filter, ranges_between
+from impctl.sketch.sketch import (
+    MAX_INTERVALS,
+    RangeFilter,
+    RangePartition,
+    RangeSet,
+    range_filter,
+    ranges_between,
+)
 from impctl.spark.expressions import DIALECT
 from impctl.spark.predicates import filter_condition, place_filters, plain_condition, rewrite_sql
 from impctl.spark.run import run_sql

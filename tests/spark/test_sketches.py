@@ -20,8 +20,7 @@ from impctl.errors import UnsafeSketchError, UsageError
 from impctl.rules.optimize import apply_rules
 from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.safety.judge import check_safety
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import range_filter
+from impctl.sketch.sketch import RangePartition, range_filter
 from impctl.spark import capture
 from impctl.spark.capture import sketch_passes
 from impctl.spark.predicates import rewrite_sql

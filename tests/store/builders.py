@@ -21,8 +21,7 @@ import pytest
 
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import MaintenanceMode, RangeSet
+from impctl.sketch.sketch import MaintenanceMode, RangePartition, RangeSet
 from impctl.store import records
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.store import Store

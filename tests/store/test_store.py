@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeSet
+from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.store.disk import RealDisk
 from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store

@@ -27,7 +27,7 @@ from impctl.expr.nodes import Expr
 from impctl.plan.lineage import MovedConditions
 from impctl.plan.nodes import Plan, Project, Query, Scan
 from impctl.rules.finalize import answer_plan
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.tables.rows import WantedValues, bare_rows
 from impctl.tables.snapshot import arrow_type
 from impctl.types import AccessId, ColumnName, TableName

@@ -34,7 +34,7 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.result_rows import KeptRows
 from impctl.engine.trace import Arrangement, RowIndex
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 
 
 class Indexed(Operator):

@@ -25,7 +25,7 @@ from impctl.engine.linear import Merge, SelectOperator
 from impctl.engine.operator import Operator
 from impctl.engine.tags import RowTags
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Literal
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.support.circuits import Rooted, Runs, load_all, save_all
 
 

@@ -19,7 +19,7 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, de
 from impctl.plan.nodes import Query
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import Verdict, check_safety
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 
 QUERIES = {

@@ -34,7 +34,7 @@ from impctl.engine.linear import (
 from impctl.engine.operator import LIMITS, Keeper, LevelLimits, Limits, Operator
 from impctl.engine.trace import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.support.circuits import load_all, save_all
 
 _NAN, _ODD = 4, 1

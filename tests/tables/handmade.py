@@ -22,8 +22,7 @@ from deltalake import write_deltalake
 
 from impctl.data.schema import DOUBLE, STRING, Kind, SqlType
 from impctl.expr.nodes import CompareOp
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeFilter
+from impctl.sketch.sketch import RangeFilter, RangePartition
 from impctl.tables.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, Snapshot, ValueBounds, as_array

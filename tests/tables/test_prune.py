@@ -40,8 +40,14 @@ from impctl.data.schema import (
 from impctl.data.vector import from_arrow
 from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
-from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.sketch.sketch import RangeFilter, RangeSet, exact_filter, range_filter
+from impctl.sketch.sketch import (
+    BoundaryValue,
+    RangeFilter,
+    RangePartition,
+    RangeSet,
+    exact_filter,
+    range_filter,
+)
 from impctl.tables import statistics
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot, ValueBounds, as_array, places_in

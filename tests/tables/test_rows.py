@@ -34,8 +34,7 @@ from impctl.errors import (
 from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from impctl.service.pinned import PinnedTables
 from impctl.sketch import sketch
-from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import RangeFilter, RangeSet
+from impctl.sketch.sketch import RangeFilter, RangePartition, RangeSet
 from impctl.tables import rows
 from impctl.tables import rows as read_parts
 from impctl.tables.changes import read_changes, read_file_diff

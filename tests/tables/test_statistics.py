@@ -22,7 +22,7 @@ from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import HistoryGoneError
 from impctl.sketch.boundaries import Mixture, aligned_boundaries
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.tables import sample
 from impctl.tables.files import Miscopied, miscopied_columns
 from impctl.tables.rows import read_rows

@@ -33,7 +33,7 @@ from impctl.plan.nodes import ComputedColumn, Plan, Scan, Select
 
 if TYPE_CHECKING:
     from impctl.compile.builder import CircuitBuilder
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import AccessId, AttributeId
 
 # A circle of relations as one operator that looks rows up: the joined rows with the requested

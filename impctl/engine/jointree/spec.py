@@ -23,7 +23,7 @@ from impctl.errors import InvariantError, UnsupportedError
 from impctl.types import AttributeId
 
 if TYPE_CHECKING:
-    from impctl.sketch.partition import RangePartition
+    from impctl.sketch.sketch import RangePartition
 
 TypedColumns = tuple[tuple[AttributeId, SqlType], ...]
 

@@ -33,7 +33,7 @@ from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.jointree.spec import TreeMode
 from impctl.plan.nodes import Plan
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.compile.jointree.shapes import core
 from tests.compile.jointree.test_cost import OfRows
 

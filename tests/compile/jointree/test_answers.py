@@ -27,7 +27,7 @@ from impctl.plan.nodes import ComputedColumn, Distinct, Join, Project, Query
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import without_free_limit
 from impctl.service.result_changes import changes_by_rows
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from tests.compile.jointree.shapes import CATALOG, AnswerMaker, tables_with_values
 from tests.compile.jointree.test_build import (

@@ -25,7 +25,7 @@ from impctl.engine.jointree.cyclic import Probe
 from impctl.engine.jointree.tree import Tree
 from impctl.errors import NotExactError, QueryError, UnsupportedError
 from impctl.plan.nodes import Plan
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.compile.jointree.shapes import CATALOG, JoinMaker, core, random_tables, shape_of
 from tests.compile.test_plans import has_choice
 from tests.plan.trials import fragment_of

@@ -51,7 +51,7 @@ from impctl.errors import QueryError, TableError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Attribute, ComputedColumn, Join, Plan, Project, Scan, Select
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.tables.sample import KeyCounts, counted, fan_out
 from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
 from tests.compile.jointree.test_build import table_of

@@ -40,7 +40,7 @@ from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import check_safety
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
 from impctl.types import AccessId
 from tests.compile.cases import changes_of, partitions_of, table_of, whole_table

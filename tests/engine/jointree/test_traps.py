@@ -28,7 +28,7 @@ from impctl.engine.linear import Merge, SelectOperator
 from impctl.engine.topk import Cut, Limit, Top
 from impctl.errors import CountBelowZeroError, EvaluationError, NotExactError
 from impctl.expr.nodes import CompareOp
-from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangePartition
 from tests.support.circuits import Rooted
 from tests.support.join_trees import (
     ANY,
