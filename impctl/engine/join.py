@@ -390,17 +390,22 @@ def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:
 
 
 def _stated(expr: Expr, scalars: Batch, when: str) -> Expr:
-    used = expr.columns
-    if used and used <= scalars.columns.keys():
-        constant = _constant(expr, scalars)
-        if constant is not None:
-            return constant
-    if isinstance(expr, ColumnRef) and expr.id in scalars.columns:
-        return replace(expr, id=f"{expr.id}/{when}")
-    expr = expr.map(lambda part: _stated(part, scalars, when))
-    if isinstance(expr, Compare) and isinstance(expr.left, Literal):
-        return Compare(expr.op.mirrored, expr.right, expr.left)
-    return expr
+    def value(part: Expr) -> Expr | None:
+        used = part.columns
+        if used and used <= scalars.columns.keys():
+            constant = _constant(part, scalars)
+            if constant is not None:
+                return constant
+        if isinstance(part, ColumnRef) and part.id in scalars.columns:
+            return replace(part, id=f"{part.id}/{when}")
+        return None
+
+    def mirrored(part: Expr) -> Expr | None:
+        if isinstance(part, Compare) and isinstance(part.left, Literal):
+            return Compare(part.op.mirrored, part.right, part.left)
+        return None
+
+    return expr.rewrite(value).transform(mirrored)
 
 
 def _constant(expr: Expr, scalars: Batch) -> Literal | None:

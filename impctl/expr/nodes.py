@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from enum import StrEnum
+from functools import partial
 from math import copysign
 from operator import is_
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -84,7 +85,8 @@ class Traversable(Struct, frozen=True):
 
     def map(self, change: Callable[[Expr], Expr]) -> Self:
         """A copy with each of `expressions` changed; the same object if none changes."""
-        return with_changed(self, ExprNode, cast("Callable[[ExprNode], ExprNode]", change))
+        changed: Any = change
+        return _replaced(self, _changed(astuple(self), ExprNode, changed))
 
 
 class Clause(Traversable, frozen=True):
@@ -136,20 +138,31 @@ def _collect(values: tuple[object, ...], kind: type[_Kind], result: list[_Kind])
 
 def with_changed(struct: _Struct, kind: type[_Kind], change: Callable[[_Kind], _Kind]) -> _Struct:
     """A copy with each of the `outermost` changed; the same object if none changes."""
+    return _replaced(struct, _changed(astuple(struct), kind, change))
 
-    def changed(value: Any) -> Any:
+
+def _changed(
+    values: tuple[Any, ...], kind: type[_Kind], change: Callable[[_Kind], _Kind]
+) -> tuple[Any, ...]:
+    """A loop, not functions in functions: their frames would limit how deep a query may nest."""
+    result = []
+    for value in values:
         if isinstance(value, kind):
-            return change(value)
-        if isinstance(value, tuple):
-            items = tuple(map(changed, value))
-            return value if all(map(is_, items, value)) else items
-        return with_changed(value, kind, change) if isinstance(value, Clause) else value
+            result.append(change(value))
+        elif isinstance(value, tuple):
+            result.append(_changed(value, kind, change))
+        elif isinstance(value, Clause):
+            result.append(with_changed(value, kind, change))
+        else:
+            result.append(value)
+    return values if all(map(is_, result, values)) else tuple(result)
 
-    values = astuple(struct)
-    news = list(map(changed, values))
-    if all(map(is_, news, values)):
+
+def _replaced(struct: _Struct, values: tuple[Any, ...]) -> _Struct:
+    """A copy with these values of the fields; the same object if all are the same."""
+    if all(map(is_, values, astuple(struct))):
         return struct
-    return replace(struct, **dict(zip(struct.__struct_fields__, news, strict=True)))
+    return replace(struct, **dict(zip(struct.__struct_fields__, values, strict=True)))
 
 
 class ExprNode(Node, frozen=True):
@@ -168,9 +181,19 @@ class ExprNode(Node, frozen=True):
 
     def transform(self, change: Callable[[Expr], Expr | None]) -> Expr:
         """The expression rebuilt from the leaves; `change` returns None to keep a node."""
-        rebuilt = cast("Expr", self.map(lambda part: part.transform(change)))
+        transform: Any = partial(ExprNode.transform, change=change)
+        rebuilt = cast("Expr", _replaced(self, _changed(astuple(self), ExprNode, transform)))
         changed = change(rebuilt)
         return rebuilt if changed is None else changed
+
+    def rewrite(self, change: Callable[[Expr], Expr | None]) -> Expr:
+        """The expression with parts replaced, the outermost first; where `change` returns None,
+        the parts inside are rewritten."""
+        changed = change(cast("Expr", self))
+        if changed is not None:
+            return changed
+        rewrite: Any = partial(ExprNode.rewrite, change=change)
+        return cast("Expr", _replaced(self, _changed(astuple(self), ExprNode, rewrite)))
 
     def substitute(self, replacements: Mapping[AttributeId, Expr]) -> Expr:
         """The expression with columns replaced; others stay."""

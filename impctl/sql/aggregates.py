@@ -272,12 +272,13 @@ class Lift(Struct, frozen=True):
     """FROM columns; none may be left."""
 
     def __call__(self, expr: Expr) -> Expr:
+        return expr.rewrite(self._above)
+
+    def _above(self, expr: Expr) -> Expr | None:
         for key, ref in self.keys:
             if expr == key:
                 return replace(ref, span=expr.span)
-        if isinstance(expr, ColumnRef):
-            return self._column(expr)
-        return expr.map(self)
+        return self._column(expr) if isinstance(expr, ColumnRef) else None
 
     def _column(self, ref: ColumnRef) -> Expr:
         result = self.results.get(ref.id)

@@ -114,10 +114,14 @@ def limited(plan: p.Plan, order: Order) -> p.Plan:
 
 def _through(expr: Expr, columns: Sequence[p.ComputedColumn]) -> Expr:
     """The expression over a projection's columns wherever one computes a part of it."""
-    for output in columns:
-        if expr == output.expr and not isinstance(expr, Literal):
-            return output.attribute.ref(expr.span)
-    return expr.map(lambda part: _through(part, columns)) if expr.columns else expr
+
+    def computed(part: Expr) -> Expr | None:
+        for output in columns:
+            if part == output.expr and not isinstance(part, Literal):
+                return output.attribute.ref(part.span)
+        return None if part.columns else part
+
+    return expr.rewrite(computed)
 
 
 # UNION, EXCEPT and INTERSECT match columns by position and cast sides explicitly to the common type

@@ -131,6 +131,22 @@ def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None
         sys.setrecursionlimit(usual)
 
 
+SUMS = "+".join(["SUM(price)"] * 250)
+PRICES = "+".join(["price"] * 250)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"SELECT brand FROM sales GROUP BY brand HAVING {SUMS} > 3",
+        f"SELECT brand, {SUMS} AS s FROM sales GROUP BY brand ORDER BY {SUMS}",
+        f"SELECT {PRICES} AS p FROM sales WHERE {PRICES} > 3 ORDER BY {PRICES}",
+    ],
+)
+def test_chains_of_operators_may_be_long(sql: str) -> None:
+    assert read(sql)
+
+
 @pytest.mark.slow
 def test_long_chains_are_read() -> None:
     many = " OR ".join(f"price = {n}" for n in range(1500))

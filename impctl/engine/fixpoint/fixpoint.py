@@ -288,7 +288,8 @@ class BestFixpoint(Recursion):
         slots = touched.counted(stacked_batches(derivations), self._stamp)
         has_gone = self._send_out(touched, slots)
         self._settle(touched)
-        self._report.complete(touched.report())
+        if any(self._accesses):
+            self._report.complete(touched.report())
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
