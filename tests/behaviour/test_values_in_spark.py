@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
-from msgspec.structs import replace
 
 import impctl
 from impctl.errors import (
@@ -518,10 +517,9 @@ def test_the_answers_are_asked_for_with_errors_where_they_differ_alone(
     materialized = verify._materialized
 
     def wrong(ctx: Any, prepared: Any, stored: Any) -> Any:
-        answer = materialized(ctx, prepared, stored)
-        assert answer is not None
-        rows = [(g, v + 1 if g == 2 else v) for g, v in answer.rows]
-        return replace(answer, rows=tuple(rows))
+        rows = materialized(ctx, prepared, stored)
+        assert rows is not None
+        return [(g, v + 1 if g == 2 else v) for g, v in rows]
 
     monkeypatch.setattr(verify, "_materialized", wrong)
     one = ("--query", "ranked")

@@ -21,6 +21,7 @@ from impctl.service.settings import (
     GenerateRequest,
     MeasureRequest,
     Policy,
+    QueryRequest,
     Settings,
     SimulateRequest,
     SketchPolicy,
@@ -53,17 +54,12 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "maintain w.yaml": ("maintain", (BENCH, ()), {"batch_rows": None}),
     "maintain w.yaml --batch-rows 9": ("maintain", (BENCH, ()), {"batch_rows": 9}),
     "rewrite w.yaml --query a": (
-        *("rewrite", (BENCH, "a", (), None, None, None, SketchPolicy.ALWAYS)),
-        {"required": False},
+        *("rewrite", (BENCH, QueryRequest("a", sketch=SketchPolicy.ALWAYS), None), {}),
     ),
     "rewrite w.yaml --files f.json --sketch auto": (
-        *("rewrite", (BENCH, None, (), None, None, Path("f.json"), SketchPolicy.AUTO)),
-        {"required": False},
+        *("rewrite", (BENCH, QueryRequest(), Path("f.json")), {}),
     ),
-    "query w.yaml": (
-        *("query", (BENCH, None, (), None, None, "auto", "auto")),
-        {"required": False, "where": None, **ROWS},
-    ),
+    "query w.yaml": ("query", (BENCH, QueryRequest(), "auto"), {"where": None, **ROWS}),
     "changes w.yaml --query a --since t=1 --since u=2": (
         *("changes", (BENCH, "a", ("t=1", "u=2"))),
         {"whole": False, **ROWS},
