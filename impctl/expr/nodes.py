@@ -145,7 +145,7 @@ def _changed(
     values: tuple[Any, ...], kind: type[_Kind], change: Callable[[_Kind], _Kind]
 ) -> tuple[Any, ...]:
     """A loop, not functions in functions: their frames would limit how deep a query may nest."""
-    result = []
+    result: list[Any] = []
     for value in values:
         if isinstance(value, kind):
             result.append(change(value))
