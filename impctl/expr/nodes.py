@@ -85,8 +85,7 @@ class Traversable(Struct, frozen=True):
 
     def map(self, change: Callable[[Expr], Expr]) -> Self:
         """A copy with each of `expressions` changed; the same object if none changes."""
-        changed: Any = change
-        return _replaced(self, _changed(astuple(self), ExprNode, changed))
+        return with_changed(self, ExprNode, cast("Callable[[ExprNode], ExprNode]", change))
 
 
 class Clause(Traversable, frozen=True):
@@ -116,7 +115,7 @@ def _meaning(struct: Traversable) -> tuple[Any, ...]:
 
 
 _Kind = TypeVar("_Kind")
-_Struct = TypeVar("_Struct", bound=Traversable)
+_Struct = TypeVar("_Struct", bound=Traversable | tuple[Any, ...])
 
 
 def outermost(struct: Traversable, kind: type[_Kind]) -> list[_Kind]:
@@ -138,31 +137,22 @@ def _collect(values: tuple[object, ...], kind: type[_Kind], result: list[_Kind])
 
 def with_changed(struct: _Struct, kind: type[_Kind], change: Callable[[_Kind], _Kind]) -> _Struct:
     """A copy with each of the `outermost` changed; the same object if none changes."""
-    return _replaced(struct, _changed(astuple(struct), kind, change))
-
-
-def _changed(
-    values: tuple[Any, ...], kind: type[_Kind], change: Callable[[_Kind], _Kind]
-) -> tuple[Any, ...]:
-    """A loop, not functions in functions: their frames would limit how deep a query may nest."""
-    result: list[Any] = []
+    # One function with a loop: each frame for a level limits how deep a query may nest.
+    whole: Any = struct
+    values = whole if isinstance(whole, tuple) else astuple(whole)
+    news: list[Any] = []
     for value in values:
         if isinstance(value, kind):
-            result.append(change(value))
-        elif isinstance(value, tuple):
-            result.append(_changed(value, kind, change))
-        elif isinstance(value, Clause):
-            result.append(with_changed(value, kind, change))
+            news.append(change(value))
+        elif isinstance(value, tuple | Clause):
+            news.append(with_changed(value, kind, change))
         else:
-            result.append(value)
-    return values if all(map(is_, result, values)) else tuple(result)
-
-
-def _replaced(struct: _Struct, values: tuple[Any, ...]) -> _Struct:
-    """A copy with these values of the fields; the same object if all are the same."""
-    if all(map(is_, values, astuple(struct))):
+            news.append(value)
+    if all(map(is_, news, values)):
         return struct
-    return replace(struct, **dict(zip(struct.__struct_fields__, values, strict=True)))
+    if whole is values:
+        return cast("_Struct", tuple(news))
+    return cast("_Struct", replace(whole, **dict(zip(whole.__struct_fields__, news, strict=True))))
 
 
 class ExprNode(Node, frozen=True):
@@ -182,7 +172,7 @@ class ExprNode(Node, frozen=True):
     def transform(self, change: Callable[[Expr], Expr | None]) -> Expr:
         """The expression rebuilt from the leaves; `change` returns None to keep a node."""
         transform: Any = partial(ExprNode.transform, change=change)
-        rebuilt = cast("Expr", _replaced(self, _changed(astuple(self), ExprNode, transform)))
+        rebuilt = cast("Expr", with_changed(self, ExprNode, transform))
         changed = change(rebuilt)
         return rebuilt if changed is None else changed
 
@@ -193,7 +183,7 @@ class ExprNode(Node, frozen=True):
         if changed is not None:
             return changed
         rewrite: Any = partial(ExprNode.rewrite, change=change)
-        return cast("Expr", _replaced(self, _changed(astuple(self), ExprNode, rewrite)))
+        return cast("Expr", with_changed(self, ExprNode, rewrite))
 
     def substitute(self, replacements: Mapping[AttributeId, Expr]) -> Expr:
         """The expression with columns replaced; others stay."""
