@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 # Work on state, measured (M) with 14 queries of TPC-H at scale 1. Of a range, work of pieces that
-# are not kept is taken at the dearer end, other work in the middle. Off by 2 to 3 times in the
+# are not kept is taken at the costlier end, other work in the middle. Off by 2 to 3 times in the
 # median, up to 30 at worst (M).
 
 

@@ -191,10 +191,10 @@ def test_priors_are_prices() -> None:
     times = StateTimes(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
     assert (times.opened(1000, 5), times.opened(30, 5)) == (6, 4)
     assert STATE.opened(0, 100) == STATE.opened_ms
-    circuit, dear = tpch.circuit("q3"), StateTimes(build_row_ns=STATE.build_row_ns * 10)
+    circuit, costly = tpch.circuit("q3"), StateTimes(build_row_ns=STATE.build_row_ns * 10)
     one, other = (
         pieces_of(graph_of(circuit, tpch.KINDS, tpch.numbers(circuit), times=times))
-        for times in (STATE, dear)
+        for times in (STATE, costly)
     )
     assert other["join1.right"].build[0] == pytest.approx(10 * one["join1.right"].build[0])
     assert other["join1.right"].read == one["join1.right"].read

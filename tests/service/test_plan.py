@@ -240,8 +240,8 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(auto: Cli) -> None:
 def test_an_eager_query_is_never_recaptured_for_its_cost(auto: Cli) -> None:
     auto.edit("policy: auto", "policy: auto\n    maintain: eager")
     auto.good("capture")
-    dear = [RunCost(RunKind.MAINTAIN, n, 9, 5000.0, moved=("t",)) for n in (5, 10, 20)]
-    remember(auto, *dear)
+    costly = [RunCost(RunKind.MAINTAIN, n, 9, 5000.0, moved=("t",)) for n in (5, 10, 20)]
+    remember(auto, *costly)
     auto.append("t", ROWS)
     assert codes(auto, "plan") == codes(auto, "maintain") == ("exact", "incremental")
 
@@ -510,10 +510,10 @@ def test_a_first_change_larger_than_the_table_is_recaptured(
 
 def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None:
     """What was seen: a change of customers took 19 s, and 30 changed parts were captured anew."""
-    dear = [RunCost(RunKind.MAINTAIN, 30, 300, 19_000.0, moved=("customer",)) for _ in range(4)]
+    costly = [RunCost(RunKind.MAINTAIN, 30, 300, 19_000.0, moved=("customer",)) for _ in range(4)]
     cheap = [RunCost(RunKind.MAINTAIN, 30, 300, 500.0, moved=("part",)) for _ in range(4)]
     size = MaintenanceSize(30, 300)
-    for costs in ([*dear, AGAIN], [*dear, *cheap, AGAIN]):
+    for costs in ([*costly, AGAIN], [*costly, *cheap, AGAIN]):
         assert decided(costs, size, moved=("customer",)) is not None
         assert decided(costs, size, moved=("part",)) is None
         assert decided(costs, size, moved=("part", "customer")) is None
