@@ -34,10 +34,10 @@ from benchmarks.update_stream import Pool, UpdateStream, pool_of
 from impctl.bench.record import Cell, Label, Metric
 from impctl.bench.timing import WARM_UP
 from impctl.measure.scratch import AgainstRecapture, changed_table, scratch_copy, worse_of
-from impctl.service.answer import rows_of
 from impctl.service.context import Context
 from impctl.service.parameters import with_parameters
 from impctl.service.prepare import prepare
+from impctl.service.results import rows_of
 from impctl.service.verify import same_rows
 from impctl.workload.models import QuerySpec
 

@@ -38,9 +38,9 @@ from impctl.measure.duckdb import (
 )
 from impctl.measure.kinds import single
 from impctl.measure.scratch import MeasuredQuery, measured_copy
-from impctl.service.answer import rows_of
 from impctl.service.filters import Pruned, filters_of
 from impctl.service.resolve import ReadChoice
+from impctl.service.results import rows_of
 from impctl.service.verify import same_rows
 from impctl.spark.predicates import local_name, rewrite_sql
 from impctl.tables.rows import read_rows

@@ -1,7 +1,7 @@
 """Where a command ends: its job is run, and an exception becomes a message and an exit code.
 
 Law: only this module catches everything. The exit code of a run is that of its most severe failure:
-`impctl.errors` has the codes, `service.outcome` their order. `cli.process` and `cli.main` end a
+`impctl.errors` has the codes, `service.outcome` their order. `cli.signals` and `cli.main` end a
 process that is interrupted while it loads or after its output. Stdout has results only, and in JSON
 mode one complete document.
 """
@@ -24,13 +24,11 @@ from msgspec.structs import replace
 from impctl.cli.application import PENDING
 from impctl.cli.job import Job
 from impctl.cli.options import COMPLETION_VARIABLE
-from impctl.cli.process import (
+from impctl.cli.process import Display, discard_output, lost_messages
+from impctl.cli.signals import (
     DROPPED_HINT,
     INTERRUPTED_MESSAGE,
-    Display,
     delay_interrupts,
-    discard_output,
-    lost_messages,
     raise_on_signal,
 )
 from impctl.errors import (

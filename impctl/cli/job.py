@@ -23,15 +23,8 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.cli.process import (
-    Display,
-    can_move,
-    delay_interrupts,
-    discard_output,
-    handle_alarm,
-    has_colour,
-    set_alarm,
-)
+from impctl.cli.process import Display, can_move, discard_output, has_colour
+from impctl.cli.signals import delay_interrupts, handle_alarm, set_alarm
 from impctl.errors import StorageError, UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (

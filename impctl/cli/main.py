@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.cli.process import exit_answer, exit_on_signal, ignoring, take_signals
+from impctl.cli.signals import exit_answer, exit_on_signal, ignoring, take_signals
 
 
 def main() -> None:

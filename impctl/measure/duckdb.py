@@ -24,9 +24,9 @@ from impctl.bench.record import Metric
 from impctl.bench.timing import in_turns
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
-from impctl.service.answer import rows_of
 from impctl.service.prepare import SketchedQuery, kept_plan
 from impctl.service.resolve import is_for_others
+from impctl.service.results import rows_of
 from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.capture import PassKind, SketchPass, sketch_passes

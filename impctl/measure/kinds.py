@@ -27,9 +27,9 @@ from impctl.measure.scratch import (
     measured_copy,
     worse_of,
 )
-from impctl.service.answer import rows_of
 from impctl.service.engine_answer import engine_answer
 from impctl.service.query import materialized_result
+from impctl.service.results import rows_of
 from impctl.service.step import StepDone
 from impctl.service.stored import known_ending
 from impctl.service.verify import same_rows

@@ -17,7 +17,6 @@ from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Plan, Project, TopK
 from impctl.plan.properties import order_dependent_columns
 from impctl.rules.error_columns import with_rounding
-from impctl.service.answer import RowValue, rows_of
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Versions, collect_results
 from impctl.service.fill import needed
@@ -30,7 +29,9 @@ from impctl.service.results import (
     VERIFIED,
     VERIFY,
     Outcome,
+    RowValue,
     VerifyResult,
+    rows_of,
 )
 from impctl.service.spark_answer import answer_table
 from impctl.service.stored import check_definition, known_ending, stored_moments

@@ -35,7 +35,6 @@ from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue, Or
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
-from impctl.service.answer import RowValue, rows_of
 from impctl.service.context import Context, limits_of
 from impctl.service.engine_answer import ExcludedRows, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
@@ -44,7 +43,16 @@ from impctl.service.memory_limit import within_memory
 from impctl.service.parameters import parsed
 from impctl.service.resolve import ResolvedSketch, chosen_read, condition_on, resolved
 from impctl.service.result_changes import RowsOf, changes_between
-from impctl.service.results import ENGINE, STATE, Outcome, WhyEntry, WhyResult, WithoutResult
+from impctl.service.results import (
+    ENGINE,
+    STATE,
+    Outcome,
+    RowValue,
+    WhyEntry,
+    WhyResult,
+    WithoutResult,
+    rows_of,
+)
 from impctl.service.settings import GivenValues, QueryRequest
 from impctl.service.spark_answer import Passthrough
 from impctl.service.stored import StateMeta

@@ -33,13 +33,12 @@ from msgspec import Struct, field
 
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
 from impctl.rules.finalize import answer_plan
-from impctl.service.answer import rows_of
 from impctl.service.capture import capture
 from impctl.service.context import Context, Memory, SessionBeside, open_context
 from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
-from impctl.service.results import CaptureResult, MaintainResult, QueryResult
+from impctl.service.results import CaptureResult, MaintainResult, QueryResult, rows_of
 from impctl.service.settings import QueryRequest, Settings
 from impctl.service.verify import same_rows
 from impctl.workload.models import AnsweredBy, Policy

@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl import errors
-from impctl.cli import process as interrupt
+from impctl.cli import signals
 from impctl.cli.application import (
     COMMAND_GROUPS,
     COMMANDS,
@@ -83,8 +83,18 @@ def seconds_used(*command: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def test_nothing_is_loaded_before_signals_are_handled() -> None:
+    """A signal that arrives earlier ends the process with a traceback and without a document."""
+    program = "import sys; import impctl.cli.main; print(*sys.modules)"
+    command = (sys.executable, "-P", "-c", program)
+    loaded = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
+    own = {name for name in loaded if name.startswith("impctl.")}
+    assert own == {"impctl.version", "impctl.cli", "impctl.cli.main", "impctl.cli.signals"}
+    assert not {"json", "msgspec", "typer"} & set(loaded)
+
+
 def test_a_signal_while_loading_ends_with_the_code_of_an_interruption() -> None:
-    assert interrupt._INTERRUPTED == INTERRUPTED == InterruptedRunError("asked to end").exit_code
+    assert signals._INTERRUPTED == INTERRUPTED == InterruptedRunError("asked to end").exit_code
 
 
 def test_help_lists_commands_and_exit_codes_within_80_columns() -> None:

@@ -19,10 +19,10 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
-from impctl.service.answer import rows_of
 from impctl.service.context import open_context
 from impctl.service.prepare import prepare
 from impctl.service.query import materialized_result
+from impctl.service.results import rows_of
 from impctl.service.settings import Settings
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store

@@ -169,7 +169,7 @@ def test_pandas_is_named_where_it_is_missing(monkeypatch: MonkeyPatch) -> None:
     def missing(name: str, *rest: Any) -> Any:
         return None if name == "pandas" else find(name, *rest)
 
-    monkeypatch.setattr("impctl.service.answer.find_spec", missing)
+    monkeypatch.setattr("impctl.service.results.find_spec", missing)
     with refused(errors.UsageError, "pandas_missing", "pandas") as caught:
         result().to_pandas()
     assert "pip install pandas" in str(caught.value.hint)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from impctl.bench.data import running_example_table
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from impctl.cli.process import raise_on_signal, take_signals
+from impctl.cli.signals import raise_on_signal, take_signals
 from impctl.errors import ImpctlError
 from impctl.tables.write.maintenance import create_table
 

@@ -17,9 +17,9 @@ from impctl.cli.output.render import mode_text, render, render_total
 from impctl.cli.output.text import Text
 from impctl.cli.process import width_for, wrapped
 from impctl.errors import Location, WorkloadError, count_text
-from impctl.service.answer import ArrowAnswer
 from impctl.service.results import (
     SCHEMA_VERSION,
+    ArrowAnswer,
     Failure,
     FollowedRun,
     MaintainResult,

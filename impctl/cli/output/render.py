@@ -29,7 +29,7 @@ from impctl.service.text import (
 
 if TYPE_CHECKING:
     from impctl.cli.output.text import Text
-    from impctl.service.answer import ArrowAnswer, RowValue
+    from impctl.service.results import ArrowAnswer, RowValue
 
 
 @singledispatch

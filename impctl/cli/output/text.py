@@ -16,9 +16,8 @@ from impctl.service.text import RowsFormat, plain
 
 if TYPE_CHECKING:
     from impctl.cli.process import Display
-    from impctl.service.answer import ArrowAnswer
     from impctl.service.formats import TextColumn
-    from impctl.service.results import GainResult
+    from impctl.service.results import ArrowAnswer, GainResult
 
 
 class Text:
