@@ -93,141 +93,18 @@ def _captures(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _skipping(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    yield [
-        *("table", "groups that pass", "plain query", "with sketch", "times faster"),
-        *("rows read", "files read", "DuckDB, plain"),
-    ]
-    metrics = (
-        "plain_ms",
-        "sketch_ms",
-        "gain_ratio",
-        "rows_share",
-        "files_share",
-        "duckdb_plain_ms",
-    )
+    columns = {
+        "plain_ms": "plain query",
+        "sketch_ms": "with sketch",
+        "gain_ratio": "times faster",
+        "rows_share": "rows read",
+        "files_share": "files read",
+        "duckdb_plain_ms": "DuckDB, plain",
+    }
+    yield ["table", "groups that pass", *columns.values()]
     for cell in cells:
         labels = [str(cell.labels["layout"]), f"{cell.labels['percent']}%"]
-        yield [*labels, *(_metric(cell, metric) for metric in metrics)]
-
-
-def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: all ways to compute the result."""
-    has_upkeep = any("upkeep_ms" in cell.metrics for cell in cells)
-    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
-    yield [
-        *names,
-        *("all files", "statistics only", "with sketch", "times faster", "hand-written view"),
-        *("DuckDB", "DuckDB with sketch", "files read", "bytes read / needed"),
-        *(["sketch upkeep", "view upkeep"] if has_upkeep else []),
-    ]
-    metrics = (
-        *("plain_ms", "pruned_ms", "sketch_ms", "gain_ratio", "view_ms"),
-        *("duckdb_plain_ms", "duckdb_sketch_ms", "files_share", "bytes_ratio"),
-        *(("upkeep_ms", "view_upkeep_ms") if has_upkeep else ()),
-    )
-    yield from _by_labels(cells, names, metrics)
-
-
-def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: every way to compute the result, and the maintenance in some of them."""
-    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
-    yield [
-        *names,
-        *("materialized result", "hand-written view", "engine", "DuckDB with sketch", "DuckDB"),
-        *("Spark with sketch", "Spark", "maintenance included", "files read"),
-    ]
-    metrics = (
-        *("state_ms", "view_ms", "by_engine_ms", "duckdb_sketch_ms", "duckdb_plain_ms"),
-        *("sketch_ms", "plain_ms", "maintain_ms", "files_share"),
-    )
-    yield from _by_labels(cells, names, metrics)
-
-
-def _trees(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: a step of the tree, of the index join, and DuckDB from scratch."""
-    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
-    yield [
-        *names,
-        *("join tree", "index join", "DuckDB", "index / tree", "DuckDB / tree", "tuples touched"),
-        *("state", "index state", "capture", "index capture", "joined rows"),
-    ]
-    metrics = (
-        *("tree_ms", "index_ms", "duckdb_ms", "index_ratio", "duckdb_ratio", "touched_count"),
-        *("state_bytes", "index_state_bytes", "capture_ms", "index_capture_ms", "joined_rows"),
-    )
-    yield from _by_labels(cells, names, metrics)
-
-
-def _chosen(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: both ways, and the cost of the choice that `join: auto` made."""
-    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
-    yield [*names, "join tree", "index join", "index / tree", "regret"]
-    metrics = ("tree_ms", "index_ms", "index_ratio", "regret_share")
-    yield from _by_labels(cells, names, metrics)
-
-
-def _state(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: the time of a change, and the bytes stored for it."""
-    names = _varying(cells)
-    heads = {
-        "maintain_ms": "per change",
-        "process_ms": "per change, fresh process",
-        "cold_ms": "cold",
-        "convert_ms": "converting",
-        "capture_ms": "capture",
-        "process_bytes": "resident",
-        "stored_bytes": "stored",
-    }
-    metrics = [metric for metric in heads if metric in cells[0].metrics]
-    yield [*names, *(heads[metric] for metric in metrics)]
-    yield from _by_labels(cells, names, metrics)
-
-
-def _deadlines(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per trigger: its work, and how old and late sketches are."""
-    yield ["query", "trigger", "work", "runs", "age", "late"]
-    metrics = ("work_ms", "runs_count", "age_ms", "late_share")
-    yield from _by_labels(cells, ["query", "trigger"], metrics)
-
-
-def _peers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per scheme and point: traffic, state, and why a run was stopped."""
-    heads = {
-        "messages_count": "messages",
-        "each_count": "per deletion",
-        "dred_ratio": "DRed / scheme",
-        "sent_bytes": "sent per peer",
-        "provenance_bytes": "provenance per row",
-        "state_bytes": "state per peer",
-        "cpu_ms": "CPU",
-    }
-    metrics = [name for name in heads if any(name in cell.metrics for cell in cells)]
-    names = _varying(cells)
-    yield [*names, *(heads[name] for name in metrics), "stopped"]
-    for cell, row in zip(cells, _by_labels(cells, names, metrics), strict=True):
-        yield [*row, cell.note.partition(" runs ")[2] or cell.note]
-
-
-def _steps(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case and size of change: a step, and everything that recomputes."""
-    has_search = any("search_ms" in cell.metrics for cell in cells)
-    names = _varying(cells)
-    yield [
-        *names,
-        *("delete", "insert", "engine from scratch", "DuckDB CPU", "DuckDB wall"),
-        *(["NumPy", "scipy"] if has_search else []),
-        *("DuckDB / delete, CPU", "DuckDB / delete, wall"),
-        *(["NumPy / delete", "scipy / delete"] if has_search else []),
-        *("rows", "state"),
-    ]
-    metrics = (
-        *("delete_ms", "insert_ms", "anew_ms", "duckdb_cpu_ms", "duckdb_wall_ms"),
-        *(("search_ms", "scipy_ms") if has_search else ()),
-        *("duckdb_cpu_ratio", "duckdb_wall_ratio"),
-        *(("search_ratio", "scipy_ratio") if has_search else ()),
-        *("answer_rows", "state_bytes"),
-    )
-    yield from _by_labels(cells, names, metrics)
+        yield [*labels, *(_metric(cell, metric) for metric in columns)]
 
 
 def _rewritten(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
@@ -253,18 +130,34 @@ def _rewritten(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
         ]
 
 
+_Draw = Callable[[Sequence[Cell]], Iterator[Sequence[str]]]
+
+
+def _metrics(names_of: Callable[[Sequence[Cell]], Sequence[str]], **heads: str) -> _Draw:
+    """A row per cell: these labels, and these metrics as far as a cell has them; below `note` a
+    stopped run says why it was stopped."""
+
+    def draw(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+        names = names_of(cells)
+        metrics = [name for name in heads if any(name in cell.metrics for cell in cells)]
+        notes = [heads["note"]] if "note" in heads else []
+        yield [*names, *(heads[name] for name in metrics), *notes]
+        for cell in cells:
+            labels = [_label(name, cell.labels.get(name, "–")) for name in names]
+            why = [cell.note.partition(" runs ")[2] or cell.note] if notes else []
+            yield [*labels, *(_metric(cell, metric) for metric in metrics), *why]
+
+    return draw
+
+
+def _all(cells: Sequence[Cell]) -> list[str]:
+    """The labels of all cells."""
+    return list(dict.fromkeys(name for cell in cells for name in cell.labels))
+
+
 def _varying(cells: Sequence[Cell]) -> list[str]:
     """Labels that tell cells apart."""
-    names = dict.fromkeys(name for cell in cells for name in cell.labels)
-    return [name for name in names if len({cell.labels.get(name) for cell in cells}) > 1]
-
-
-def _by_labels(
-    cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
-) -> Iterator[Sequence[str]]:
-    for cell in cells:
-        labels = [_label(name, cell.labels.get(name, "–")) for name in names]
-        yield [*labels, *(_metric(cell, metric) for metric in metrics)]
+    return [name for name in _all(cells) if len({cell.labels.get(name) for cell in cells}) > 1]
 
 
 def _label(name: str, value: object) -> str:
@@ -273,20 +166,55 @@ def _label(name: str, value: object) -> str:
     return f"{value:g}%" if name == "passing" else f"{value:,}" if name == "files" else str(value)
 
 
-_BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
-    "messages_count": _peers,
-    "delete_wall_ms": _steps,
+_BY_METRIC: dict[str, _Draw] = {
+    "messages_count": _metrics(
+        _varying, messages_count="messages", each_count="per deletion", dred_ratio="DRed / scheme",
+        sent_bytes="sent per peer", provenance_bytes="provenance per row",
+        state_bytes="state per peer", cpu_ms="CPU", note="stopped",
+    ),
+    "delete_wall_ms": _metrics(
+        _varying, delete_ms="delete", insert_ms="insert", anew_ms="engine from scratch",
+        duckdb_cpu_ms="DuckDB CPU", duckdb_wall_ms="DuckDB wall", search_ms="NumPy",
+        scipy_ms="scipy", duckdb_cpu_ratio="DuckDB / delete, CPU",
+        duckdb_wall_ratio="DuckDB / delete, wall", search_ratio="NumPy / delete",
+        scipy_ratio="scipy / delete", answer_rows="rows", state_bytes="state",
+    ),
     "sketched_rows": _rewritten,
-    "stored_bytes": _state,
-    "late_share": _deadlines,
-    "state_ms": _answers,
-    "regret_share": _chosen,
-    "tree_ms": _trees,
+    "stored_bytes": _metrics(
+        _varying, maintain_ms="per change", process_ms="per change, fresh process", cold_ms="cold",
+        convert_ms="converting", capture_ms="capture", process_bytes="resident",
+        stored_bytes="stored",
+    ),
+    "late_share": _metrics(
+        _all, work_ms="work", runs_count="runs", age_ms="age", late_share="late"
+    ),
+    "state_ms": _metrics(
+        _all, state_ms="materialized result", view_ms="hand-written view", by_engine_ms="engine",
+        duckdb_sketch_ms="DuckDB with sketch", duckdb_plain_ms="DuckDB",
+        sketch_ms="Spark with sketch", plain_ms="Spark", maintain_ms="maintenance included",
+        files_share="files read",
+    ),
+    "regret_share": _metrics(
+        _all, tree_ms="join tree", index_ms="index join", index_ratio="index / tree",
+        regret_share="regret",
+    ),
+    "tree_ms": _metrics(
+        _all, tree_ms="join tree", index_ms="index join", duckdb_ms="DuckDB",
+        index_ratio="index / tree", duckdb_ratio="DuckDB / tree", touched_count="tuples touched",
+        state_bytes="state", index_state_bytes="index state", capture_ms="capture",
+        index_capture_ms="index capture", joined_rows="joined rows",
+    ),
     "maintain_ms": _changes,
     "capture_ms": _captures,
-    "pruned_ms": _rivals,
+    "pruned_ms": _metrics(
+        _all, plain_ms="all files", pruned_ms="statistics only", sketch_ms="with sketch",
+        gain_ratio="times faster", view_ms="hand-written view", duckdb_plain_ms="DuckDB",
+        duckdb_sketch_ms="DuckDB with sketch", files_share="files read",
+        bytes_ratio="bytes read / needed", upkeep_ms="sketch upkeep", view_upkeep_ms="view upkeep",
+    ),
     "gain_ratio": _skipping,
-}
+}  # fmt: skip
+"""How a figure is drawn, by a metric that it has."""
 
 _SIZES = ("changes", "share")
 
