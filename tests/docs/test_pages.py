@@ -10,10 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
-from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import ModuleType
@@ -37,7 +34,7 @@ from tests.docs.consoles import run as run_page
 from tests.support.run_cli import Cli, write_running_example
 from tests.support.sources import ROOT
 
-RUN = (
+WITH_YAML = (
     "first-steps.md",
     "materialized-results.md",
     "output-formats.md",
@@ -46,11 +43,8 @@ RUN = (
     "state-on-disk.md",
     "configuration.md",
 )
-"""Pages with a tested example; the tutorials and the Python page have tests of their own."""
-ANY_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# ([\w/-]+\.yaml)\n")
-TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
-INDENTED = re.compile(r"^    impctl (.+)$", re.MULTILINE)
+WITH_COMMANDS = ("scheduling.md", "operations.md", "troubleshooting.md", "json.md")
+YAML_BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BASE = """
 version: 1
 tables: {sales: {path: sales}}
@@ -58,81 +52,21 @@ queries: {q: {sql: SELECT COUNT(*) AS n FROM sales}}
 """
 
 
-@cache
-def blocks(page: str) -> list[tuple[str, str]]:
-    return ANY_BLOCK.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
-
-
-def console_commands(page: str) -> Iterator[tuple[str, list[str]]]:
-    """Every command of the page's console blocks, with the lines shown below it."""
-    for kind, text in blocks(page):
-        if kind == "console":
-            for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-                command, _, output = part.partition("\n")
-                yield command, output.splitlines()
-
-
-def timeless(lines: list[str]) -> Counter[str]:
-    return Counter(TIME.sub("T", line.rstrip()) for line in lines if line.strip())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", RUN)
-def test_commands_print_what_the_page_shows(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for entry in ENVVARS:
-        monkeypatch.delenv(entry.name, raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("COLUMNS", "100")
-    examples = list(console_commands(page))
-    assert examples
-    for command, shown in examples:
-        program, *arguments = shlex.split(command, comments=True)
-        assert program == "impctl"
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "impctl", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (command, done.stderr)
-        output = done.stdout + "\n" + done.stderr
-        assert timeless(shown) - timeless(output.splitlines()) == Counter(), (command, output)
-        if arguments[0] == "init" or "--generate" in arguments:
-            write_files(page, tmp_path)
-
-
-def write_files(page: str, folder: Path) -> None:
-    for kind, text in blocks(page):
-        if kind == "yaml" and (name := FILE.match(text)):
-            (folder / name[1]).write_text(text, encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", RUN)
+@pytest.mark.parametrize("page", WITH_YAML)
 def test_yaml_of_the_page_is_valid(page: str) -> None:
-    for kind, text in blocks(page):
-        if kind == "yaml":
-            added = yaml.safe_load(text)
-            whole = {**yaml.safe_load(BASE), **added}
-            for key in ("tables", "queries"):
-                whole[key] = {**yaml.safe_load(BASE)[key], **added.get(key, {})}
-            # Read as it is on the page where that is a whole file, positions and all.
-            source = text if "version" in added else yaml.safe_dump(whole)
-            workload_of(Path("page.yaml"), source, {"KEY": "k", "SECRET": "s"})
-
-
-@pytest.mark.parametrize("page", RUN)
-def test_other_commands_of_the_page_parse(page: str) -> None:
-    app: Any = typer.main.get_command(build_app())
-    for line in INDENTED.findall((ROOT / "docs" / page).read_text(encoding="utf-8")):
-        name, *words = shlex.split(re.split(r" [>|] ", line)[0], comments=True)
-        app.commands[name].make_context(name, words)
+    for text in YAML_BLOCK.findall(read(page)):
+        added = yaml.safe_load(text)
+        whole = {**yaml.safe_load(BASE), **added}
+        for key in ("tables", "queries"):
+            whole[key] = {**yaml.safe_load(BASE)[key], **added.get(key, {})}
+        # Read as it is on the page where that is a whole file, positions and all.
+        source = text if "version" in added else yaml.safe_dump(whole)
+        workload_of(Path("page.yaml"), source, {"KEY": "k", "SECRET": "s"})
 
 
 BLOCK = re.compile(r"^```\w*\n(?:.*\n)*?```|^(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 COMMAND = re.compile(r"^[ $]*impctl ((?:'[^']*'|\"[^\"]*\"|[^|#>&;\n])+)", re.MULTILINE)
+CALL = re.compile(r"/srv/impctl/bin/impctl ([^\n\"&>]+)")
 CODE = re.compile(r"`impctl ([a-z]+(?: [^`]+)?)`")
 SENTENCES = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 
@@ -143,29 +77,24 @@ def read(name: str) -> str:
 
 def commands(text: str) -> list[str]:
     """The calls of impctl in blocks of code, without what a shell adds."""
-    return [call for block in BLOCK.findall(text) for call in COMMAND.findall(block)]
+    shown = [call for block in BLOCK.findall(text) for call in COMMAND.findall(block)]
+    return shown + CALL.findall(text)
 
 
-@pytest.mark.parametrize(
-    ("page", "least"),
-    [("scheduling.md", 8), ("operations.md", 4), ("troubleshooting.md", 1), ("json.md", 3)],
-)
-def test_every_command_in_an_example_parses(page: str, least: int) -> None:
+@pytest.mark.parametrize("page", [*WITH_COMMANDS, *WITH_YAML])
+def test_every_command_in_an_example_parses(page: str) -> None:
     app: Any = typer.main.get_command(build_app())
     calls = commands(read(page))
-    assert len(calls) >= least
+    assert len(calls) >= {"scheduling.md": 8, "operations.md": 11, "json.md": 3}.get(page, 1)
     for call in calls:
-        name, *words = shlex.split(call)
+        name, *words = shlex.split(call, comments=True)
         app.commands[name].make_context(name, words)
 
 
-@pytest.mark.parametrize(
-    "page", ["scheduling.md", "operations.md", "troubleshooting.md", "json.md", "README.md"]
-)
+@pytest.mark.parametrize("page", [*WITH_COMMANDS, "../README.md"])
 def test_every_option_in_the_text_exists(page: str) -> None:
     app: Any = typer.main.get_command(build_app())
-    text = (ROOT / page if page == "README.md" else ROOT / "docs" / page).read_text("utf-8")
-    for name, *words in map(shlex.split, CODE.findall(text)):
+    for name, *words in map(shlex.split, CODE.findall(read(page))):
         known = {one for param in app.commands[name].params for one in param.opts}
         assert {word for word in words if word.startswith("--")} <= known, (name, words)
 
@@ -227,7 +156,6 @@ def test_the_glossary_is_short() -> None:
         assert [term for term, _ in table] == sorted(term for term, _ in table)
 
 
-CHECKOUT = Path(__file__).parents[2]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -238,10 +166,10 @@ def test_the_blocks_of_the_page_run(
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
     (tmp_path / "workloads").mkdir()
-    shutil.copy(CHECKOUT / "workloads" / "running-example.yaml", tmp_path / "workloads")
+    shutil.copy(ROOT / "workloads" / "running-example.yaml", tmp_path / "workloads")
     generate(GenerateRequest(tmp_path / "demo", Example.RUNNING), SilentReporter())
     monkeypatch.chdir(tmp_path)
-    page = (CHECKOUT / "docs" / "python.md").read_text(encoding="utf-8")
+    page = read("python.md")
     blocks = PYTHON_BLOCK.findall(page)
     assert len(blocks) == page.count("```python") >= 6
     names: dict[str, Any] = {}
@@ -276,10 +204,8 @@ def test_every_command_prints_what_the_page_shows(page: Page, tmp_path: Path) ->
     check_page(page, tmp_path)
 
 
-CHECKOUT_ROOT = Path(__file__).parents[2]
-PAGE = (CHECKOUT_ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE = read("operations.md")
 OPERATIONS_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-CALL = re.compile(r"/srv/impctl/bin/impctl ([^\n\"&>]+)")
 
 WORKLOAD = """
 version: 1
@@ -309,7 +235,7 @@ class Site:
         (folder / "impctl" / "bin").mkdir(parents=True)
         script = folder / "impctl" / "bin" / "impctl"
         script.write_text(
-            f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(CHECKOUT_ROOT))} "
+            f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} "
             f'exec {sys.executable} -P -m impctl "$@"\n'
         )
         script.chmod(0o755)
@@ -346,18 +272,10 @@ def action(text: str) -> str:
     return str(json.loads(text)["results"][0]["action"])
 
 
-def test_every_command_of_the_page_parses() -> None:
-    calls = CALL.findall(PAGE)
-    assert len(calls) >= 7
+def test_every_option_of_operations_exists() -> None:
     app: Any = typer.main.get_command(build_app())
-    for call in calls:
-        name, *words = shlex.split(call)
-        app.commands[name].make_context(name, words)
-    for option in re.findall(r"`(--[a-z-]+)", PAGE):
-        known = {
-            name for command in app.commands.values() for p in command.params for name in p.opts
-        }
-        assert option in known, option
+    known = {name for command in app.commands.values() for p in command.params for name in p.opts}
+    assert {*re.findall(r"`(--[a-z-]+)", PAGE)} <= known
 
 
 @pytest.mark.slow
