@@ -1,5 +1,5 @@
 """The small workload on a real Delta table, and the command line to run on it."""
 
-from tests.support.run_cli import cli, table
+from tests.support.run_cli import cli, made_once, table
 
-__all__ = ["cli", "table"]
+__all__ = ["cli", "made_once", "table"]

@@ -857,7 +857,7 @@ def wanted(folder: Path, names: Sequence[str]) -> LatestAnswers:
 @pytest.mark.parametrize(
     ("more", "names"),
     [
-        ({}, ("latest", "hours", "named")),
+        ({}, ("hours", "named")),
         pytest.param({"budget": {"disk": "0MB"}}, tuple(LATEST_QUERIES), marks=pytest.mark.slow),
     ],
 )

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -376,10 +377,10 @@ def _later(table: Path, place: str, bad: str) -> list[dict[str, Any]]:
 
 
 def spread(names: Sequence[str], whole: Sequence[str]) -> list[Any]:
-    """Each name with every fourth of the whole, in turn; the slow tests have the rest."""
+    """The whole dealt out to the names; the slow tests have the rest of it for each."""
     result = []
     for i, name in enumerate(names):
-        part = whole[i % 4 :: 4]
+        part = whole[i :: len(names)]
         rest = [each for each in whole if each not in part]
         result.append(pytest.param(name, part, id=name))
         result.append(pytest.param(name, rest, id=f"{name}-rest", marks=pytest.mark.slow))
@@ -402,10 +403,12 @@ def test_no_request_is_sent(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", LOCAL)
-@pytest.mark.parametrize("place", PLACES)
-def test_no_other_file_is_opened(place: str, name: str, hostile: Callable[[str, str], Cli]) -> None:
-    refuses(hostile(name, place), place)
+@pytest.mark.parametrize(("place", "names"), spread(PLACES, LOCAL))
+def test_no_other_file_is_opened(
+    place: str, names: Sequence[str], hostile: Callable[[str, str], Cli]
+) -> None:
+    for name in names:
+        refuses(hostile(name, place), place)
 
 
 def refuses(cli: Cli, place: str) -> None:
@@ -574,13 +577,14 @@ def test_texts_on_the_command_line(guarded: Cli) -> None:
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_texts_of_python_calls(guarded: Cli) -> None:
+    """Each text by one call, in turn."""
     with impctl.open(guarded.workload) as workload:
-        for attack in ATTACKS:
-            for call in (workload.rewrite, workload.query, workload.dataframe):
-                with pytest.raises(ImpctlError) as caught:
-                    call(sql=attack)
-                assert caught.value.exit_code in (2, 3), attack
-                assert caught.value.hint, attack
+        calls = cycle((workload.rewrite, workload.query, workload.dataframe))
+        for attack, call in zip(ATTACKS, calls, strict=False):
+            with pytest.raises(ImpctlError) as caught:
+                call(sql=attack)
+            assert caught.value.exit_code in (2, 3), attack
+            assert caught.value.hint, attack
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")

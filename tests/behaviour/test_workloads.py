@@ -113,29 +113,6 @@ def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
-@pytest.mark.spark
-def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli) -> None:
-    cli.good("capture", "--query", "q_top")
-    printed = cli.text("rewrite", "--query", "q_top")
-    assert printed.startswith("SELECT brand")
-    assert "price` >= 1001" in printed
-
-
-@pytest.mark.spark
-def test_a_broken_assumption_is_recaptured_or_refused_by_policy(cli: Cli, tmp_path: Path) -> None:
-    """A negative price makes the sketch on price unsafe."""
-    cli.good("capture", "--query", "q_top")
-    negative = running_example_table().slice(0, 1).set_column(3, "price", [[-5]])
-    write_deltalake(str(tmp_path / "sales"), negative, mode="append")
-    refused = cli("maintain", "--query", "q_top", "--policy", "incremental")
-    assert refused.refusal == (7, "assumption_broken")
-    assert "`sales.price` >= 0" in refused.error["message"]
-    assert ranges(cli) == [2, 3]
-    # With policy auto a recapture is tried, and the safety check says why price will not do.
-    assert cli("maintain", "--query", "q_top").refusal == (3, "sketch_unsafe")
-    assert ranges(cli) == [2, 3]
-
-
 SOURCE = os.environ.get("IMPCTL_CRIMES", "")
 
 CRIMES_WORKLOAD = """\

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import main as benchmarks
-from impctl.cli.application import COMMANDS
+from impctl.cli.application import COMMANDS, build_app
+from impctl.cli.boundary import run
 from impctl.service.results import Outcome
 from impctl.service.settings import (
     Example,
@@ -267,36 +268,36 @@ def run_in(folder: Path, *command: str, **variables: str) -> subprocess.Complete
     )
 
 
-@pytest.fixture(scope="module")
-def bash_script() -> str:
-    """What `impctl completion bash` prints."""
-    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+Asked = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def completed(folder: Path, bash_script: str) -> Callable[[str], list[str]]:
-    """What bash offers for the last word of a line, by the function that the script defines."""
-    (folder / "completion.bash").write_text(bash_script)
+def asked(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> Asked:
+    """What a shell that completes a line is answered: exit code and output; without a process."""
+    monkeypatch.chdir(folder)
 
-    def offered(line: str) -> list[str]:
-        words = line.split(" ")
-        listed = " ".join(f"'{word}'" for word in words)
-        code = (
-            "source ./completion.bash\n"
-            'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
-            f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
-            '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
-        )
-        ran = run_in(folder, shutil.which("bash") or "bash", "-c", code)
-        assert (ran.returncode, ran.stderr) == (0, "")
-        return ran.stdout.split()
+    def call(*words: str, **variables: str) -> tuple[int, str]:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            code = run(build_app(), words)
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        return code, shown.out
 
-    return offered
+    return call
+
+
+def offered(asked: Asked, line: str) -> list[str]:
+    """The words that bash is offered for the last one of a line."""
+    place = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    code, words = asked(**place, _IMPCTL_COMPLETE="complete_bash")
+    assert code == 0
+    return words.split()
 
 
 @pytest.mark.parametrize(
-    ("line", "offered"),
+    ("line", "words"),
     [
         ("impctl st", ["status"]),
         ("impctl status w.yaml --run", ["--runs"]),
@@ -312,41 +313,54 @@ def completed(folder: Path, bash_script: str) -> Callable[[str], list[str]]:
         ("impctl status --query ", []),
     ],
 )
-def test_what_bash_offers(completed, line: str, offered: list[str]) -> None:
-    assert completed(line) == offered
+def test_what_bash_is_offered(asked: Asked, line: str, words: list[str]) -> None:
+    assert offered(asked, line) == words
 
 
-def test_every_command_is_offered(completed) -> None:
-    assert set(completed("impctl ")) == set(COMMANDS)
+def test_the_script_offers_it_in_a_real_bash(folder: Path, asked: Asked) -> None:
+    (folder / "completion.bash").write_text(asked("completion", "bash")[1])
+
+    def completed(*words: str) -> list[str]:
+        listed = " ".join(f"'{word}'" for word in words)
+        code = (
+            "source ./completion.bash\n"
+            'function=$(complete -p impctl | sed "s/.*-F \\([^ ]*\\) .*/\\1/")\n'
+            f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
+            '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        ran = run_in(folder, shutil.which("bash") or "bash", "-c", code)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        return ran.stdout.split()
+
+    assert set(completed("impctl", "")) == set(COMMANDS)
+    assert completed("impctl", "query", "w.yaml", "--query", "") == ["q_top", "q_brand"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "queries: [", "queries: 3", "- a", "queries: {1: {}}", "\0"])
-def test_a_file_that_is_wrong_offers_nothing(folder: Path, completed, text: str) -> None:
+def test_a_file_that_is_wrong_offers_nothing(folder: Path, asked: Asked, text: str) -> None:
     (folder / "w.yaml").write_text(text)
     assert names_in(folder / "w.yaml", "queries") == ()
-    assert completed("impctl status w.yaml --query ") == []
+    assert offered(asked, "impctl status w.yaml --query ") == []
 
 
 @pytest.mark.parametrize(("shell", "word"), [("zsh", "compdef"), ("fish", "complete --command")])
-def test_scripts_and_protocols_of_other_shells(folder: Path, shell: str, word: str) -> None:
-    script = run_in(folder, "impctl", "completion", shell).stdout
+def test_scripts_and_protocols_of_other_shells(asked: Asked, shell: str, word: str) -> None:
+    _, script = asked("completion", shell)
     assert word in script
     assert "_IMPCTL_COMPLETE=complete_" + shell in script
     line = {"_TYPER_COMPLETE_ARGS": "impctl status w.yaml --query q_b"}
     variables = {"_IMPCTL_COMPLETE": f"complete_{shell}", **line}
-    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
-    assert "q_brand" in ran.stdout
-    assert "q_top" not in ran.stdout
+    _, words = asked(_TYPER_COMPLETE_FISH_ACTION="get-args", **variables)
+    assert "q_brand" in words
+    assert "q_top" not in words
 
 
 @pytest.mark.parametrize(
     ("line", "code"), [("impctl status w", 1), ("impctl status w.yaml --query ", 0)]
 )
-def test_fish_completes_files_where_they_are_expected(folder: Path, line: str, code: int) -> None:
+def test_fish_completes_files_where_they_are_expected(asked: Asked, line: str, code: int) -> None:
     variables = {"_IMPCTL_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
-    ran = run_in(folder, "impctl", _TYPER_COMPLETE_FISH_ACTION="is-args", **variables)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+    assert asked(_TYPER_COMPLETE_FISH_ACTION="is-args", **variables) == (code, "")
 
 
 def test_completing_names_loads_nothing_heavy(folder: Path) -> None:

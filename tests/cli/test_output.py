@@ -30,9 +30,7 @@ from impctl.errors import (
     Location,
     LockHeldError,
     PolicyRefusedError,
-    Problem,
     QueryError,
-    WorkloadError,
 )
 from impctl.service.formats import TextColumn
 from impctl.service.results import (
@@ -145,26 +143,11 @@ def failed(name: str, message: str, hint: str | None = "correct it") -> Failure:
 PLACED = QueryError(
     "Function `MEDIAN` is not supported", location=Location("w.yaml", 9, 14), hint="use AVG"
 )
-PROBLEMS = WorkloadError(
-    "File `w.yaml` has 2 problems",
-    [
-        Problem("Unknown key `tabels`", Location("w.yaml", 3, 1), "did you mean `tables`?"),
-        Problem("`version` must be the number 1", Location("w.yaml", 1, 10)),
-    ],
-)
 
 
 @pytest.mark.parametrize(
     ("answer", "code", "stderr"),
     [
-        (
-            PROBLEMS,
-            2,
-            "error: File `w.yaml` has 2 problems [workload_invalid]\n"
-            "  w.yaml:3:1: Unknown key `tabels`\n"
-            "    hint: did you mean `tables`?\n"
-            "  w.yaml:1:10: `version` must be the number 1\n",
-        ),
         (
             Outcome(failures=(Failure("q_top", PLACED),)),
             3,
@@ -191,7 +174,7 @@ PROBLEMS = WorkloadError(
             "4 of 4 queries failed: `a`, `b`, `c`, `d`\n",
         ),
     ],
-    ids=["problems of a file", "a place", "failures of several queries"],
+    ids=["a place", "failures of several queries"],
 )
 def test_failures(show, answer: Any, code: int, stderr: str) -> None:
     ran = show(answer, "maintain", "w.yaml")
@@ -868,19 +851,6 @@ def test_all_failures_are_there_and_the_most_severe_decides(show) -> None:
     assert ran.code == 4
     assert error["code"] == "policy_refused"
     assert [entry["query"] for entry in error["failures"]] == ["a", "b", "c"]
-
-
-def test_every_problem_of_a_workload_file(show) -> None:
-    problems = [Problem("one", Location("w.yaml", 1, 2), "do this"), Problem("two")]
-    ran = show(WorkloadError("File has 2 problems", problems), "check", "w.yaml", "--json")
-    error = strict(ran.stdout)["error"]
-    assert ran.code == 2
-    assert error["code"] == "workload_invalid"
-    place = {"file": "w.yaml", "line": 1, "column": 2}
-    assert error["problems"] == [
-        {"message": "one", "hint": "do this", "location": place},
-        {"message": "two", "hint": None, "location": None},
-    ]
 
 
 def test_the_schema_is_a_document_of_its_own_or_a_result(show) -> None:
