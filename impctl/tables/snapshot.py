@@ -324,11 +324,13 @@ def read_checkpoint(
 
 
 def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
-    for action in _actions(text, "add", "remove"):
-        for kind in ("remove", "add"):
-            if isinstance(body := action.get(kind), dict):
-                vector = body.get("deletionVector") if kind == "add" else None
-                yield str(body.get("path")), vector if isinstance(vector, dict) else None
+    """The vectors that an entry adds; None for a file that it removes. The order of its actions
+    says nothing: a file with a new vector may come before its removal."""
+    actions = list(_actions(text, "remove", "add"))
+    for kind in ("remove", "add"):
+        for body in (action[kind] for action in actions if isinstance(action.get(kind), dict)):
+            vector = body.get("deletionVector") if kind == "add" else None
+            yield str(body.get("path")), vector if isinstance(vector, dict) else None
 
 
 def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:

@@ -195,7 +195,9 @@ def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
     return {**names, "offset": 1, "sizeInBytes": len(data)}
 
 
-@pytest.mark.parametrize("turns", ["entries", "checkpoint", "side files"])
+@pytest.mark.parametrize(
+    "turns", ["entries", "entries in another order", "checkpoint", "side files"]
+)
 @pytest.mark.parametrize(
     ("storage", "upper", "code"),
     [
@@ -220,7 +222,9 @@ def test_only_vectors_that_deltalake_survives_are_opened(
         folder = tmp_path / "other" if storage == "outside" else path
         vectored(path, in_file(folder, upper, is_absolute=storage != "file"))
     source = open_source("t", str(path))
-    if turns != "entries":
+    if turns == "entries in another order":
+        handmade.commit(path, 1, *reversed(handmade.actions_of(path, 1)))
+    elif turns != "entries":
         source.delta.create_checkpoint()
         for entry in (path / "_delta_log").glob("*.json") if turns == "checkpoint" else ():
             entry.unlink()
