@@ -290,10 +290,6 @@ def test_ranges_from_a_variable(load_extra: Load, extra_problems: Problems) -> N
     assert "not text" in extra_problems(text, {"N": "many"})[0]
 
 
-def test_no_partitions(load_extra: Load) -> None:
-    assert load_extra("partitions: {}\n").partitions == ()
-
-
 def test_the_old_name_of_the_key_is_accepted(load_extra: Load, extra_problems: Problems) -> None:
     (spec,) = load_extra(section("{fragments: 16}")).partitions
     assert (spec.ranges, spec.is_old_key) == (16, True)

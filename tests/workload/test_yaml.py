@@ -17,20 +17,17 @@ from impctl.workload.load import load_workload
 from impctl.workload.scalars import ScalarFault, kind_text, plain_value, size_from
 from impctl.workload.yaml import (
     MAX_DEPTH,
-    FileReading,
     Lines,
     YamlFault,
     compose,
     has_references,
     index_of,
-    inside,
     resolve_variables,
-    shown,
     sql_location,
     suggestion,
 )
 from tests.support.random_cases import FEW
-from tests.workload.conftest import Load
+from tests.workload.conftest import Load, Problems
 
 
 @pytest.fixture(params=["libyaml", "PyYAML"])
@@ -77,34 +74,29 @@ def test_a_node_knows_its_index_behind_wide_characters() -> None:
     assert "ключ: {😀: here}\n"[index_of(inner) :].startswith("here")
 
 
-@pytest.mark.usefixtures("parser")
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [1", "not valid YAML"),
-        ("a: b: c", "not valid YAML"),
-        ("a: 'x", "not valid YAML"),
-        ("- a\nb", "not valid YAML"),
-        ("*a", "undefined alias"),
-        ("a: 1\n---\nb: 2\n", "another document"),
-        ("a: \x07", "U+0007"),
-        ("a: @x", "not valid YAML"),
-        ('a: "\\ud83d"', "half a character"),
-        ('a: "\\U00110000"', "does not exist"),
-        ('a: "\\UFFFFFFFF"', "does not exist"),
-        (f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "not valid YAML: Exceeds the limit"),
-        ("&a [*a]", "refers to a value that contains"),
-        ("a: &a {b: {c: *a}}", "refers to a value that contains"),
-        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "levels of nesting"),
-        ("[" * 200_000, "levels of nesting"),
-        ("- " * 200_000, "levels of nesting"),
+BAD_YAML = {
+    "not valid YAML": ["a: [1", "a: b: c", "a: 'x", "- a\nb", "a: @x"],
+    "not valid YAML: Exceeds the limit": [f"%YAML 1.{'9' * 5000}\n---\na: 1\n"],
+    "undefined alias": ["*a"],
+    "another document": ["a: 1\n---\nb: 2\n"],
+    "U+0007": ["a: \x07"],
+    "half a character": ['a: "\\ud83d"'],
+    "does not exist": ['a: "\\U00110000"', 'a: "\\UFFFFFFFF"'],
+    "refers to a value that contains": ["&a [*a]", "a: &a {b: {c: *a}}"],
+    "levels of nesting": [
+        *("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "[" * 200_000, "- " * 200_000)
     ],
-)
-def test_bad_yaml_is_one_fault_with_a_place(text: str, message: str) -> None:
-    with pytest.raises(YamlFault) as caught:
-        compose(text)
-    assert message in caught.value.message
-    assert 0 <= caught.value.index <= len(text)
+}
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize("message", BAD_YAML)
+def test_bad_yaml_is_one_fault_with_a_place(message: str) -> None:
+    for text in BAD_YAML[message]:
+        with pytest.raises(YamlFault) as caught:
+            compose(text)
+        assert message in caught.value.message
+        assert 0 <= caught.value.index <= len(text)
 
 
 @pytest.mark.usefixtures("parser")
@@ -235,16 +227,9 @@ def test_no_text_breaks_it(text: str) -> None:
 
 def test_kinds_are_told_in_words() -> None:
     values = [None, True, 1, 1.0, "x", datetime(2022, 1, 1), date(2022, 1, 1), [1]]
-    assert [kind_text(value) for value in values] == [
-        "nothing",
-        "true or false",
-        "a whole number",
-        "a number",
-        "text",
-        "a timestamp",
-        "a date",
-        "a value",
-    ]
+    assert ", ".join(map(kind_text, values)) == (
+        "nothing, true or false, a whole number, a number, text, a timestamp, a date, a value"
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,50 +340,6 @@ def test_an_escaped_text_comes_back(text: str) -> None:
     assert resolve_variables(text.replace("$", "$$"), {}).text == text
 
 
-def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:
-    reading = FileReading(Lines("f", text), {})
-    entries = reading.entries(compose(text), "the file")
-    return reading, {name: entry.value for name, entry in entries.items()}
-
-
-def messages(reading: FileReading) -> list[str]:
-    return [problem.message for problem in reading.problems]
-
-
-def test_a_problem_met_twice_through_an_alias_is_told_once() -> None:
-    reading, nodes = reading_of("a: &a [1]\nb: *a\n")
-    for name in "ab":
-        reading.text(nodes[name], "`x`")  # type: ignore[arg-type]
-    assert messages(reading) == ["`x` must be text, not a list"]
-
-
-def test_problems_are_sorted_by_place() -> None:
-    reading, nodes = reading_of("a: [1]\nb: [1]\n")
-    reading.text(nodes["b"], "`b`")  # type: ignore[arg-type]
-    reading.text(nodes["a"], "`a`")  # type: ignore[arg-type]
-    assert messages(reading) == ["`a` must be text, not a list", "`b` must be text, not a list"]
-
-
-def test_a_node_that_is_absent_is_no_problem_here() -> None:
-    reading, _ = reading_of("a: 1\n")
-    assert reading.text(None, "`x`") is None
-    assert reading.cell(None, "`x`", "a value") is None
-    assert reading.entries(None, "`x`") is None
-    assert reading.elements(None, "`x`") is None
-    assert reading.record(None, "`x`", ("a",)) is None
-    assert reading.columns(None, "`x`") is None
-    assert reading.choice(None, "`x`", ["a"]) is None
-    assert reading.problems == ()
-
-
-def test_a_record_tells_unknown_and_missing_keys_and_keeps_the_rest() -> None:
-    reading, nodes = reading_of("a: {x: 1, z: 2}\n")
-    fields = reading.record(nodes["a"], "`a`", ("x", "y"))  # type: ignore[arg-type]
-    assert fields is not None
-    assert list(fields) == ["x"]
-    assert messages(reading) == ["Key `y` is missing in `a`", "Key `z` is unknown in `a`"]
-
-
 @pytest.mark.parametrize(
     ("name", "known", "hint"),
     [
@@ -416,13 +357,6 @@ def test_did_you_mean(name: str, known: list[str], hint: str | None) -> None:
         assert result == f"{hint}, ..."
     else:
         assert result == hint
-
-
-def test_names_in_messages() -> None:
-    assert shown("a b") == "`a b`"
-    assert shown("\x1b[0m") == "`\\x1b[0m`"
-    assert inside("`a`", "b\n") == "`a.b\\n`"
-    assert len(shown("x" * 10_000)) < 90
 
 
 HEAD = "version: 1\ntables: {t: {path: p}}\nqueries:\n  q:\n"
@@ -482,10 +416,6 @@ def test_every_character_of_a_single_quoted_scalar(
     check_every_character(path, f"{HEAD}    sql: 'x{quoted}'\n")
 
 
-def test_a_plain_scalar(load: Load) -> None:
-    assert place(load, "    sql: SELECT 1\n", 1, 8) == (5, 17)
-
-
 def test_flow_style(load: Load) -> None:
     text = "version: 1\ntables: {t: {path: p}}\nqueries: {q: {sql: SELECT a}}\n"
     result = sql_location(load(text).queries["q"], 1, 8)
@@ -498,16 +428,33 @@ def test_a_literal_block_with_windows_line_ends(load: Load) -> None:
     assert (result.line, result.column) == (7, 12)
 
 
-def test_an_explicit_indentation(load: Load) -> None:
-    assert place(load, "    sql: |2\n        SELECT a\n      FROM t\n", 1, 3) == (6, 9)
-    assert place(load, "    sql: |2\n        SELECT a\n      FROM t\n", 2, 1) == (7, 7)
-
-
 @pytest.mark.parametrize(
-    "sql", ["    sql: >\n      SELECT a\n      FROM t\n", "    sql: SELECT a\n      FROM t\n"]
+    ("sql", "line", "column", "expected"),
+    [
+        ("SELECT 1", 1, 8, (5, 17)),
+        ("|2\n        SELECT a\n      FROM t", 1, 3, (6, 9)),
+        ("|2\n        SELECT a\n      FROM t", 2, 1, (7, 7)),
+        # Folded text gives the start of the scalar.
+        (">\n      SELECT a\n      FROM t", 1, 12, (5, 10)),
+        ("SELECT a\n      FROM t", 1, 12, (5, 10)),
+        # A variable with a line break moves the lines behind it.
+        ("|\n      SELECT ${C}\n      FROM t", 3, 1, (7, 7)),
+        ("|\n      SELECT ${C}\n      FROM t", 2, 1, (6, 14)),
+        # A place outside the text is brought inside.
+        ("SELECT 1", 0, 0, (5, 10)),
+        ("SELECT 1", 9, 99, (5, 18)),
+    ],
 )
-def test_folded_text_gives_the_start_of_the_scalar(load: Load, sql: str) -> None:
-    assert place(load, sql, 1, 12) == (5, 10)
+def test_places_of_sql(
+    load: Load, sql: str, line: int, column: int, expected: tuple[int, int]
+) -> None:
+    assert place(load, f"    sql: {sql}\n", line, column, C="a,\nb") == expected
+
+
+def test_a_problem_met_twice_through_an_alias_is_told_once(problems: Problems) -> None:
+    text = "version: 1\ntables: {t: &t {path: '${X}'}, u: *t}\nqueries: {q: {sql: SELECT 1}}\n"
+    (result,) = problems(text)
+    assert result.startswith("2:23 Variable `X` is not set")
 
 
 def test_a_place_after_a_variable_is_exact_and_inside_it_is_the_variable(load: Load) -> None:
@@ -517,15 +464,3 @@ def test_a_place_after_a_variable_is_exact_and_inside_it_is_the_variable(load: L
     assert place(load, sql, 1, 12, COLUMN="long_name") == (5, column_of("${") + 1)
     assert place(load, sql, 1, 18, COLUMN="long_name") == (5, column_of("FROM") + 1)
     assert place(load, sql, 1, 32, COLUMN="long_name") == (5, column_of("x") + 1)
-
-
-def test_a_variable_with_a_line_break_moves_the_lines_behind_it(load: Load) -> None:
-    sql = "    sql: |\n      SELECT ${C}\n      FROM t\n"
-    assert place(load, sql, 3, 1, C="a,\nb") == (7, 7)
-    assert place(load, sql, 2, 1, C="a,\nb") == (6, 14)
-
-
-def test_a_place_outside_the_text_is_brought_inside(load: Load) -> None:
-    sql = "    sql: SELECT 1\n"
-    assert place(load, sql, 0, 0) == (5, 10)
-    assert place(load, sql, 9, 99) == (5, 18)
