@@ -1,4 +1,4 @@
-"""Costs of runs and uses of sketches: kept whole, bounded, never in the way."""
+"""Costs of runs, commits of tables and uses of sketches: kept whole, bounded, never in the way."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from impctl.forecast import KEPT as ARRIVALS_KEPT
+from impctl.forecast import Commit, History
 from impctl.store import ledger as ledgers
 from impctl.store.catalog import sealed
 from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
@@ -166,6 +168,105 @@ def test_a_writer_brings_an_older_store_up(root: Path) -> None:
         assert store.load("q") is not None
 
 
+def arrival(version: int, at: float | None = None) -> Commit:
+    when = version * 60.0 if at is None else at
+    return Commit(version, when, version, None, 1, 10 * version, "WRITE")
+
+
+def history(first: int, last: int, table_id: str = "a") -> History:
+    return History(table_id, last, 60.0, tuple(arrival(v) for v in range(first, last + 1)))
+
+
+def saved(root: Path, result: History) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": result})
+
+
+def test_histories_come_back_as_they_were_saved(root: Path) -> None:
+    unsure = History("b", 7, None, (replace(arrival(7), at=None, inserted=None),), True)
+    with Store.open(root) as store:
+        assert store.arrivals(["t", "u"]) == {}
+        store.save_arrivals({"t": history(1, 3), "u": unsure})
+        assert store.arrivals(["u", "t", "v"]) == {"u": unsure, "t": history(1, 3)}
+        assert store.arrivals(["t"]) == {"t": history(1, 3)}
+
+
+def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 400)})
+        store.save_arrivals({"u": history(1, 2)})
+    statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200 RETURNING version"
+    assert in_catalog(root, statement) == [(200,)]
+    saved(root, replace(history(101, 410), since=None))
+    rows = in_catalog(root, "SELECT version, operation FROM arrival WHERE table_name = 't'")
+    assert [version for version, _ in rows] == list(range(11, 411))
+    # Written again it would not be touched any more.
+    assert [version for version, operation in rows if operation == "touched"] == [200]
+
+
+def test_what_goes_on_needs_the_end_only(store: Store) -> None:
+    store.save_arrivals({"t": history(1, 5)})
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    assert end == replace(history(1, 5), arrivals=())
+    store.save_arrivals({"t": replace(end, until=7, arrivals=(arrival(6), arrival(7)))})
+    assert store.arrivals(["t"])["t"] == history(1, 7)
+    store.save_arrivals({"t": replace(end, until=8)})
+    assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_latest_are_kept_and_known_since_the_first_of_them(store: Store, first: int) -> None:
+    store.save_arrivals({"t": history(first, ARRIVALS_KEPT)})
+    assert store.arrivals(["t"])["t"] == history(first, ARRIVALS_KEPT)
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    store.save_arrivals(
+        {"t": replace(end, until=ARRIVALS_KEPT + 1, arrivals=(arrival(ARRIVALS_KEPT + 1),))}
+    )
+    result = store.arrivals(["t"])["t"]
+    assert [each.version for each in result.arrivals] == list(range(2, ARRIVALS_KEPT + 2))
+    assert result.since == (60.0 if first == 2 else 120.0)
+
+
+@pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])
+def test_another_table_or_a_log_that_went_back_takes_the_place(
+    store: Store, other: History
+) -> None:
+    store.save_arrivals({"t": history(1, 9)})
+    store.save_arrivals({"t": other})
+    assert store.arrivals(["t"]) == {"t": other}
+
+
+def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
+    saved(root, history(1, 5))
+    statement = "UPDATE arrival SET inserted = 0 WHERE version = 3 RETURNING version"
+    assert in_catalog(root, statement) == [(3,)]
+    with Store.open(root) as store:
+        arrivals = store.arrivals(["t"])["t"].arrivals
+    assert [each.version for each in arrivals] == [1, 2, 4, 5]
+    assert [each.is_after_gap for each in arrivals] == [False, False, True, False]
+
+
+def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
+    saved(root, history(1, 5))
+    assert in_catalog(root, "UPDATE arrival_log SET until = 4 RETURNING until") == [(4,)]
+    with Store.open(root) as store:
+        assert store.arrivals(["t"]) == {}
+        store.save_arrivals({"t": history(4, 5)})
+        assert store.arrivals(["t"]) == {"t": history(4, 5)}
+
+
+def test_a_store_of_before_knows_none_and_takes_them(root: Path) -> None:
+    saved(root, history(1, 5))
+    as_format(root, 5)
+    with Store.open(root, create=False) as store:
+        assert store.arrivals(["t"]) == {}
+        assert store.queries() == ("q",)
+    with Store.open(root) as store:
+        assert store.arrivals(["t"]) == {}
+        store.save_arrivals({"t": history(1, 5)})
+        assert store.arrivals(["t"]) == {"t": history(1, 5)}
+
+
 DAY = 86_400
 USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
 
@@ -221,21 +322,24 @@ def test_sums_stay_exact_when_uses_become_days(
     assert ledger.sums("q").last == max(use.at for use in uses if use.query == "q")
 
 
-def _record(folder: Path, count: int) -> None:
-    for _ in range(count):
+def _record(folder: Path, by: str) -> None:
+    for _ in range(20):
         assert Ledger(folder).record(USE)
+        assert Ledger(folder).record_run(replace(RUN, by=by))
 
 
-def test_processes_at_once_lose_no_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_at_once_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A busy disk makes all of them wait for each other; how long is not what is asked here.
     monkeypatch.setattr(ledgers, "_PATIENCE", 60.0)
-    started = [multiprocessing.Process(target=_record, args=(tmp_path, 25)) for _ in range(4)]
+    names = ("engine", "spark", "state")
+    started = [multiprocessing.Process(target=_record, args=(tmp_path, by)) for by in names]
     for process in started:
         process.start()
     for process in started:
         process.join()
         assert process.exitcode == 0
-    assert Ledger(tmp_path).sums("q").uses == 100  # noqa: PLR2004
+    assert Ledger(tmp_path).sums("q").uses == 60
+    assert Counter(run.by for run in Ledger(tmp_path).runs("q", 7)) == dict.fromkeys(names, 8)
 
 
 def test_a_ledger_that_cannot_be_written_holds_nobody_up(
@@ -309,23 +413,6 @@ def test_of_many_texts_the_latest_runs_are_held(tmp_path: Path) -> None:
     for text in range(70):
         ledger.record_run(replace(RUN, text=text))
     assert [text for text in range(70) if ledger.runs("q", text)] == list(range(6, 70))
-
-
-def _record_runs(folder: Path, by: str) -> None:
-    for _ in range(20):
-        while not Ledger(folder).record_run(replace(RUN, by=by)):
-            pass
-
-
-def test_processes_at_once_lose_no_run(tmp_path: Path) -> None:
-    start = multiprocessing.get_context("spawn").Process
-    names = ("engine", "spark", "state")
-    writers = [start(target=_record_runs, args=(tmp_path, by)) for by in names]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(120)
-    assert Counter(run.by for run in Ledger(tmp_path).runs("q", 7)) == dict.fromkeys(names, 8)
 
 
 def test_a_damaged_ledger_has_no_runs_and_takes_none(tmp_path: Path) -> None:

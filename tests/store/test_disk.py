@@ -79,9 +79,9 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
         assert len(run_names(root)) == referenced(store)
         assert _same(state_of(store, "q"), state)
         # and the store goes on from here
-        following = maintain(held.generation, 2, (1, 2), put=(("more", 0, rows(LARGE, 3)),))
+        following = maintain(held.generation, 2, (1, 2), put=(("more", 0, rows(9, 3)),))
         store.commit_maintain(following)
-        assert state_of(store, "q")["more"][0][1].equals(rows(LARGE, 3))
+        assert state_of(store, "q")["more"][0][1].equals(rows(9, 3))
     return held
 
 
@@ -474,15 +474,17 @@ def test_a_living_owner_keeps_it_and_a_dead_one_does_not(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("_own_temporary_folder")
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_to_end_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    with owner(tmp_path) as (process, folder):
-        assert folder.exists()
-        process.send_signal(number)
-        if number is not signal.SIGINT:
-            process.send_signal(number)  # as `timeout` does, to the process and to its group
-        process.wait()
-    assert list(tmp_path.iterdir()) == []
+def test_a_signal_to_end_leaves_nothing(tmp_path: Path) -> None:
+    with owner(tmp_path) as one, owner(tmp_path) as two, owner(tmp_path) as three:
+        numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+        for (process, folder), number in zip((one, two, three), numbers, strict=True):
+            assert folder.exists()
+            process.send_signal(number)
+            if number is not signal.SIGINT:
+                process.send_signal(number)  # as `timeout` does, to the process and to its group
+        for process, _ in (one, two, three):
+            process.wait()
+        assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("_own_temporary_folder")

@@ -169,7 +169,7 @@ import sys
 from pathlib import Path
 from impctl.store.store import Store
 with Store.open(Path(sys.argv[1])) as store:
-    for _ in range(40):
+    for _ in range(20):
         with store.lock(30):
             path = Path(sys.argv[1]) / "count"
             path.write_text(str(int(path.read_text()) + 1))
@@ -178,7 +178,7 @@ with Store.open(Path(sys.argv[1])) as store:
     for worker in workers:
         worker.communicate()
     assert [worker.returncode for worker in workers] == [0, 0, 0]
-    assert counter.read_text() == "120"
+    assert counter.read_text() == "60"
 
 
 _LINE = "{number} 1 0:{number} / {point} {options} shared:1 - {kind} server:/x {more}\n"
