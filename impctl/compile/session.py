@@ -638,7 +638,7 @@ def _values_to_read(
 # side holds the rows of its flow at the state's versions, so it can be replaced by a filter of
 # their keys, and rebuilt from rows read at these versions; so can groups. Bounded buffers are cut
 # from unbounded ones, and filled from the rows below. State that both circuits keep is not
-# touched; sketches and counts stay the same bit for bit. Source: docs/decisions/0099, after D.
+# touched; sketches and counts stay the same bit for bit. Source: docs/decisions/0097, after D.
 # Tang et al., "Intermittent query processing" (PVLDB 2019), section 4.
 
 ReadWhole = Callable[[str], Iterable[Batch]]

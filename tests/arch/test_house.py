@@ -19,6 +19,7 @@ from tests.arch.trace_batch import trace_fresh
 from tests.support.sources import PACKAGE, nodes, texts
 
 FILES, MODULES_LOADED, GLOSSARY = 260, 185, 58
+DECISIONS, LINES_OF_A_DECISION = 40, 60
 SMALL, MERGED_BELOW = 80, 250
 """Lines of a file that has to state its reason; lines up to which a file with one importer is
 merged into it."""
@@ -98,3 +99,10 @@ def test_maintaining_one_sum_loads_few_modules(tmp_path: Path) -> None:
 
 def test_the_glossary_stays_short() -> None:
     assert glossary_entries() <= GLOSSARY
+
+
+def test_decisions_are_few_and_short() -> None:
+    records = list((PACKAGE.parent / "docs" / "decisions").glob("0*.md"))
+    assert len(records) <= DECISIONS
+    lengths = {record.name: len(record.read_text().splitlines()) for record in records}
+    assert {name: n for name, n in lengths.items() if n > LINES_OF_A_DECISION} == {}
