@@ -47,12 +47,12 @@ from impctl.cli.options import (
 from impctl.cli.process import Display
 from impctl.errors import ImpctlError, UsageError
 from impctl.service.settings import (
+    DEFAULT_FILE,
     DISK,
     AnsweredBy,
     DoctorRequest,
     Example,
     GenerateRequest,
-    InitRequest,
     MeasureRequest,
     QueryRequest,
     SketchPolicy,
@@ -99,12 +99,11 @@ def init(
             "Command `init` needs the path of a Delta table",
             hint="give one or more, or `--demo` for a table to try things on",
         )
-    request = InitRequest(given, out, None, force)
-    if demo:
-        request = InitRequest(demo=Path(given[0] if given else "impctl-demo"), force=force)
-    from impctl.service.init import init
+    from impctl.service.init import init, init_demo
 
-    return init(request, reporter)
+    if demo:
+        return init_demo(Path(given[0] if given else "impctl-demo"), reporter, force=force)
+    return init(given, DEFAULT_FILE if out is None else out, reporter, force=force)
 
 
 @takes(..., "store", "spark_profile")

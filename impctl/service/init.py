@@ -22,7 +22,7 @@ from impctl.service.context import Reporter, open_context
 from impctl.service.output import check_output, write_whole
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult
-from impctl.service.settings import DEFAULT_FILE, InitRequest, Settings
+from impctl.service.settings import DEFAULT_FILE, Settings
 from impctl.tables.source import open_source
 from impctl.tables.statistics import extreme, file_bounds
 from impctl.tables.write.maintenance import create_laid_out_table
@@ -40,14 +40,11 @@ _MOST_CANDIDATES = 4
 _DEMO_FILES = 200
 
 
-def init(request: InitRequest, reporter: Reporter) -> Outcome:
-    """Write the first workload file; the result names the next commands."""
-    if request.demo is not None:
-        return _demo(request.demo, reporter, force=request.force)
-    out = DEFAULT_FILE if request.out is None else request.out
-    _refuse_existing(out, force=request.force)
+def init(paths: Sequence[str], out: Path, reporter: Reporter, *, force: bool) -> Outcome:
+    """Write the first workload file for these tables; the result names the next commands."""
+    _refuse_existing(out, force=force)
     tables: list[FirstTable] = []
-    for path in request.tables:
+    for path in paths:
         reporter.step(f"reading the log of {masked(path)}")
         tables.append(_first_table(path, out, [table.name for table in tables]))
     if not any(table.group_by for table in tables):
@@ -58,14 +55,15 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
     # A store per file, so that two files in a folder never share one.
     store = DEFAULT_STORE if out.stem == DEFAULT_FILE.stem else f"{out.stem}{DEFAULT_STORE}"
     text = workload_text(_identifier(out.stem), tables, store)
-    queries = _put(out, text, reporter, force=request.force)
+    queries = _put(out, text, reporter, force=force)
     names = tuple(table.name for table in tables)
     file = shlex.quote(str(out))
     commands = tuple(f"impctl {verb} {file}" for verb in ("check", "explain", "doctor", "capture"))
     return Outcome((StartedResult(str(out), names, queries, commands),))
 
 
-def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
+def init_demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
+    """Write a table and a workload file to try out."""
     out = folder / "demo.yaml"
     _refuse_existing(out, force=force)
     path = folder / "orders"
@@ -101,36 +99,15 @@ def _first_table(path: str, out: Path, used: Sequence[TableName]) -> FirstTable:
             raise
         hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
         raise TableError(error.message, hint=hint, code=error.code) from error
-    result = promising(snapshot, _MOST_CANDIDATES)
-    candidates = [
-        (promise.column.name, promise.ranges, _remark(promise, len(snapshot.files)))
-        for promise in result
-    ]
+    promises = promising(snapshot, _MOST_CANDIDATES)
     return FirstTable(
         name,
         _written_path(path, out),
-        _described(snapshot),
-        candidates,
-        group_column(snapshot, result),
+        snapshot,
+        promises,
+        group_column(snapshot, promises),
         measure_column(snapshot),
     )
-
-
-def _described(snapshot: Snapshot) -> str:
-    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
-    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
-    files = count_text(len(snapshot.files), "file")
-    return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
-
-
-def _remark(promise: Promise, files: int) -> str:
-    values = "" if promise.values is None else f", at most {promise.values:,} values"
-    apart = (
-        f"; a value occurs in about {promise.overlap:.0%} of the files"
-        if files > 1 and promise.overlap < 1
-        else ""
-    )
-    return f"{promise.column.type}{values}{apart}"
 
 
 def _written_path(path: str, out: Path) -> str:
@@ -297,7 +274,11 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
     for column in columns:
         filled = [bounds for bounds in file_bounds(snapshot, column.name) if not bounds.is_all_null]
         values = _values_at_most(snapshot, column, filled)
-        result.append(Promise(column, values, _overlap(filled), _ranges(snapshot, values)))
+        rows = _RANGES[0][0] if snapshot.rows is None else snapshot.rows
+        ranges = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
+        if values is not None:
+            ranges = max(2, min(ranges, values))
+        result.append(Promise(column, values, _overlap(filled), ranges))
     rich = [
         promise for promise in result if promise.values is None or promise.values >= _FEWEST_VALUES
     ]
@@ -372,12 +353,6 @@ def _overlap(filled: list[ValueBounds]) -> float:
     return float(touching / len(some) ** 2)
 
 
-def _ranges(snapshot: Snapshot, values: int | None) -> int:
-    rows = snapshot.rows if snapshot.rows is not None else _RANGES[0][0]
-    wanted = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
-    return wanted if values is None else max(2, min(wanted, values))
-
-
 # The text of the file. Law: it loads, whatever the names of tables and columns: names and paths are
 # quoted where YAML or SQL could misread them, and `$` in values is doubled.
 
@@ -393,9 +368,9 @@ class FirstTable(Struct, frozen=True):
 
     name: TableName
     path: str
-    remark: str
-    candidates: Sequence[tuple[ColumnName, int, str]]
-    """Columns to cut into ranges, with the number of ranges and a comment."""
+    snapshot: Snapshot
+    candidates: Sequence[Promise]
+    """Columns to cut into ranges."""
     group_by: ColumnName | None
     measure: ColumnName | None
 
@@ -429,7 +404,11 @@ def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
 
 
 def _table(table: FirstTable) -> Iterator[str]:
-    yield f"  # {table.remark}"
+    snapshot = table.snapshot
+    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
+    feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
+    files = count_text(len(snapshot.files), "file")
+    yield f"  # version {snapshot.version}: {rows} in {files}; change feed {feed}"
     # A URI was read with the credentials of the surroundings; the file has to say so.
     result = ", credentials: ambient" if "://" in table.path else ""
     yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}{result}}}"
@@ -440,8 +419,13 @@ def _partitions(table: FirstTable) -> Iterator[str]:
         yield f"  # {table.name}: no column can be split into ranges"
         return
     yield f"  {_key(table.name)}:"
-    for column, ranges, remark in table.candidates:
-        yield f"    {_key(column)}: {{ranges: {ranges}}}  # {remark}"
+    for promise in table.candidates:
+        remark = str(promise.column.type)
+        if promise.values is not None:
+            remark += f", at most {promise.values:,} values"
+        if len(table.snapshot.files) > 1 and promise.overlap < 1:
+            remark += f"; a value occurs in about {promise.overlap:.0%} of the files"
+        yield f"    {_key(promise.column.name)}: {{ranges: {promise.ranges}}}  # {remark}"
 
 
 def _query(table: FirstTable) -> Iterator[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.session import (
@@ -49,8 +48,7 @@ from impctl.tables.statistics import prune
 
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
-    from impctl.service.pinned import PinnedTables
-    from impctl.sketch.sketch import BoundaryValue, RangeIds, RangePartition
+    from impctl.sketch.sketch import BoundaryValue, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName
@@ -61,55 +59,55 @@ if TYPE_CHECKING:
 # rows; counts of other ranges follow from the stored ones. The new counts are exact.
 
 
-class NewRanges(Struct, frozen=True):
-    """The new range of each old one, and the counts that the old ones give: without split
-    ranges."""
-
-    renumbering: Renumbering
-    counts: Ints
-
-    @property
-    def split(self) -> RangeSet:
-        """Old ranges whose rows must be read."""
-        return RangeSet.from_mask(self.renumbering.targets < 0)
-
-    @property
-    def merged(self) -> int:
-        """Old ranges that share a new one with others."""
-        targets = self.renumbering.targets
-        _, sizes = np.unique(targets[targets >= 0], return_counts=True)
-        return int(sizes[sizes > 1].sum())
-
-
-def new_ranges(ctx: Context, partition: RangePartition, counts: Ints) -> NewRanges | None:
+def new_ranges(ctx: Context, partition: RangePartition, counts: Ints) -> Renumbering | None:
     """Better ranges; None where these are even, or as even as the sample can make them."""
     wanted = wanted_ranges(ctx, partition)
-    rows = counts[:-1]
-    ids = heavy_ranges(rows, wanted)
+    ids = heavy_ranges(counts[:-1], wanted)
     sample: list[BoundaryValue] = []
     if len(ids):
         sample = values_within(ctx, partition, RangeSet.of(ids.tolist(), partition.size))
     new = evened(partition, counts, wanted, sample)
-    if new == partition:
-        return None
-    renumbering = Renumbering(partition, new)
-    return NewRanges(renumbering, renumbering.carried(counts))
+    return None if new == partition else Renumbering(partition, new)
 
 
-def split_rows(
-    tables: PinnedTables, change: NewRanges, columns: Sequence[ColumnName]
-) -> Iterator[tuple[pa.Table, RangeIds]]:
-    """The rows of the split ranges, each with its new range; at least `columns`."""
-    if not len(change.split):
-        return
-    old, new = change.renumbering.old, change.renumbering.new
-    snapshot = tables.snapshot(old.table)
-    names = tuple(dict.fromkeys((*columns, old.attribute)))
-    files = prune(snapshot, [exact_filter(change.split, old)])
-    for rows in read_batches(snapshot, names, files):
-        values = from_arrow(rows.column(old.attribute), old.type)
-        split = np.flatnonzero(change.renumbering.targets[old.range_ids_of(values)] < 0)
-        yield rows.take(pa.array(split)), new.range_ids_of(values.take(split))
+class _SplitRows:
+    """The rows of the split ranges, read at most once, with the counts of the new ranges."""
+
+    def __init__(self, ctx: Context, change: Renumbering, before: RangeRows) -> None:
+        self._ctx = ctx
+        self._change = change
+        self._before = before
+        self._counts = change.carried(before.counts(change.old))
+        self.count = 0
+
+    def read(self, columns: Sequence[ColumnName]) -> Iterator[pa.Table]:
+        """The rows with at least `columns`."""
+        old, new, split = self._change.old, self._change.new, _split(self._change)
+        if not len(split):
+            return
+        snapshot = self._ctx.tables.snapshot(old.table)
+        names = tuple(dict.fromkeys((*columns, old.attribute)))
+        for rows in read_batches(snapshot, names, prune(snapshot, [exact_filter(split, old)])):
+            values = from_arrow(rows.column(old.attribute), old.type)
+            chosen = np.flatnonzero(self._change.targets[old.range_ids_of(values)] < 0)
+            ranges = new.range_ids_of(values.take(chosen))
+            self._counts += np.bincount(ranges, minlength=len(self._counts))
+            self.count += len(chosen)
+            yield rows.take(pa.array(chosen))
+
+    def fill(self, counted: RangeRows, rows: Iterator[pa.Table]) -> None:
+        """Rows per new range once the rest of `rows` was read; estimates stay estimates."""
+        for _ in rows:
+            pass
+        if self._before.is_estimate(self._change.old):
+            counted.estimate(self._change.new, self._counts)
+        else:
+            counted.fill(self._change.new, self._counts)
+
+
+def _split(change: Renumbering) -> RangeSet:
+    """Old ranges whose rows must be read."""
+    return RangeSet.from_mask(change.targets < 0)
 
 
 # Law: the new sketch holds all that the old one did at the same versions; sketch, ranges, state and
@@ -143,7 +141,7 @@ def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     return Outcome(tuple(results), outcome.warnings, tuple(failures))
 
 
-_Change = tuple[QueryState, "Mapping[RangePartition, NewRanges]", tuple[str, ...]]
+_Change = tuple[QueryState, Mapping["RangePartition", Renumbering], tuple[str, ...]]
 _Rebuilt = tuple["Mapping[AccessId, RangeSet]", MaintainedQuery | TouchedQuery, str, bool]
 """Sketches and state under the new ranges, how they were made, and whether Spark was used."""
 
@@ -166,7 +164,7 @@ class _Rebalance:
         if isinstance(change, str):
             return self._unchanged(change)
         query_state, moved, remarks = change
-        new = {old: ranges.renumbering.new for old, ranges in moved.items()}
+        new = {old: ranges.new for old, ranges in moved.items()}
         partitions = {access: new.get(old, old) for access, old in self.query.partitions.items()}
         query = replace(self.query, partitions=partitions)
         # The same join sides are stored.
@@ -175,11 +173,35 @@ class _Rebalance:
         rebalanced = self._rebuilt(query_state, moved, query)
         if rebalanced is None:
             return self._unchanged("the engine could not build its state with other ranges")
-        _, state, how, _ = rebalanced
+        ranges, state, how, uses_spark = rebalanced
         if any(_largest(state.range_rows, new[old]) > rows for old, rows in before.items()):
             return self._unchanged("other ranges would make the largest one larger")
         reason = "; ".join([*map(_moved_text, moved.values()), how, *remarks])
-        return self._commit(store, query, rebalanced, reason)
+        sketches = tuple(
+            replace(s, partition=partitions[s.access], ranges=ranges[s.access])
+            for s in self.stored.sketches
+        )
+        elapsed = self.watch.ms
+        spark_ms = elapsed if uses_spark else 0.0
+        record = RunRecord(
+            action="rebalance",
+            reason_code="asked",
+            reason=reason,
+            started_at=time.time(),
+            elapsed_ms=elapsed,
+            read_ms=spark_ms,
+            engine_ms=elapsed - spark_ms,
+            commit_ms=0.0,
+            changes=0,
+            added=0,
+            removed=0,
+            versions=self.stored.versions,
+        )
+        assumptions = self.stored.assumptions
+        prepared, plan = query.prepared, query.plan
+        commit_capture(self.ctx, store, prepared, plan, state, sketches, assumptions, record)
+        stored = replace(self.stored, sketches=sketches)
+        return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
 
     def planned(self) -> CaptureResult:
         """The expected `result`, by the stored counts of the ranges."""
@@ -215,20 +237,17 @@ class _Rebalance:
         return state, moved, tuple(remarks)
 
     def _rebuilt(
-        self,
-        state: QueryState,
-        moved: Mapping[RangePartition, NewRanges],
-        query: Reopened,
+        self, state: QueryState, moved: Mapping[RangePartition, Renumbering], query: Reopened
     ) -> _Rebuilt | None:
         """Sketches and state of the query with its new partitions."""
         if state.session is None:
             # Touch mode stores only its sketch: it takes every part of a split range.
             ((access, stored),) = state.ranges.items()
             (change,) = moved.values()
-            reading = _Reading(self.ctx, change)
-            ranges = change.renumbering.ranges(stored)
-            touched = TouchedQuery(change.renumbering.new, ranges)
-            reading.fill(touched.range_rows, reading.rows(()), state.range_rows)
+            split = _SplitRows(self.ctx, change, state.range_rows)
+            ranges = change.ranges(stored)
+            touched = TouchedQuery(change.new, ranges)
+            split.fill(touched.range_rows, split.read(()))
             how = "sketch derived from the stored one, including every part of a split range"
             return {access: ranges}, touched, how, False
         compiled = query.plan.compiled
@@ -240,90 +259,18 @@ class _Rebalance:
             how = "state recaptured: it cannot be derived for other ranges"
             return filled.session.ranges(), filled.session, how, filled.uses_spark
         (change,) = moved.values()
-        reading = _Reading(self.ctx, change)
-        is_read = needs_rows(compiled, change.renumbering)
-        columns = compiled.columns_of(change.renumbering.old.table) if is_read else ()
-        rows = reading.rows(columns)
-        session = converted_session(
-            state.session, compiled, change.renumbering, rows if is_read else ()
-        )
-        reading.fill(session.range_rows, rows, state.range_rows)
-        return session.ranges(), session, reading.how(is_read), False
-
-    def _commit(
-        self,
-        store: Store,
-        query: Reopened,
-        rebalanced: _Rebuilt,
-        reason: str,
-    ) -> CaptureResult:
-        ranges, state, _, uses_spark = rebalanced
-        sketches = tuple(
-            replace(s, partition=query.partitions[s.access], ranges=ranges[s.access])
-            for s in self.stored.sketches
-        )
-        elapsed = self.watch.ms
-        spark_ms = elapsed if uses_spark else 0.0
-        record = RunRecord(
-            action="rebalance",
-            reason_code="asked",
-            reason=reason,
-            started_at=time.time(),
-            elapsed_ms=elapsed,
-            read_ms=spark_ms,
-            engine_ms=elapsed - spark_ms,
-            commit_ms=0.0,
-            changes=0,
-            added=0,
-            removed=0,
-            versions=self.stored.versions,
-        )
-        commit_capture(
-            self.ctx,
-            store,
-            query.prepared,
-            query.plan,
-            state,
-            sketches,
-            self.stored.assumptions,
-            record,
-        )
-        stored = replace(self.stored, sketches=sketches)
-        return _result(stored, "rebalance", reason, self.watch.ms, spark_ms)
+        split = _SplitRows(self.ctx, change, state.range_rows)
+        is_read = needs_rows(compiled, change)
+        rows = split.read(compiled.columns_of(change.old.table) if is_read else ())
+        session = converted_session(state.session, compiled, change, rows if is_read else ())
+        split.fill(session.range_rows, rows)
+        how = "state derived from the stored one"
+        if is_read:
+            how += f" and from {split.count:,} rows of split ranges"
+        return session.ranges(), session, how, False
 
     def _unchanged(self, reason: str) -> CaptureResult:
         return _result(self.stored, "none", reason, self.watch.ms)
-
-
-class _Reading:
-    """The rows of the split ranges, read at most once, with counts."""
-
-    def __init__(self, ctx: Context, change: NewRanges) -> None:
-        self._ctx = ctx
-        self._change = change
-        self._counts = change.counts.copy()
-        self._rows = 0
-
-    def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        for table, ranges in split_rows(self._ctx.tables, self._change, columns):
-            self._counts += np.bincount(ranges, minlength=len(self._counts))
-            self._rows += len(table)
-            yield table
-
-    def fill(self, counted: RangeRows, rows: Iterator[pa.Table], before: RangeRows) -> None:
-        """Rows per new range once the rest of `rows` was read; estimates stay estimates."""
-        for _ in rows:
-            pass
-        old, new = self._change.renumbering.old, self._change.renumbering.new
-        if before.is_estimate(old):
-            counted.estimate(new, self._counts)
-        else:
-            counted.fill(new, self._counts)
-
-    def how(self, is_read: bool) -> str:
-        if is_read:
-            return f"state derived from the stored one and from {self._rows:,} rows of split ranges"
-        return "state derived from the stored one"
 
 
 def _planned(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
@@ -355,9 +302,12 @@ def _largest(counted: RangeRows, partition: RangePartition) -> int:
     return int(counted.counts(partition)[:-1].max())
 
 
-def _moved_text(change: NewRanges) -> str:
-    old, new = change.renumbering.old, change.renumbering.new
+def _moved_text(change: Renumbering) -> str:
+    old, new, targets = change.old, change.new, change.targets
+    _, sizes = np.unique(targets[targets >= 0], return_counts=True)
+    # Old ranges that share a new one with others.
+    merged = int(sizes[sizes > 1].sum())
     return (
-        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges, {len(change.split)} split "
-        f"and {change.merged} merged with neighbors, {new.ranges} in total now"
+        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges, {len(_split(change))} split "
+        f"and {merged} merged with neighbors, {new.ranges} in total now"
     )

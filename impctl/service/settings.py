@@ -292,15 +292,6 @@ class DoctorRequest(Struct, frozen=True):
     state: bool = True
 
 
-class InitRequest(Struct, frozen=True):
-    """The workload file to write: for `tables`, or with `demo`, the folder of a demo."""
-
-    tables: tuple[str, ...] = ()
-    out: Path | None = None
-    demo: Path | None = None
-    force: bool = False
-
-
 class Example(StrEnum):
     """The tables that `bench --generate` can write."""
 
