@@ -191,8 +191,7 @@ class Recapture(MixedStrategy):
         return None
 
     def _captured(self, prepared: PreparedQuery) -> _Held:
-        chosen = choose_sketches(self.scratch, prepared)
-        held = _Held(prepared, chosen.of(self.scratch, prepared))
+        held = _Held(prepared, choose_sketches(self.scratch, prepared))
         self._recapture(held)
         self._held.append(held)
         return held

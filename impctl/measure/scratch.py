@@ -246,7 +246,6 @@ class MeasuredQuery:
             ending=changes.ending,
             mark=commit_mark(source, until),
             files=None,
-            reached=lambda: self.scratch.tables.snapshot(table, until),
         )
 
     def checked(self, accurate: Mapping[AccessId, RangeSet] | None = None) -> AgainstRecapture:

@@ -32,11 +32,11 @@ from impctl.service.advice import (
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.capture_plan import (
     CapturePlan,
-    choose_sketches,
     judge_candidates,
     lineage_warnings,
     plan_capture,
     planned_capture,
+    safe_choice,
 )
 from impctl.service.context import Context, Isolated, is_refused, remember_histories
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
@@ -125,7 +125,7 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
                     )
                 if plan.no_provenance:
                     warnings.append(without_provenance(spec.name, plan.no_provenance))
-                warnings += lineage_warnings(ctx.tables, prepared, captured.planned.chosen)
+                warnings += lineage_warnings(ctx.tables, captured.planned)
                 stored.append(captured)
             give_back()
         forecasts = ClusterForecasts(ctx, store)
@@ -174,7 +174,7 @@ def _result(tables: PinnedTables, captured: Captured) -> CaptureResult:
 
 
 def _left(tables: PinnedTables, captured: Captured) -> Iterator[LeftEntry]:
-    prepared, candidates = captured.planned.prepared, captured.planned.chosen.candidates
+    prepared, candidates = captured.planned.prepared, captured.planned.candidates
     expected = {entry.table: entry.expected for entry in candidates if entry.chosen}
     pruned = filters_of(tables, prepared, captured.sketches, captured.record.versions)
     for table in dict.fromkeys(sketch.table for sketch in captured.sketches):
@@ -213,7 +213,7 @@ def refusal_of(ctx: Context, prepared: PreparedQuery) -> UnsafeSketchError | Non
     """The error if no sketch of the query is safe, else None."""
     try:
         if not any(judged.safe for judged in judge_candidates(ctx, prepared)):
-            choose_sketches(ctx, prepared)
+            safe_choice(ctx, prepared)
     except UnsafeSketchError as error:
         return error if is_refused(prepared.spec, error) else None
     return None

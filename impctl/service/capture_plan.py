@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import ImpctlError, RecaptureNeededError, UsageError
 from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, Select
 from impctl.safety.choose import Costs, JudgedCandidate, SafeChoice, choose_attributes
-from impctl.safety.judge import Judges, Verdict, check_with_core
+from impctl.safety.judge import Judges, check_with_core
 from impctl.service.estimate import ALIKE, LEAST_ROWS, NOTHING, SketchEstimates, estimates
 from impctl.service.fill import is_loaded_here
 from impctl.service.filters import files_by_table, files_of_table, wanted_files
@@ -39,14 +39,13 @@ from impctl.service.stored import is_up_to_date
 from impctl.sketch.sketch import MaintenanceMode
 from impctl.tables.sample import clustered_columns
 from impctl.tables.snapshot import bytes_of, rows_in
-from impctl.types import AccessId, ColumnName, TableName
+from impctl.types import ColumnName, TableName
 from impctl.workload.models import LineageMode, QuerySpec
 
 if TYPE_CHECKING:
     from impctl.compile.compile import MaintenancePlan
     from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.sketch.sketch import RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import Assumption
 
@@ -57,20 +56,18 @@ if TYPE_CHECKING:
 LINEAGE_UNUSED = "lineage_unused"
 
 
-def lineage_warnings(
-    tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
-) -> list[str]:
+def lineage_warnings(tables: PinnedTables, query: SketchedQuery) -> list[str]:
     """Warn of `lineage: answer` that leaves a table without a sketch or has no effect."""
-    spec = prepared.spec
+    prepared, spec = query.prepared, query.prepared.spec
     if spec.lineage is not LineageMode.ANSWER:
         return []
     subject = f"{spec.lineage_place or spec.location}: `lineage: answer` of query `{spec.name}`"
     unsketched: dict[TableName, CandidateEntry] = {}
-    for entry in _unsketched_candidates(tables, prepared, chosen):
+    for entry in _unsketched_candidates(tables, query):
         unsketched.setdefault(entry.table, entry)
     if unsketched:
         table_of = prepared.table_of
-        in_part = {table_of[access] for access in chosen.sketched}
+        in_part = {table_of[access] for access in query.partitions}
         where = {
             t: f" ({entry.occurrence})" if t in in_part else "" for t, entry in unsketched.items()
         }
@@ -82,24 +79,23 @@ def lineage_warnings(
         ]
     if spec.lineage_place is None:
         return []
-    why = why_unused(prepared.root, *sketched_nodes(prepared, chosen.verdict, chosen.sketched))
+    why = why_unused(prepared.root, *sketched_nodes(prepared, query.verdict, query.attributes))
     return [f"{subject} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
 
 
-def _unsketched_candidates(
-    tables: PinnedTables, prepared: PreparedQuery, chosen: AttributeChoice
-) -> Iterator[CandidateEntry]:
+def _unsketched_candidates(tables: PinnedTables, query: SketchedQuery) -> Iterator[CandidateEntry]:
     """Candidates that fixpoints could have beside the chosen ones if all were sketched."""
-    query = replace(prepared.planned, root=for_all(prepared.root))
+    prepared, chosen = query.prepared, query.attributes
+    whole = replace(prepared.planned, root=for_all(prepared.root))
     core = for_all(prepared.core)
     facts, names = facts_of(tables, prepared.scans), occurrences(prepared)
     nodes = prepared.root.walk()
     inside = {s.access: s for n in nodes if isinstance(n, Fixpoint) for s in n.scans}
     for access, scan in inside.items():
-        for entry in chosen.candidates if access not in chosen.sketched else ():
+        for entry in query.candidates if access not in chosen else ():
             is_of_it = (entry.table, entry.occurrence) == (scan.table, names[access])
-            sketched = {**chosen.sketched, access: entry.attribute}
-            if is_of_it and not entry.safe and check_with_core(query, core, sketched, facts).safe:
+            sketched = {**chosen, access: entry.attribute}
+            if is_of_it and not entry.safe and check_with_core(whole, core, sketched, facts).safe:
                 yield entry
 
 
@@ -113,30 +109,27 @@ _CLUSTERED, _OTHERS = 0.25, 4
 """Unread columns are candidates if files overlap by them this little; at most so many."""
 
 
-class AttributeChoice(Struct, frozen=True):
-    sketched: Mapping[AccessId, ColumnName]
-    verdict: Verdict
-    candidates: tuple[CandidateEntry, ...]
-    together: Mapping[tuple[TableName, ColumnName], int]
-    """How many proposed ranges are merged into one, by the estimate."""
-
-    def of(self, ctx: Context, prepared: PreparedQuery) -> SketchedQuery:
-        """The query with the partition of every sketched access; one per table and attribute."""
-        tables = prepared.table_of
-        known: dict[tuple[TableName, ColumnName], RangePartition] = {}
-        for access, column in self.sketched.items():
-            key = (tables[access], column)
-            if key not in known:
-                known[key] = partition_of(ctx, *key, self.together.get(key, 1))
-        partitions = {a: known[tables[a], column] for a, column in self.sketched.items()}
-        return SketchedQuery(prepared, self.verdict, partitions)
-
-
 def choose_sketches(
     ctx: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
-) -> AttributeChoice:
-    """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones."""
-    query = prepared.planned
+) -> SketchedQuery:
+    """Choose sketches, or raise UnsafeSketchError; without `every`, estimate only possible ones.
+    Accesses of one table and attribute have one partition."""
+    choice, result = safe_choice(ctx, prepared, every=every, judges=judges)
+    tables = prepared.table_of
+    keys = {a: (tables[a], column) for a, column in choice.sketched.items()}
+    known = {
+        key: partition_of(ctx, *key, result.together.get(key, 1))
+        for key in dict.fromkeys(keys.values())
+    }
+    partitions = {access: known[key] for access, key in keys.items()}
+    candidates = _entries(choice, prepared, result)
+    return SketchedQuery(prepared, choice.verdict, partitions, candidates)
+
+
+def safe_choice(
+    ctx: Context, prepared: PreparedQuery, *, every: bool = True, judges: Judges | None = None
+) -> tuple[SafeChoice, SketchEstimates]:
+    """The same without partitions, and what was estimated for it."""
     facts = facts_of(ctx.tables, prepared.scans, reads_checks=True)
     result = NOTHING
 
@@ -150,7 +143,7 @@ def choose_sketches(
 
     try:
         choice = choose_attributes(
-            query,
+            prepared.planned,
             _candidates(ctx, prepared),
             facts,
             wanted=_requested(ctx.tables, prepared),
@@ -162,8 +155,7 @@ def choose_sketches(
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    entries = _entries(choice, prepared, result)
-    return AttributeChoice(choice.sketched, choice.verdict, entries, result.together)
+    return choice, result
 
 
 def _costs(
@@ -296,10 +288,9 @@ def _entries(
 # the state.
 
 
-class CapturePlan(SketchedQuery, frozen=True):
+class CapturePlan(SketchedQuery, frozen=True, kw_only=True):
     """The choice of sketches, and how they and the state are computed and kept."""
 
-    chosen: AttributeChoice
     plan: MaintenancePlan
 
     @property
@@ -317,7 +308,7 @@ class CapturePlan(SketchedQuery, frozen=True):
             ),
             versions=versions,
             mode=self.plan.mode.value,
-            considered=self.chosen.candidates,
+            considered=self.candidates,
             assumptions=tuple(map(assumption_text, self.assumptions)),
         )
 
@@ -346,30 +337,25 @@ class CapturePlan(SketchedQuery, frozen=True):
 
 def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
     """Decide the capture; UnsafeSketchError if no attribute is safe."""
-    chosen = choose_sketches(ctx, prepared, every=False)
-    query = chosen.of(ctx, prepared)
+    query = choose_sketches(ctx, prepared, every=False)
     plan = plan_after_capture(ctx, query)
-    return CapturePlan(prepared, query.verdict, query.partitions, chosen, plan)
+    return CapturePlan(prepared, query.verdict, query.partitions, query.candidates, plan=plan)
 
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
-    planned = plan_capture(ctx, prepare(ctx, spec))
+    planned, state = plan_capture(ctx, prepare(ctx, spec)), "stale"
+    # What cannot be read back is replaced by the capture.
+    with suppress(RecaptureNeededError):
+        stored = None if store is None else store.load(spec.name)
+        if stored is None:
+            state = "none"
+        elif is_up_to_date(ctx, spec, stored):
+            state = "current"
     return replace(
         planned.result(ctx.tables.versions_of(planned.prepared.tables)),
         foreseen=True,
         by=planned.by(ctx),
         reads=planned.reads(ctx),
-        stored=_stored(ctx, store, spec),
+        stored=state,
     )
-
-
-def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> str:
-    try:
-        stored = None if store is None else store.load(spec.name)
-        if stored is None:
-            return "none"
-        return "current" if is_up_to_date(ctx, spec, stored) else "stale"
-    except RecaptureNeededError:
-        # What cannot be read back is replaced by the capture.
-        return "stale"

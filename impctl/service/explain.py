@@ -105,13 +105,12 @@ def assess(
     """Choose sketches and plan their maintenance, as a capture does; `reads`: from a sample."""
     judges = Judges()
     try:
-        chosen = choose_sketches(ctx, prepared, judges=judges)
+        query = choose_sketches(ctx, prepared, judges=judges)
     except UnsafeSketchError as unsafe:
         return Assessment(prepared, judge_candidates(ctx, prepared, judges), unsafe)
-    query = chosen.of(ctx, prepared)
     plan = plan_after_capture(ctx, query, reads=reads)
-    warnings += lineage_warnings(ctx.tables, prepared, chosen)
-    return Assessment(prepared, chosen.candidates, None, query, plan)
+    warnings += lineage_warnings(ctx.tables, query)
+    return Assessment(prepared, query.candidates, None, query, plan)
 
 
 # Optional packages that a query needs. Law: nothing is imported. A missing package is no error of

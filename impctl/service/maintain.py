@@ -135,7 +135,13 @@ def _maintained(
         outcome = _planned(ctx, sketched, for_use)
     elif (current := _all_current(ctx, sketched, for_use)) is not None:
         # Using a sketch does not wait for a writer.
-        outcome = Outcome(tuple(current), () if for_use else tuple(_rechosen_state(ctx)))
+        warnings: list[str] = []
+        if not for_use and _needs_new_choice(ctx):
+            from impctl.service.budget.choice import keep_to_budget
+
+            with ctx.writing("maintain") as store:
+                warnings = keep_to_budget(ctx, store, has_captured=False)
+        outcome = Outcome(tuple(current), tuple(warnings))
     else:
         with ctx.writing("maintain") as store:
             outcome = _maintain_stale(ctx, store, sketched, batch_rows, cache, for_use)
@@ -206,20 +212,15 @@ def _maintain_stale(
     is_asked = bool(stale) or (not for_use and _needs_new_choice(ctx))
     if is_asked and ctx.disk is not None:
         from impctl.service.budget.choice import keep_to_budget
+        from impctl.service.schedule.due import fresh_entry
 
-        is_late = _is_late(ctx, stale)
+        # Whether maintenance came later than a bound allows.
+        bounded = [item for item in stale if item[0].trigger and item[0].trigger.fresh_within]
+        late = [fresh_entry(ctx, spec, stored) for spec, stored in bounded]
+        is_late = any(entry is not None and entry.late for entry in late)
         warnings += keep_to_budget(ctx, store, has_captured=False, is_late=is_late)
     warnings += _scrub_warnings(ctx, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
-
-
-def _rechosen_state(ctx: Context) -> list[str]:
-    if not _needs_new_choice(ctx):
-        return []
-    from impctl.service.budget.choice import keep_to_budget
-
-    with ctx.writing("maintain") as store:
-        return keep_to_budget(ctx, store, has_captured=False)
 
 
 def _needs_new_choice(ctx: Context) -> bool:
@@ -230,17 +231,6 @@ def _needs_new_choice(ctx: Context) -> bool:
     if budget is None or store is None:
         return False
     return has_new_requirements(store.chosen(), budget, pins_of(ctx.sketched(None)))
-
-
-def _is_late(ctx: Context, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
-    """Whether maintenance came later than a bound allows."""
-    from impctl.service.schedule.due import fresh_entry
-
-    bounded = [
-        (spec, stored) for spec, stored in stale if spec.trigger and spec.trigger.fresh_within
-    ]
-    result = [fresh_entry(ctx, spec, stored) for spec, stored in bounded]
-    return any(entry is not None and entry.late for entry in result)
 
 
 def _scrub_warnings(ctx: Context, store: Store) -> list[str]:

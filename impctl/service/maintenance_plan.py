@@ -438,7 +438,7 @@ def restored_query(
 # moments and choices; `check_circuit` says whether the state fits it.
 
 
-class Reopened(SketchedQuery, frozen=True):
+class Reopened(SketchedQuery, frozen=True, kw_only=True):
     meta: StateMeta
     chooser: JoinChooser
     plan: MaintenancePlan
@@ -459,7 +459,9 @@ def reopened(
     meta = StateMeta.read(stored.query, stored.state_meta)
     chooser = chooser_of(prepared, meta)
     plan = chosen_plan(query, chooser, has_answer=meta.answer)
-    return Reopened(prepared, query.verdict, query.partitions, meta, chooser, plan)
+    return Reopened(
+        prepared, query.verdict, query.partitions, meta=meta, chooser=chooser, plan=plan
+    )
 
 
 def check_circuit(ctx: Context, query: Reopened, stored: StoredQuery) -> None:

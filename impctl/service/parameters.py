@@ -36,6 +36,15 @@ _TIMESTAMP = re.compile(
     r"(?P<zone>Z|[-+][0-9]{2}:[0-9]{2})?"
 )
 
+_KINDS: Mapping[type, str] = {
+    bool: "true or false",
+    int: "a whole number of 64 bits",
+    Decimal: "a decimal number of up to 38 digits",
+    float: "a number",
+    str: "text",
+    datetime: "a timestamp such as 2024-01-31 12:00:00, at most 18:00 from UTC",
+    date: "a date such as 2024-01-31",
+}
 _DIGITS = 38
 _EXACT_DOUBLES = range(-(2**53), 2**53 + 1)
 
@@ -136,7 +145,7 @@ def _unknown(spec: QuerySpec, name: str) -> UsageError:
 def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
     like = spec.params[name]
     return UsageError(
-        f"Parameter `{name}` of query `{spec.name}` takes {_kind_of(like)}, not: {shown}",
+        f"Parameter `{name}` of query `{spec.name}` takes {_KINDS[type(like)]}, not: {shown}",
         hint=f"its value in the workload file, which fixes its type, is {like}",
         code="parameter_type",
         location=spec.location,
@@ -145,14 +154,6 @@ def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:
 
 def parsed(written: str, like: ParameterValue) -> ParameterValue | None:
     """The text as a value of the type of `like`; None if it is not one."""
-    try:
-        return _parsed(written, like)
-    except ValueError:
-        # Of the right form, but not in the calendar.
-        return None
-
-
-def _parsed(written: str, like: ParameterValue) -> ParameterValue | None:
     match like:
         case bool():
             return {"true": True, "false": False}.get(written.lower())
@@ -170,27 +171,15 @@ def _parsed(written: str, like: ParameterValue) -> ParameterValue | None:
             return written
         case datetime():
             moment = _TIMESTAMP.fullmatch(written)
-            if moment is None:
+            if moment is None or (moment["zone"] and fixed_offset(moment["zone"]) is None):
                 return None
-            is_zone = moment["zone"] is None or fixed_offset(moment["zone"]) is not None
-            return datetime.fromisoformat(written) if is_zone else None
+            return _in_calendar(datetime, written)
         case date():
-            return date.fromisoformat(written) if _DATE.fullmatch(written) else None
+            return _in_calendar(date, written) if _DATE.fullmatch(written) else None
 
 
-def _kind_of(like: ParameterValue) -> str:
-    match like:
-        case bool():
-            return "true or false"
-        case int():
-            return "a whole number of 64 bits"
-        case Decimal():
-            return "a decimal number of up to 38 digits"
-        case float():
-            return "a number"
-        case str():
-            return "text"
-        case datetime():
-            return "a timestamp such as 2024-01-31 12:00:00, at most 18:00 from UTC"
-        case date():
-            return "a date such as 2024-01-31"
+def _in_calendar(kind: type[date], written: str) -> date | None:
+    try:
+        return kind.fromisoformat(written)
+    except ValueError:
+        return None

@@ -27,15 +27,16 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, Span, conjuncts
 from impctl.plan.lineage import for_answer
 from impctl.plan.nodes import Fixpoint, LiveRows, Plan, Query, Scan, Select, Witness
+from impctl.safety.direction import Status
 from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
-from impctl.safety.judge import Verdict, states_of
+from impctl.safety.judge import Verdict, carried_verdict, states_of
 from impctl.sql.parameters import NEVER, RUN_INSTANT, BoundSql, Clock, bind, zone_of
 from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import ValueBounds
-from impctl.tables.statistics import column_statistics
+from impctl.tables.statistics import column_statistics, file_bounds
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
@@ -43,6 +44,7 @@ from impctl.workload.yaml import offset_location, sql_location
 if TYPE_CHECKING:
     from impctl.service.context import Context, Partitions, Versions
     from impctl.service.pinned import PinnedTables
+    from impctl.service.results import CandidateEntry
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
     from impctl.tables.snapshot import Snapshot
@@ -91,31 +93,26 @@ def next_expiry(ctx: Context, versions: Versions, now: str) -> str:
     instants of runs are; no row expires before it. Reads the column in files that may hold both
     live and expired rows. Empty if they cannot be read without Spark, so that every later run has
     to check."""
-    try:
-        return _next_expiry(ctx, versions, now)
-    except (RecaptureNeededError, TableError):
-        return ""
-
-
-def _next_expiry(ctx: Context, versions: Versions, now: str) -> str:
     instant, zone = datetime.fromisoformat(now), ctx.session_zone
     datetimes: list[datetime] = []
     for table, version in versions.items():
         expiry = ctx.workload.tables[table].expiry
         if expiry is None:
             continue
-        snapshot = ctx.tables.snapshot(table, version)
-        live = live_rows(expiry, snapshot, instant, zone)
-        edge = live.later_than.value
-        assert isinstance(edge, int)
-        about = ("least above", version, live.column, edge)
-        least = ctx.tables.fact(table, about, partial(least_above, snapshot, live.column, edge))
+        try:
+            snapshot = ctx.tables.snapshot(table, version)
+            live = live_rows(expiry, snapshot, instant, zone)
+            edge = live.later_than.value
+            assert isinstance(edge, int)
+            about = ("least above", version, live.column, edge)
+            least = ctx.tables.fact(table, about, partial(least_above, snapshot, live.column, edge))
+        except (RecaptureNeededError, TableError):
+            return ""
         if least is not None:
-            after = timedelta(microseconds=expiry.after)
             # A row that expires after the last representable year never does.
             with suppress(OverflowError):
                 next_at = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
-                datetimes.append(next_at + after)
+                datetimes.append(next_at + timedelta(microseconds=expiry.after))
     if not datetimes:
         return NEVER
     micros = (min(datetimes) - _EPOCH) // _MICROSECOND
@@ -134,10 +131,6 @@ def _instant(value: int, *, is_day: bool, zone: str) -> datetime:
 
 def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None:
     """A value above `edge` with no such value of the column below it; None if none is."""
-    from impctl.data.vector import from_arrow
-    from impctl.tables.rows import read_batches
-    from impctl.tables.statistics import file_bounds
-
     bounds = file_bounds(snapshot, column)
     dead = bounds.is_all_null | (bounds.has_high & (np.asarray(bounds.highs) <= edge))
     is_whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)
@@ -230,8 +223,7 @@ def facts_of(
 def _stated_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
     for table in dict.fromkeys(scan.table for scan in scans):
         snapshot = tables.snapshot(table)
-        for fact in _stated_by_checks(snapshot, table):
-            yield snapshot, fact
+        yield from ((snapshot, fact) for fact in _stated_by_checks(snapshot, table))
 
 
 def _stated_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
@@ -528,16 +520,22 @@ def column_like_clock(
 
 
 class SketchedQuery(Struct, frozen=True):
-    """A query with the partitions of its sketches, and the verdict that these are safe."""
+    """A query with the partitions of its sketches, and the verdict that these are safe. If these
+    were chosen now, also the `candidates` with the reason of each."""
 
     prepared: PreparedQuery
     verdict: Verdict
     partitions: Partitions
+    candidates: tuple[CandidateEntry, ...] = ()
+
+    @property
+    def attributes(self) -> Mapping[AccessId, ColumnName]:
+        return {access: partition.attribute for access, partition in self.partitions.items()}
 
     def verdict_of(self, root: Plan) -> Verdict:
         """The verdict for another plan of the query, such as its core."""
         query = replace(self.prepared.planned, root=root)
-        return _carried(self.verdict, query, self.partitions)
+        return carried_verdict(self.verdict, query, self.attributes)
 
 
 class MaterializedPlan(Struct, frozen=True):
@@ -563,20 +561,20 @@ def kept_plan(query: SketchedQuery) -> MaterializedPlan:
     from impctl.rules.optimize import core_of
     from impctl.rules.witnesses import witnessed
 
-    prepared, verdict, partitions = query.prepared, query.verdict, query.partitions
-    if prepared.spec.lineage is LineageMode.ALL:
-        core = prepared.core
-        return MaterializedPlan(prepared.planned, verdict, core, {}, query.verdict_of(core))
-    if prepared.spec.lineage is LineageMode.ANSWER:
-        # The planned query already has the answer's lineage.
-        barriers, _ = sketched_nodes(prepared, verdict, _attributes(partitions))
-        notes = answer_notes(prepared.root, barriers)
+    prepared, verdict = query.prepared, query.verdict
+    if prepared.spec.lineage in (LineageMode.ALL, LineageMode.ANSWER):
+        notes: Mapping[int, str] = {}
+        if prepared.spec.lineage is LineageMode.ANSWER:
+            # The planned query already has the answer's lineage.
+            barriers, _ = sketched_nodes(prepared, verdict, query.attributes)
+            notes = answer_notes(prepared.root, barriers)
         core = prepared.core
         return MaterializedPlan(prepared.planned, verdict, core, notes, query.verdict_of(core))
-    columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
+    columns = {a: Column(p.attribute, p.type) for a, p in query.partitions.items()}
     result = witnessed(prepared.planned, verdict, columns)
-    carried, core = _carried(verdict, result.query, partitions), core_of(result.query.root)
-    of_core = _carried(verdict, replace(result.query, root=core), partitions)
+    carried = carried_verdict(verdict, result.query, query.attributes)
+    core = core_of(result.query.root)
+    of_core = carried_verdict(verdict, replace(result.query, root=core), query.attributes)
     return MaterializedPlan(result.query, carried, core, result.notes, of_core)
 
 
@@ -584,19 +582,7 @@ def sketched_nodes(
     prepared: PreparedQuery, verdict: Verdict, sketched: Mapping[AccessId, ColumnName]
 ) -> tuple[list[int], list[int]]:
     """Positions of plan nodes above a sketched access: those not keyed, those keyed."""
-    from impctl.safety.direction import Status
-
     states = states_of(verdict, prepared.planned, sketched)
     sketched_at = [index for index, state in enumerate(states) if state.sketched]
     keyed = [index for index in sketched_at if states[index].status is Status.KEYED]
     return [index for index in sketched_at if index not in keyed], keyed
-
-
-def _carried(verdict: Verdict, query: Query, partitions: Partitions) -> Verdict:
-    from impctl.safety.judge import carried_verdict
-
-    return carried_verdict(verdict, query, _attributes(partitions))
-
-
-def _attributes(partitions: Partitions) -> dict[AccessId, ColumnName]:
-    return {access: partition.attribute for access, partition in partitions.items()}

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.pinned import PinnedTables
     from impctl.store.records import StoredQuery
-    from impctl.tables.snapshot import Snapshot
     from impctl.types import QueryName
 
 _Form = tuple[object, ...]
@@ -92,15 +91,15 @@ class StateCache:
 
 def _forms(tables: PinnedTables, stored: StoredQuery) -> tuple[_Form, ...]:
     """All metadata of the tables that a plan, its safety or its circuit depends on."""
-    return tuple(_form(tables.snapshot(pin.table)) for pin in stored.pins)
-
-
-def _form(snapshot: Snapshot) -> _Form:
-    return (
-        snapshot.table,
-        snapshot.table_id,
-        snapshot.schema_json,
-        snapshot.partition_columns,
-        dict(snapshot.configuration),
-        snapshot.reader_features,
+    snapshots = (tables.snapshot(pin.table) for pin in stored.pins)
+    return tuple(
+        (
+            snapshot.table,
+            snapshot.table_id,
+            snapshot.schema_json,
+            snapshot.partition_columns,
+            dict(snapshot.configuration),
+            snapshot.reader_features,
+        )
+        for snapshot in snapshots
     )

@@ -20,6 +20,7 @@ from impctl.service.decide import (
     NOT_INCREMENTALLY,
     Decider,
     Decision,
+    Move,
     Stale,
     StaleQuery,
     TableDelta,
@@ -27,7 +28,7 @@ from impctl.service.decide import (
     check_assumptions,
 )
 from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import PreparedQuery, next_expiry, prepare
+from impctl.service.prepare import next_expiry, prepare
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -47,13 +48,13 @@ from impctl.service.stored import (
 )
 from impctl.service.table_deltas import (
     ChangeRequest,
-    GroupedChange,
     by_version,
     grouped_change,
     refill_text,
     rows_with,
 )
 from impctl.service.text import named_before
+from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
@@ -64,11 +65,12 @@ from impctl.store.records import (
     RunRecord,
     SideRead,
     StoredQuery,
+    StoredSketch,
     buffer_name,
 )
 from impctl.tables.changes import no_changes
 from impctl.tables.snapshot import Snapshot
-from impctl.types import AccessId, ColumnName, TableName
+from impctl.types import AccessId, ColumnName, QueryName, TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,11 +78,9 @@ if TYPE_CHECKING:
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.capture import Captured
-    from impctl.service.clock import Move
     from impctl.service.maintenance_plan import QueryState
-    from impctl.service.result_changes import ChangeFiles, ChangeWriter, RecaptureChangeWriter
+    from impctl.service.result_changes import ChangeFiles, ChangeWriter
     from impctl.service.state_cache import StateCache
-    from impctl.sketch.sketch import RangeSet
     from impctl.store.store import Store
 
 
@@ -164,7 +164,10 @@ class Maintainer:
             self._writer.begin()
         grouped = [change.grouped for change in moved.values() if change.grouped is not None]
         if state.session is not None and grouped:
-            done, after = self._absorb_grouped(state.session, grouped[0], done)
+            (change,), unsure = grouped, state.session.unsure_rows()
+            state.session.absorb(change.pass_, change.came, change.went, change.partition)
+            done = replace(done, unsure=state.session.unsure_rows() - unsure)
+            after = state.session.ranges()
         elif state.session is not None:
             done, after = self._compute(state.session, moved, done)
         else:
@@ -211,9 +214,10 @@ class Maintainer:
         def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterable[pa.Table]:
             change = moved.get(source.table)
             if change is not None:
-                return rows_with(change.reached(), source, keys)
+                until = self.ctx.tables.snapshot(source.table, change.until)
+                return rows_with(until, source, keys)
             assert move is not None, "what did not change is not refilled"
-            return rows_with(move.snapshot(source.table), source, keys)
+            return rows_with(move.tables.snapshot(source.table), source, keys)
 
         if move is None:
             session.step(changes, table_rows)
@@ -243,14 +247,6 @@ class Maintainer:
             ),
         )
         return done, session.ranges()
-
-    def _absorb_grouped(
-        self, session: MaintainedQuery, grouped: GroupedChange, done: StepDone
-    ) -> tuple[StepDone, Mapping[AccessId, RangeSet]]:
-        """The step with a change that Spark has grouped, and the sketches after it."""
-        unsure = session.unsure_rows()
-        session.absorb(grouped.pass_, grouped.came, grouped.went, grouped.partition)
-        return replace(done, unsure=session.unsure_rows() - unsure), session.ranges()
 
     def _versions_after(self, moved: Mapping[TableName, TableDelta]) -> Versions:
         return {**self.state.versions, **{table: change.until for table, change in moved.items()}}
@@ -420,7 +416,8 @@ def planned_results(tables: PinnedTables, decision: Decision) -> list[MaintainRe
     changes = sum(delta.rows for delta in decision.deltas)
     read_ms = sum(delta.read_ms for delta in decision.deltas)
     step = StepDone(decision.action, versions, changes=changes, read_ms=read_ms)
-    results = step_results(stored, stored.versions, [step], decision.reason_code, decision.reason)
+    code, reason = decision.reason_code, decision.reason
+    results = step_results(stored.query, stored.sketches, stored.versions, [step], code, reason)
     return [replace(result, foreseen=True, answer_changed=None) for result in results]
 
 
@@ -440,7 +437,12 @@ def file_diff_warning(snapshot: Snapshot) -> str:
 
 
 def step_results(
-    stored: StoredQuery, since: Versions, steps: Sequence[StepDone], code: str, reason: str
+    query: QueryName,
+    sketches: Sequence[StoredSketch],
+    since: Versions,
+    steps: Sequence[StepDone],
+    code: str,
+    reason: str,
 ) -> list[MaintainResult]:
     """One result per sketch; they share the run's costs."""
     unsure = sum(step.unsure for step in steps)
@@ -454,7 +456,7 @@ def step_results(
     notes = dict.fromkeys(step.note for step in steps)
     trees = [step.tree for step in steps if step.tree is not None]
     results = []
-    for sketch in stored.sketches:
+    for sketch in sketches:
         added, removed = _net(steps, sketch.access)
         shown = tuple(
             MaintainStep(
@@ -469,7 +471,7 @@ def step_results(
             for step in steps
         )
         result = MaintainResult(
-            query=stored.query,
+            query=query,
             table=sketch.table,
             attribute=sketch.attribute,
             total=sketch.partition.ranges,
@@ -524,36 +526,29 @@ def _net(steps: Sequence[StepDone], access: AccessId) -> tuple[tuple[int, ...], 
 
 
 def recapture_results(
-    stored: StoredQuery, captured: Captured, elapsed_ms: float
+    before: StoredQuery, captured: Captured, elapsed_ms: float
 ) -> list[MaintainResult]:
-    before = {(sketch.access, sketch.partition): sketch.ranges for sketch in stored.sketches}
-    record, results = captured.record, []
+    """One result per new sketch; a sketch with other ranges counts as added whole."""
+    known = {(sketch.access, sketch.partition): sketch.ranges for sketch in before.sketches}
+    added, removed = {}, {}
     for sketch in captured.sketches:
-        old = before.get((sketch.access, sketch.partition))
-        added = sketch.ranges.ids if old is None else sketch.ranges.minus(old).ids
-        removed = () if old is None else old.minus(sketch.ranges).ids
-        results.append(
-            MaintainResult(
-                query=stored.query,
-                table=sketch.table,
-                attribute=sketch.attribute,
-                total=sketch.partition.ranges,
-                action="recapture",
-                reason_code=record.reason_code,
-                reason=record.reason,
-                since=stored.versions,
-                versions=record.versions,
-                added=added,
-                removed=removed,
-                changes=None,
-                elapsed_ms=elapsed_ms,
-                read_ms=record.read_ms,
-                engine_ms=record.engine_ms,
-                commit_ms=record.commit_ms,
-                answer_changed=ANSWER_OPEN,
-            )
-        )
-    return results
+        nothing = RangeSet.of((), sketch.partition.size)
+        old = known.get((sketch.access, sketch.partition), nothing)
+        added[sketch.access] = sketch.ranges.minus(old).ids
+        removed[sketch.access] = old.minus(sketch.ranges).ids
+    record = captured.record
+    step = StepDone(
+        "recapture",
+        record.versions,
+        added,
+        removed,
+        read_ms=record.read_ms,
+        engine_ms=record.engine_ms,
+        commit_ms=record.commit_ms,
+    )
+    sketches, code, reason = captured.sketches, record.reason_code, record.reason
+    results = step_results(before.query, sketches, before.versions, [step], code, reason)
+    return [replace(result, elapsed_ms=elapsed_ms) for result in results]
 
 
 # Running decisions. Law: a run does what `service.decide` decided and writes nothing before that. A
@@ -626,11 +621,14 @@ class StaleRun:
                     number = self._tasks - len(waiting)
                     self.ctx.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
                     with Isolated(self.failures, task.spec):
-                        done = self._maintain_or_decide(task)
-                        if isinstance(done, Decision):
-                            again.append(done)
-                        else:
-                            stepped.append((task, done))
+                        decision = self.decider.decide(task)
+                        try:
+                            if not decision.is_recapture:
+                                stepped.append((task, self._advance(decision)))
+                        except NOT_INCREMENTALLY as trouble:
+                            decision = self.decider.instead(task, trouble)
+                        if decision.is_recapture:
+                            again.append(decision)
                     is_time = watch.ms < _TOGETHER_MS
                 watch = Stopwatch()
             sync_ms = watch.ms
@@ -656,15 +654,6 @@ class StaleRun:
         before, self._start_reported = self._start_reported, self.ctx.spark_start_ms
         return self._start_reported - before
 
-    def _maintain_or_decide(self, task: StaleQuery) -> list[MaintainResult] | Decision:
-        decision = self.decider.decide(task)
-        if decision.is_recapture:
-            return decision
-        try:
-            return self._advance(decision)
-        except NOT_INCREMENTALLY as trouble:
-            return self.decider.instead(task, trouble)
-
     def _advance(self, decision: Decision) -> list[MaintainResult]:
         task, state = decision.task, decision.task.state
         assert state is not None
@@ -687,7 +676,12 @@ class StaleRun:
         if checked not in self._unreplaced:
             check_not_replaced_meanwhile(task.stored, self.ctx.tables)
             self._unreplaced.add(checked)
-        writer = self._writer(task, state)
+        writer, files = None, self._files_for(task)
+        if files is not None:
+            from impctl.service.result_changes import ChangeWriter
+
+            answer = None if task.move is None else task.move.answer
+            writer = ChangeWriter(files.write, self.ctx.session_zone, state.plan, answer)
         maintainer = Maintainer(self.ctx, self.store, state, task.move, writer, self._spark_start)
         steps = [
             maintainer.step(
@@ -698,7 +692,9 @@ class StaleRun:
             )
             for deltas in pieces
         ]
-        results = step_results(task.stored, since, steps, decision.reason_code, decision.reason)
+        code, reason = decision.reason_code, decision.reason
+        stored = task.stored
+        results = step_results(stored.query, stored.sketches, since, steps, code, reason)
         return self._reported(state.stored, results)
 
     def _files_for(self, task: StaleQuery) -> ChangeFiles | None:
@@ -741,15 +737,6 @@ class StaleRun:
             for result in results
         ]
 
-    def _writer(self, task: StaleQuery, state: QueryState) -> ChangeWriter | None:
-        files = self._files_for(task)
-        if files is None:
-            return None
-        from impctl.service.result_changes import ChangeWriter
-
-        before = None if task.move is None else task.move.answer
-        return ChangeWriter(files.write, self.ctx.session_zone, state.plan, before)
-
     def _grouped(self, state: QueryState, need: ChangeRequest) -> TableDelta:
         assert state.plan.compiled is not None
         watch, tables = Stopwatch(), self.ctx.tables
@@ -781,11 +768,20 @@ class StaleRun:
     def _recapture(self, decision: Decision) -> list[MaintainResult]:
         from impctl.service.capture import capture_query, without_provenance
 
-        task, reason = decision.task, decision.reason
-        trouble = task.trouble
+        task, reason, trouble = decision.task, decision.reason, decision.task.trouble
         self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
-        writer = self._recapture_writer(task, prepared)
+        writer, files = None, self._files_for(task)
+        if files is not None:
+            from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
+
+            # Steps before the failing one are committed.
+            stored = self.store.load(task.spec.name)
+            assert stored is not None
+            before = stored_rows(self.ctx, self.store, task.spec, stored)
+            versions = self.ctx.tables.versions_of(prepared.tables)
+            lead = lead_of(stored, versions, prepared.moments)
+            writer = RecaptureChangeWriter(files.write, self.ctx.session_zone, before, lead)
         captured = capture_query(
             self.ctx,
             self.store,
@@ -798,30 +794,13 @@ class StaleRun:
         assert stored is not None
         dropped = _dropped_text(task.stored, stored)
         if dropped or (trouble is not None and trouble.code != "not_incremental"):
-            name = task.spec.name
-            why = named_before(name, reason)
-            self.warnings.append(f"query `{name}` was recaptured: {why}{dropped}")
+            why = named_before(task.spec.name, reason)
+            self.warnings.append(f"query `{task.spec.name}` was recaptured: {why}{dropped}")
         without = captured.planned.plan.no_provenance
         if without:
             self._warn(without_provenance(task.spec.name, without))
         results = recapture_results(task.stored, captured, watch.ms)
         return self._reported(stored, results)
-
-    def _recapture_writer(
-        self, task: StaleQuery, prepared: PreparedQuery
-    ) -> RecaptureChangeWriter | None:
-        """The same for a recaptured answer; an error if it was not stored before."""
-        files = self._files_for(task)
-        if files is None:
-            return None
-        from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
-
-        # Steps before the failing one are committed.
-        stored = self.store.load(task.spec.name)
-        assert stored is not None
-        before = stored_rows(self.ctx, self.store, task.spec, stored)
-        lead = lead_of(stored, self.ctx.tables.versions_of(prepared.tables), prepared.moments)
-        return RecaptureChangeWriter(files.write, self.ctx.session_zone, before, lead)
 
 
 def _dropped_text(before: StoredQuery, after: StoredQuery) -> str:

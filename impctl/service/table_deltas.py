@@ -224,26 +224,19 @@ class SharedChanges(Struct):
             return self._read[span, need.mark], 0.0
         self.reporter.step(f"reading changes of {need.table}")
         watch = Stopwatch()
-        changes = self._read_for_all(need)
+        columns, changes = tuple(self._columns[span]), None
+        if span not in self._apart:
+            try:
+                changes = self._read_columns(need, columns)
+                self._read[span, need.mark] = changes
+            except (SchemaChangedError, TableError):
+                if set(columns) == set(need.columns):
+                    raise
+                # A column that only others need cannot be read.
+                self._apart.add(span)
         if changes is None:
             changes = self._read_columns(need, need.columns)
-        if span not in self._apart:
-            self._read[span, need.mark] = changes
         return changes, watch.ms + self._log_ms.pop(span, 0.0)
-
-    def _read_for_all(self, need: ChangeRequest) -> Changes | None:
-        """The change in the columns of all queries; None if it fails for a column only others
-        need."""
-        columns = tuple(self._columns[need.span])
-        if need.span in self._apart:
-            return None
-        try:
-            return self._read_columns(need, columns)
-        except (SchemaChangedError, TableError):
-            if set(columns) == set(need.columns):
-                raise
-            self._apart.add(need.span)
-            return None
 
     def _read_columns(self, need: ChangeRequest, columns: tuple[ColumnName, ...]) -> Changes:
         net_by, shared = need.net_by, self._net_by[need.span]
