@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from impctl.service.state_cache import StateCache
     from impctl.sketch.sketch import RangePartition
     from impctl.store.reader import StoreReader
-    from impctl.tables.snapshot import DataFile, Snapshot
+    from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
 
@@ -286,30 +286,12 @@ _NO_GROUPS = (
 )
 
 
-class FilesRead(Struct):
-    """Files read for rows that move, each counted once."""
-
-    uris: set[str] = field(default_factory=set)
-    of: dict[TableName, int] = field(default_factory=dict)
-
-    def add(self, snapshot: Snapshot, files: Iterable[DataFile]) -> None:
-        self.uris.update(file.uri for file in files)
-        self.of[snapshot.table] = len(snapshot.files)
-
-    @property
-    def read(self) -> int:
-        return len(self.uris)
-
-    @property
-    def total(self) -> int:
-        return sum(self.of.values())
-
-
 class Move(Struct, frozen=True):
     """What moves with the clock. `conditions` are by access. `plan` has the circuit after the move,
     which the earlier state fits. `above` are its operators whose constants moved (exact mode);
     `touched` reads what moves (touch mode). `answer` is the materialized result before the move.
-    `names` are the moments that moved; `files` counts what is read."""
+    `names` are the moments that moved. `files_read` are URIs, each file counted once, and `files`
+    all files of each table that was read."""
 
     plan: MaintenancePlan
     conditions: Moves
@@ -321,7 +303,8 @@ class Move(Struct, frozen=True):
     tables: PinnedTables
     names: frozenset[str]
     answer: FinalSteps | None = None
-    files: FilesRead = field(default_factory=FilesRead)
+    files_read: set[str] = field(default_factory=set)
+    files: dict[TableName, int] = field(default_factory=dict)
 
     @property
     def is_of_expiry(self) -> bool:
@@ -332,7 +315,8 @@ class Move(Struct, frozen=True):
         meeting = (files_satisfying(snapshot, source, m.rows_that_move) for source, m in moving)
         uris = {file.uri for result in meeting for file in result}
         files = tuple(file for file in snapshot.files if file.uri in uris)
-        self.files.add(snapshot, files)
+        self.files_read.update(uris)
+        self.files[snapshot.table] = len(snapshot.files)
         columns = dict.fromkeys(name for source, _ in moving for name in source.scan.table_columns)
         yield from read_batches(snapshot, tuple(columns), files)
 

@@ -140,8 +140,15 @@ def partition_of(
 
     def make() -> RangePartition:
         ctx.reporter.step(f"choosing ranges of {table}.{name}")
-        sample = sample_values(ctx.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
-        return _proposed(ctx, table, name, sample, together)
+        snapshot = ctx.tables.snapshot(table)
+        column = snapshot.readable(name)
+        sample = sample_values(snapshot, name, SAMPLE_ROWS, _SEED)
+        spread = column_spread(snapshot, column.name, sample)
+        given = _requested_ranges(ctx, table, name)
+        proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
+        wanted = max(proposed, DEFAULT_RANGES) if given is None else given
+        boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
+        return _fitted(table, column, boundaries, spread.files if given is None else None)
 
     version = ctx.tables.source(table).version
     return ctx.tables.fact(table, ("partition", version, name, together), make)
@@ -204,19 +211,6 @@ def _given(ctx: Context, table: TableName, name: ColumnName) -> RangePartition |
             )
         values.append(value)
     return RangePartition(table, column.name, column.type, tuple(values))
-
-
-def _proposed(
-    ctx: Context, table: TableName, name: ColumnName, values: Sequence[BoundaryValue], together: int
-) -> RangePartition:
-    snapshot = ctx.tables.snapshot(table)
-    column = snapshot.readable(name)
-    spread = column_spread(snapshot, column.name, values)
-    given = _requested_ranges(ctx, table, name)
-    proposed = _proposed_ranges(spread.depth, len(snapshot.files)) // together
-    wanted = max(proposed, DEFAULT_RANGES) if given is None else given
-    boundaries = aligned_boundaries(spread.weights, wanted, spread.starts)
-    return _fitted(table, column, boundaries, spread.files if given is None else None)
 
 
 def _proposed_ranges(depth: float, files: int) -> int:

@@ -176,9 +176,9 @@ class Maintainer:
         expired = ""
         if self._move is not None and self._move.is_of_expiry:
             count = done.changes - sum(change.rows for change in moved.values())
-            files = self._move.files
-            read = f"{files.read:,} of {count_text(files.total, 'file')}"
-            verb = "was" if files.read == 1 else "were"
+            count_read, total = len(self._move.files_read), sum(self._move.files.values())
+            read = f"{count_read:,} of {count_text(total, 'file')}"
+            verb = "was" if count_read == 1 else "were"
             expired = f"{count_text(count, 'row')} expired; {read} {verb} read for them"
         before = state.ranges
         done = replace(

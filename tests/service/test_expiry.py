@@ -15,13 +15,13 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
 from impctl.expr.nodes import Literal
+from impctl.service import prepare
 from impctl.service.context import Context, open_context
 from impctl.service.prepare import least_above, live_rows, next_expiry
 from impctl.service.rewrite import files
 from impctl.service.schedule.daemon import TableWatch
 from impctl.service.settings import QueryRequest, Settings, SketchPolicy
 from impctl.sql.parameters import NEVER, Clock, zone_of
-from impctl.tables import rows
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
@@ -538,7 +538,7 @@ def test_files_with_live_rows_alone_are_not_read(tmp_path: Path, monkeypatch: Mo
     for seconds in (20, 30, 40):
         more = [NOW + timedelta(seconds=seconds), NOW + timedelta(seconds=seconds + 9)]
         write_deltalake(path, table_of(more), mode="append")
-    read = spied(monkeypatch, rows, "read_batches")
+    read = spied(monkeypatch, prepare, "read_batches")
     snapshot = open_source("t", path).snapshot()
     result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
     assert micros(NOW) - 2_000 < result <= micros(NOW)
@@ -598,6 +598,6 @@ def test_where_nobody_can_look_every_run_has_to(tmp_path: Path, monkeypatch: Mon
     with open_context(Settings(file)) as ctx:
         assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
     unread = Mock(side_effect=TableError("only Spark reads this"))
-    monkeypatch.setattr(rows, "read_batches", unread)
+    monkeypatch.setattr(prepare, "read_batches", unread)
     with open_context(Settings(file)) as ctx:
         assert next_expiry(ctx, {"t": 0}, NOW.isoformat()) == ""

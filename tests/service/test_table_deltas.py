@@ -56,45 +56,28 @@ def rows_of(changes: Changes) -> list[int]:
 @pytest.mark.slow
 @given(st.lists(st.integers(3, 9), min_size=1, max_size=30).map(sorted), st.integers(1, 12))
 def test_batches_are_whole_versions_in_order(versions: list[int], batch_rows: int) -> None:
-    batches = by_version(change(versions), 11, batch_rows)
     seen: list[int] = []
     since = 0
-    for version, changes in batches:
+    for version, changes in by_version(change(versions), 11, batch_rows):
         rows = rows_of(changes)
         expected = [row for row, v in enumerate(versions) if since < v <= version]
         assert rows == expected, "a version is in one batch, all of it"
         assert len(rows) >= batch_rows or version == 11
+        own = [versions[row] for row in rows]
+        assert sum(v != own[-1] for v in own) < batch_rows, "its last version is needed"
         seen += rows
         since = version
-    assert seen == list(range(len(versions)))
-    assert since == 11
-
-
-@pytest.mark.slow
-@given(st.lists(st.integers(3, 9), min_size=1, max_size=30).map(sorted), st.integers(1, 12))
-def test_batches_are_no_larger_than_need_be(versions: list[int], batch_rows: int) -> None:
-    """Without its last version a batch would be too small."""
-    for _, changes in by_version(change(versions), 9, batch_rows):
-        own = [versions[row] for row in rows_of(changes)]
-        assert sum(1 for version in own if version != own[-1]) < batch_rows
+    assert (seen, since) == (list(range(len(versions))), 11)
 
 
 def test_each_version_alone_and_all_at_once() -> None:
-    versions = [4, 5, 5, 7]
-    one_by_one = by_version(change(versions), 8, 1)
-    assert [(v, rows_of(batch)) for v, batch in one_by_one] == [(4, [0]), (5, [1, 2]), (8, [3])]
-    together = by_version(change(versions), 8, 1000)
-    assert [(v, rows_of(batch)) for v, batch in together] == [(8, [0, 1, 2, 3])]
-
-
-def test_rows_without_columns_are_cut_too() -> None:
-    changes = Changes(bare_rows(3), np.ones(3, dtype=np.int64), "change_feed", {4: 1, 5: 1, 6: 3})
-    assert [(v, len(batch.table)) for v, batch in by_version(changes, 7, 1)] == [(4, 1), (7, 2)]
-
-
-@pytest.mark.parametrize("given_", [change(None, 3), change([]), change(None, 0)])
-def test_without_versions_there_is_one_batch(given_: Changes) -> None:
-    assert by_version(given_, 6, 1) == [(6, given_)]
+    for size, wanted in ((1, [(4, [0]), (5, [1, 2]), (8, [3])]), (1000, [(8, [0, 1, 2, 3])])):
+        batches = by_version(change([4, 5, 5, 7]), 8, size)
+        assert [(version, rows_of(batch)) for version, batch in batches] == wanted
+    bare = Changes(bare_rows(3), np.ones(3, dtype=np.int64), "change_feed", {4: 1, 5: 1, 6: 3})
+    assert [(v, len(batch.table)) for v, batch in by_version(bare, 7, 1)] == [(4, 1), (7, 2)]
+    for one in (change(None, 3), change([]), change(None, 0)):
+        assert by_version(one, 6, 1) == [(6, one)], "without versions there is one batch"
 
 
 def need(*columns: str, since: int = 1) -> ChangeRequest:
@@ -128,7 +111,11 @@ def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:
     assert elapsed == 0
     assert reads == [("source of t", 1, 5, ("a", "b", "c"), "id")]
     changes.read(need("z", since=2))
-    assert reads[1:] == [("source of t", 2, 5, ("z",), "id")]
+    changes.read(need("y", since=3))
+    assert reads[1:] == [
+        ("source of t", 2, 5, ("z",), "id"),
+        ("source of t", 3, 5, ("y",), "id"),  # not announced
+    ]
 
 
 def test_reading_the_log_for_the_size_counts_for_the_first_read(
@@ -142,11 +129,6 @@ def test_reading_the_log_for_the_size_counts_for_the_first_read(
     assert changes.size(need("a").span) is None
     assert changes.read(need("a"))[1] >= 20
     assert changes.read(need("a"))[1] == 0
-
-
-def test_what_was_not_announced_is_read_all_the_same(reads: list[tuple[Any, ...]]) -> None:
-    shared().read(need("a"))
-    assert reads == [("source of t", 1, 5, ("a",), "id")]
 
 
 def test_a_lost_column_harms_one_query(
