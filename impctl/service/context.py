@@ -372,6 +372,7 @@ class Memory:
         self._workload: tuple[tuple[object, ...], Workload] | None = None
         self._answers: dict[int, tuple[Query, AnswerPlan]] = {}
         self._circuits: dict[int, tuple[Plan, str]] = {}
+        self._judge = lru_cache(maxsize=_REMEMBERED)(_judge)
 
     def workload(self, path: Path, env: Mapping[str, str]) -> Workload:
         text = read_text(path)
@@ -390,19 +391,7 @@ class Memory:
     def reuse(
         self, query: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        return self._judged(query, captured, sketched, tuple(facts))
-
-    @cached_property
-    def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
-        from impctl.reuse.verdict import check_reuse
-
-        @lru_cache(maxsize=_REMEMBERED)
-        def judge(
-            query: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
-        ) -> ReuseVerdict:
-            return check_reuse(query, captured, dict(sketched), facts)
-
-        return judge
+        return self._judge(query, captured, sketched, tuple(facts))
 
     def answer(self, query: Query) -> AnswerPlan:
         from impctl.rules.finalize import answer_plan
@@ -413,6 +402,14 @@ class Memory:
         from impctl.compile.build import circuit_id
 
         return _by_identity(self._circuits, core, circuit_id)
+
+
+def _judge(
+    query: Query, captured: Query, sketched: Sketched, facts: tuple[Fact, ...]
+) -> ReuseVerdict:
+    from impctl.reuse.verdict import check_reuse
+
+    return check_reuse(query, captured, dict(sketched), facts)
 
 
 Key = TypeVar("Key")

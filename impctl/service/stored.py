@@ -617,21 +617,17 @@ def imbalance(depth: RangeDepth) -> float:
     return depth.largest * depth.ranges / depth.rows if depth.rows else 0.0
 
 
-def has_drifted(depth: RangeDepth, threshold: float) -> bool:
-    """Whether the imbalance exceeds `threshold` times the one at capture. Ranges chosen over an
-    empty table are a single range, which holds everything from then on."""
-    if depth.at_capture == 0 and depth.ranges == 1:
-        return depth.rows > 0
-    return imbalance(depth) > threshold * max(depth.at_capture, 1.0)
-
-
 def ranges_entries(ctx: Context, stored: StoredQuery) -> tuple[RangesEntry, ...]:
     """Entries for the ranges of a query; empty where they are not counted."""
     threshold = ctx.settings.imbalance
     entries = []
     for kept in stored.state_meta.get("depths", ()):
         depth = RangeDepth(**kept)
-        drifted = has_drifted(depth, threshold)
+        if depth.at_capture == 0 and depth.ranges == 1:
+            # Ranges chosen over an empty table are one, which holds everything from then on.
+            drifted = depth.rows > 0
+        else:
+            drifted = imbalance(depth) > threshold * max(depth.at_capture, 1.0)
         hint = None
         if drifted:
             hint = REBALANCE_HINT
