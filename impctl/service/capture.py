@@ -356,10 +356,7 @@ def capture_query(
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
-        commit_ms=0.0,
-        changes=0,
         added=sum(len(ranges) for ranges in result.values()),
-        removed=0,
         versions=versions,
         cost=RunCost(
             RunKind.RECAPTURE,

@@ -188,8 +188,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         numbers = [a.name for a in self.scan.attributes if a.type is not None and a.type.is_numeric]
         measures = [name for name in numbers if name not in shared]
         drawn = drawn_groups(sample, shared, along, measures)
-        passing, scale = self._passing(drawn, sample.total)
-        run = _SampleRun(drawn, passing, scale, sample.total / max(drawn.standing, 1.0))
+        run = self._run(drawn, sample.total)
         result: dict[ColumnName, FilesLeft] = {}
         # The column that was drawn along shows best where provenance is: it goes first.
         for name in sorted(columns, key=lambda name: name != along):
@@ -221,13 +220,13 @@ class _Estimate(Struct, frozen=True, dict=True):
         places = {uri: index for index, uri in enumerate(snapshot.uris)}
         return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
-    def _passing(self, drawn: DrawnGroups, total: float) -> tuple[Flags, float]:
-        """Which rows are in the provenance, and the probability that they are."""
+    def _run(self, drawn: DrawnGroups, total: float) -> _SampleRun:
+        """Run the circuit over the groups."""
         rows, standing = drawn.rows, drawn.standing / max(total, 1.0)
         root, scale = _scaled(self.prepared.core, min(standing, 1.0))
-        count = len(rows)
+        count, rows_per_weight = len(rows), total / max(drawn.standing, 1.0)
         if not count:
-            return np.zeros(0, dtype=np.bool_), 1.0
+            return _SampleRun(drawn, np.zeros(0, dtype=np.bool_), 1.0, rows_per_weight)
         # Every row of the large table is a range.
         numbers = RangePartition(self.scan.table, _ROW, LONG, tuple(range(1, count)))
         option = self.options[0]
@@ -248,7 +247,7 @@ class _Estimate(Struct, frozen=True, dict=True):
         session.step({self.scan.table: TableChange(numbered, drawn.weights)})
         passing = np.zeros(count + 1, dtype=np.bool_)
         passing[list(session.ranges()[self.scan.access].ids)] = True
-        return passing[:count], scale
+        return _SampleRun(drawn, passing[:count], scale, rows_per_weight)
 
     def _files_left(
         self,

@@ -191,10 +191,6 @@ class _Rebalance:
             elapsed_ms=elapsed,
             read_ms=spark_ms,
             engine_ms=elapsed - spark_ms,
-            commit_ms=0.0,
-            changes=0,
-            added=0,
-            removed=0,
             versions=self.stored.versions,
         )
         assumptions = self.stored.assumptions

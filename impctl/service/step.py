@@ -363,7 +363,6 @@ def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> Run
         elapsed_ms=done.read_ms + done.engine_ms,
         read_ms=done.read_ms,
         engine_ms=done.engine_ms,
-        commit_ms=0.0,
         changes=done.changes,
         added=sum(len(result) for result in done.added.values()),
         removed=sum(len(result) for result in done.removed.values()),

@@ -146,12 +146,12 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     reason: str
     started_at: float
     elapsed_ms: float
-    read_ms: float
-    engine_ms: float
-    commit_ms: float
-    changes: int
-    added: int
-    removed: int
+    read_ms: float = 0.0
+    engine_ms: float = 0.0
+    commit_ms: float = 0.0
+    changes: int = 0
+    added: int = 0
+    removed: int = 0
     versions: Mapping[TableName, TableVersion]
     cost: RunCost | None = None
 

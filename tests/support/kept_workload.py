@@ -269,12 +269,6 @@ def run_record(action: str, **said: Any) -> RunRecord:
         "reason": "",
         "started_at": 0.0,
         "elapsed_ms": 0.0,
-        "read_ms": 0.0,
-        "engine_ms": 0.0,
-        "commit_ms": 0.0,
-        "changes": 0,
-        "added": 0,
-        "removed": 0,
         "versions": {},
     }
     return RunRecord(action=action, **{**nothing, **said})
