@@ -34,7 +34,7 @@ from impctl.service.settings import Settings
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Capsys, Cli, CliOf, MonkeyPatch, write_files
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -491,14 +491,18 @@ FACTS = 200
 
 
 @pytest.fixture
-def joins(tmp_path: Path, cli_of: CliOf) -> Cli:
+def joins(cli_once: CliOnce) -> Cli:
+    return cli_once("joined days", write_days)
+
+
+def write_days(folder: Path) -> None:
     """Sales by day, a file a day; days with their month, in files of a year or all in one."""
     days = np.arange(FACTS)
     sales = [pa.table({"day": np.full(50, day), "x": np.arange(50)}) for day in days]
     calendar = pa.table({"day": days, "month": days // 30, "odd": days % 2})
     parts = (calendar.slice(at, 20) for at in range(0, FACTS, 20))
     for name, files in (("sales", sales), ("calendar", parts), ("one", [calendar])):
-        create_laid_out_table(str(tmp_path / name), files)
+        create_laid_out_table(str(folder / name), files)
     join = "SELECT c.month, SUM(s.x) AS x FROM sales s JOIN {0} c ON s.day = c.day WHERE {1}"
     queries = {
         "month": join.format("calendar", "c.month = 2 GROUP BY c.month"),
@@ -506,7 +510,7 @@ def joins(tmp_path: Path, cli_of: CliOf) -> Cli:
         "asked": join.format("one", "c.day >= 190 GROUP BY c.month"),
         "kept": "SELECT s.day FROM sales s LEFT JOIN calendar c ON s.day = c.day AND c.month = 2",
     }
-    return cli_of({"tables": ["sales", "calendar", "one"], "queries": queries})
+    write_files(folder, {"tables": ["sales", "calendar", "one"], "queries": queries})
 
 
 def left(cli: Cli, query: str) -> dict[str, int]:

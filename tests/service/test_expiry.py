@@ -25,7 +25,7 @@ from impctl.sql.parameters import NEVER, Clock, zone_of
 from impctl.tables.source import open_source
 from impctl.tables.write.maintenance import create_table
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, spied, write_files
+from tests.support.run_cli import Cli, CliOnce, MonkeyPatch, Ran, spied, write_files
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WORKLOAD = """\
@@ -420,10 +420,13 @@ def _rows(*times: datetime) -> pa.Table:
 
 
 @pytest.fixture
-def fewer(cli_of: CliOf) -> Cli:
-    cli = cli_of(FEWER, links=_rows(*(NOON - timedelta(minutes=m) for m in range(9))))
-    cli.append("links", _rows(*[NOON + timedelta(hours=9)] * 3))
-    return cli
+def fewer(cli_once: CliOnce) -> Cli:
+    def write(folder: Path) -> None:
+        write_files(folder, FEWER, links=_rows(*(NOON - timedelta(minutes=m) for m in range(9))))
+        later = _rows(*[NOON + timedelta(hours=9)] * 3)
+        write_deltalake(str(folder / "links"), later, mode="append")
+
+    return cli_once("fewer expire", write)
 
 
 AT_NOON = ("--now", NOON.isoformat())

@@ -27,7 +27,7 @@ from impctl.service.settings import DoctorRequest
 from impctl.store import states
 from impctl.store.store import Store
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli, CliOf, MonkeyPatch
+from tests.support.run_cli import Cli, CliOnce, MonkeyPatch, write_files
 
 QUERIES = {
     "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
@@ -54,7 +54,11 @@ def rows(rng: random.Random, start: int, count: int) -> pa.Table:
 
 
 @pytest.fixture
-def cli(cli_of: CliOf) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
+    return cli_once("join trees", write_both_ways)
+
+
+def write_both_ways(folder: Path) -> None:
     rng = random.Random(5)
     tables = {table: rows(rng, 0, 40) for table in "rs"}
     queries: dict[str, Any] = {}
@@ -65,9 +69,8 @@ def cli(cli_of: CliOf) -> Cli:
             said = {"join": way, "policy": "incremental", "sketch": sketch}
             queries[f"{name}_{way}"] = {"sql": sql, **said}
     partitions = {name: {"id": {"ranges": 20}} for name in tables}
-    cli = cli_of({"partitions": partitions, "queries": queries}, **tables)
-    cli.table("s").alter.add_constraint({"never_negative": "b >= 0"})
-    return cli
+    write_files(folder, {"partitions": partitions, "queries": queries}, **tables)
+    DeltaTable(str(folder / "s")).alter.add_constraint({"never_negative": "b >= 0"})
 
 
 @contextmanager
@@ -251,17 +254,21 @@ def keyed_rows(keys: int, each: int, start: int = 0) -> pa.Table:
 
 
 @pytest.fixture
-def choosing(tmp_path: Path, cli_of: CliOf) -> Cli:
+def choosing(cli_once: CliOnce) -> Cli:
+    return cli_once("trees chosen", write_keyed)
+
+
+def write_keyed(folder: Path) -> None:
     """`many` has twenty rows a key, `one` has one."""
-    for table, keys, each in (("many", 10, 20), ("other", 10, 20), ("one", 200, 1)):
-        write_deltalake(str(tmp_path / table), keyed_rows(keys, each))
+    sizes = {"many": (10, 20), "other": (10, 20), "one": (200, 1)}
+    for table, size in sizes.items():
+        write_deltalake(str(folder / table), keyed_rows(*size))
     queries = {}
     for name, table in (("pairs", "other"), ("keyed", "one")):
         sql = PAIRS.replace("FROM r JOIN s", f"FROM many r JOIN {table} s")
         queries[name] = {"sql": sql, "sketch": {"many": "id"}, "policy": "incremental"}
     partitions = {"many": {"id": {"ranges": 20}}}
-    tables = ("many", "other", "one")
-    return cli_of({"tables": tables, "partitions": partitions, "queries": queries})
+    write_files(folder, {"tables": [*sizes], "partitions": partitions, "queries": queries})
 
 
 def trees(choosing: Cli) -> dict[str, Any]:

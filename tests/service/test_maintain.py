@@ -198,11 +198,6 @@ def test_without_a_safe_sketch_only_strict_runs_fail(cli: Cli, options: tuple[st
     assert cli("maintain", "--strict", *options).refusal == (3, "sketch_unsafe")
 
 
-def test_a_query_that_was_not_captured_fails_any_run(cli: Cli) -> None:
-    cli.edit("refused:", "fresh: {sql: SELECT g FROM t WHERE g > 1}\n  refused:")
-    assert cli("maintain").refusal == (7, "not_captured")
-
-
 TWO_TABLES = """
 version: 1
 tables: {t: {path: t}, u: {path: u}}

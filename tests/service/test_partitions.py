@@ -6,6 +6,7 @@ import math
 import random
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,7 +45,7 @@ from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from tests.store.builders import sketches_at
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Capsys, Cli, CliOf, refused
+from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, refused, write_files
 
 PLACE = Location("w.yaml", 7, 5)
 
@@ -343,8 +344,9 @@ def table(low: int, high: int) -> pa.Table:
 
 
 @pytest.fixture
-def drifting(cli_of: CliOf) -> Cli:
-    return cli_of(FILE, t=table(0, 100), e=table(0, 0)).captured()
+def drifting(cli_once: CliOnce) -> Cli:
+    write = partial(write_files, workload=FILE, t=table(0, 100), e=table(0, 0))
+    return cli_once("drifting", write, Cli.captured)
 
 
 def drift(drifting: Cli) -> dict[str, dict[str, Any]]:
