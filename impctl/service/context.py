@@ -750,3 +750,18 @@ def is_refused(spec: QuerySpec, error: ImpctlError) -> bool:
     if isinstance(error, UnsafeSketchError):
         return not spec.sketch
     return isinstance(error, NotReadError)
+
+
+def split_refused(
+    ctx: Context, failures: Iterable[Failure]
+) -> tuple[list[tuple[QuerySpec, ImpctlError]], list[Failure]]:
+    """The queries that can have no sketch, with their errors; and the other failures."""
+    refused: list[tuple[QuerySpec, ImpctlError]] = []
+    others: list[Failure] = []
+    for failure in failures:
+        spec = ctx.workload.queries.get(failure.query or "")
+        if spec is not None and is_refused(spec, failure.error):
+            refused.append((spec, failure.error))
+        else:
+            others.append(failure)
+    return refused, others

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from impctl.errors import EvaluationError, ImpctlError, RecaptureNeededError
-from impctl.service.context import Context, Isolated, is_refused, remember_histories
+from impctl.service.context import Context, Isolated, remember_histories, split_refused
 from impctl.service.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.service.settings import DEFAULT_BATCH_ROWS
 from impctl.service.stored import (
@@ -70,23 +70,15 @@ def maintain_specs(
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     outcome = _maintained(ctx, specs, size, cache, for_use)
     if not (for_use or ctx.settings.strict):
-        outcome = _without_refused(ctx, outcome)
+        refused, failures = split_refused(ctx, outcome.failures)
+        unsketched = [
+            MaintainResult(query=spec.name, reason_code=error.code, reason=error.message)
+            for spec, error in refused
+        ]
+        results = (*outcome.results, *unsketched)
+        outcome = replace(outcome, results=results, failures=tuple(failures))
     fails_on_rows = any(isinstance(failure.error, EvaluationError) for failure in outcome.failures)
     return _answered_by_spark(ctx, outcome) if fails_on_rows and not for_use else outcome
-
-
-def _without_refused(ctx: Context, outcome: Outcome) -> Outcome:
-    specs = {spec.name: spec for spec in ctx.queries(None)}
-    results, failures = [*outcome.results], list[Failure]()
-    for failure in outcome.failures:
-        error, query = failure.error, failure.query
-        if query is not None and is_refused(specs[query], error):
-            results.append(
-                MaintainResult(query=query, reason_code=error.code, reason=error.message)
-            )
-        else:
-            failures.append(failure)
-    return replace(outcome, results=tuple(results), failures=tuple(failures))
 
 
 def _answered_by_spark(ctx: Context, outcome: Outcome) -> Outcome:
@@ -255,22 +247,18 @@ def _current_and_stale(
     stale: list[tuple[QuerySpec, StoredQuery]] = []
     for spec in specs:
         with Isolated(failures, spec):
-            stored = _stored(ctx, store, spec)
+            try:
+                stored = stored_query(ctx, store, spec)
+            except RecaptureNeededError:
+                from impctl.service.capture import captured_query
+
+                stored = captured_query(ctx, store, spec)
             catch_up(ctx.tables, stored)
             if has_nothing_to_do(ctx, spec, stored, for_use=for_use):
                 results += unchanged_results(ctx, stored)
             else:
                 stale.append((spec, stored))
     return results, stale
-
-
-def _stored(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> StoredQuery:
-    try:
-        return stored_query(ctx, store, spec)
-    except RecaptureNeededError:
-        from impctl.service.capture import captured_query
-
-        return captured_query(ctx, store, spec)
 
 
 def _in_order(

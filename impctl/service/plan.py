@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from impctl.service.budget.choice import with_state
 from impctl.service.capture_plan import plan_capture
-from impctl.service.context import Context, Isolated, is_refused
+from impctl.service.context import Context, Isolated, split_refused
 from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
 from impctl.service.decide import Decider, Decision, StaleQuery
 from impctl.service.maintain import has_nothing_to_do
@@ -64,8 +64,8 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
                 estimates = _estimates(ctx, store, stored, pending, decision.cost_kind)
                 results.append(_result(ctx, decision, pending, estimates))
     if not strict:
-        refused, failures = _sorted_out(ctx, specs, failures)
-        results += refused
+        refused, failures = split_refused(ctx, failures)
+        results += [_refused(ctx, spec, error) for spec, error in refused]
     names = [name for result in results for name in result.since]
     coming = expectations(ctx, store, names)
     results = [
@@ -83,22 +83,6 @@ def plan(ctx: Context, queries: Sequence[QueryName] | None, *, strict: bool = Fa
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
-
-
-def _sorted_out(
-    ctx: Context, specs: Sequence[QuerySpec], failures: Sequence[Failure]
-) -> tuple[list[PlanResult], list[Failure]]:
-    """Failures that only mean a query can have no sketch, as results; and the other failures."""
-    known = {spec.name: spec for spec in specs}
-    results: list[PlanResult] = []
-    others: list[Failure] = []
-    for failure in failures:
-        spec = None if failure.query is None else known.get(failure.query)
-        if spec is not None and is_refused(spec, failure.error):
-            results.append(_refused(ctx, spec, failure.error))
-        else:
-            others.append(failure)
-    return results, others
 
 
 def _refused(ctx: Context, spec: QuerySpec, error: ImpctlError) -> PlanResult:
