@@ -390,63 +390,6 @@ class CostsBy(StrEnum):
     PRIORS = "priors"
 
 
-class _CostLine(Struct, frozen=True):
-    """Milliseconds of a step of so many rows, and so many bytes."""
-
-    fixed: float
-    per_row: float
-    per_byte: float = 0.0
-
-    def at(self, rows: float, size: float) -> float:
-        return self.fixed + max(self.per_row * rows, self.per_byte * size)
-
-
-class QueryLines(Struct, dict=True):
-    """The lines of one query, by the tables that moved: the estimates of `service.decide` in a
-    process with everything loaded, computed once for many steps."""
-
-    runs: Sequence[RunCost]
-    by: CostsBy
-    _lines: dict[Tables, _CostLine | None] = field(default_factory=dict)
-
-    def ms(self, moved: Tables, rows: float, size: float) -> float | None:
-        """Milliseconds of a step with so many rows of these tables; None if unknown."""
-        if moved not in self._lines:
-            self._lines[moved] = _line(self.runs, self.by, moved)
-        line = self._lines[moved]
-        return None if line is None else line.at(rows, size)
-
-    def most_ms(self, rows: float, size: float) -> float:
-        """No less than that for any tables."""
-        return max(self.ms(tables, rows, size) or 0.0 for tables in self._table_sets)
-
-    @cached_property
-    def _table_sets(self) -> Collection[Tables]:
-        return {frozenset(run.moved) for run in self.runs} | {_OTHERS}
-
-
-def lines_of(runs: Sequence[RunCost]) -> QueryLines:
-    if any(run.kind is RunKind.MAINTAIN for run in runs):
-        by = CostsBy.RUNS
-    else:
-        by = CostsBy.PRIORS if _line(runs, CostsBy.CAPTURE, _OTHERS) is None else CostsBy.CAPTURE
-    return QueryLines(runs, by)
-
-
-def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _CostLine | None:
-    """The line of the estimates, sampled at its ends."""
-    fixed = maintain_ms(runs, MaintenanceSize(0, 0), moved)
-    rows = maintain_ms(runs, MaintenanceSize(_FAR, 0), moved)
-    if fixed is None or rows is None:
-        return None
-    size = maintain_ms(runs, MaintenanceSize(0, _FAR), moved) if by is CostsBy.CAPTURE else None
-    per_byte = 0.0 if size is None else (size - fixed) / _FAR
-    return _CostLine(fixed, (rows - fixed) / _FAR, per_byte)
-
-
-_ChoiceKey = tuple[int | None, tuple[tuple[QueryName, float], ...]]
-"""A budget, and the milliseconds of each bound."""
-
 _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
 """Sizes of priced changes, as multiples of the expected one."""
 
@@ -487,7 +430,8 @@ class Pieces(Struct, frozen=True, dict=True):
     expected: tuple[Expected, ...]
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
-    _modes: dict[_ChoiceKey, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    _modes: dict[object, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    """By the budget and the milliseconds of each bound."""
     _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
     """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
@@ -658,29 +602,68 @@ class Step(Struct, frozen=True):
     reads: float
 
 
-class StepCosts(Struct, frozen=True):
-    """Step costs of one query in one setting: by recorded runs, under the present state, plus what
-    the choice of state adds, and never less than that choice estimates."""
+_Line = tuple[float, float, float]
+"""Milliseconds of a step that is empty, per row, and per byte."""
 
-    lines: QueryLines
+
+class StepCosts(Struct, frozen=True, dict=True):
+    """Step costs of one query in one setting: by recorded runs, under the present state, plus what
+    the choice of state adds, and never less than that choice estimates. The estimates are those of
+    `service.decide` in a process with everything loaded; they are lines, computed once for all
+    settings and many steps."""
+
+    runs: Sequence[RunCost]
+    by: CostsBy
     prices: Mapping[Tables, Price]
+    _lines: dict[Tables, _Line | None] = field(default_factory=dict)
+    """By the tables that moved; None where the estimate is unknown."""
     _known: dict[tuple[Tables, float, float], Step] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, runs: Sequence[RunCost], prices: Mapping[Tables, Price]) -> StepCosts:
+        by = CostsBy.CAPTURE
+        if any(run.kind is RunKind.MAINTAIN for run in runs):
+            by = CostsBy.RUNS
+        elif maintain_ms(runs, MaintenanceSize(0, 0), _OTHERS) is None:
+            by = CostsBy.PRIORS
+        return cls(runs, by, prices)
+
+    @property
+    def is_known(self) -> bool:
+        return self.by is CostsBy.RUNS
+
+    def priced(self, prices: Mapping[Tables, Price]) -> StepCosts:
+        """The costs of the same query in another setting."""
+        return replace(self, prices=prices, _known={})
+
+    def ms(self, moved: Tables, rows: float, size: float) -> float | None:
+        """Milliseconds by the runs of a step with so many rows of these tables; None if unknown."""
+        if moved not in self._lines:
+            self._lines[moved] = self._line(moved)
+        line = self._lines[moved]
+        return None if line is None else line[0] + max(line[1] * rows, line[2] * size)
+
+    def _line(self, moved: Tables) -> _Line | None:
+        """The line of the estimates, sampled at its ends."""
+        fixed = maintain_ms(self.runs, MaintenanceSize(0, 0), moved)
+        rows = maintain_ms(self.runs, MaintenanceSize(_FAR, 0), moved)
+        if fixed is None or rows is None:
+            return None
+        is_sized = self.by is CostsBy.CAPTURE
+        size = maintain_ms(self.runs, MaintenanceSize(0, _FAR), moved) if is_sized else None
+        return fixed, (rows - fixed) / _FAR, 0.0 if size is None else (size - fixed) / _FAR
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:
         key = (moved, rows, size)
         result = self._known.get(key)
         if result is None:
             ms, more, reads = price_of_step(self.prices, moved, rows)
-            known = self.lines.ms(moved, rows, size)
+            known = self.ms(moved, rows, size)
             if known is not None:
                 ms = max(known + more, ms)
             seconds = UNKNOWN_S if known is None and not ms else ms / 1000
             result = self._known[key] = Step(seconds, reads)
         return result
-
-    @property
-    def is_known(self) -> bool:
-        return self.lines.by is CostsBy.RUNS
 
     def most(self, rows: float, size: float) -> float:
         """No less than the seconds of any step over at most so much, as if changes of all kinds
@@ -691,8 +674,13 @@ class StepCosts(Struct, frozen=True):
             count = bisect_left(price.rows, rows) + 1
             ms += max(price.ms[:count])
             more += max(0.0, *price.more_ms[:count])
-        least = UNKNOWN_S * 1000 if self.lines.by is CostsBy.PRIORS else 0.0
-        return max(self.lines.most_ms(rows, size) + more, ms, least) / 1000
+        least = UNKNOWN_S * 1000 if self.by is CostsBy.PRIORS else 0.0
+        by_runs = max(self.ms(tables, rows, size) or 0.0 for tables in self._moved)
+        return max(by_runs + more, ms, least) / 1000
+
+    @cached_property
+    def _moved(self) -> Collection[Tables]:
+        return {frozenset(run.moved) for run in self.runs} | {_OTHERS}
 
 
 # Law: settings are independent; equal commits, runs and settings give equal figures.
@@ -714,7 +702,7 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(ctx, store, specs, replay)
-        self._lines: dict[QueryName, QueryLines] = {}
+        self._costs: dict[QueryName, StepCosts] = {}
         self._streams: dict[QueryName, CommitStream] = {}
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], RunTotals] = {}
         """By what decides a run; settings may be equivalent."""
@@ -726,11 +714,11 @@ class Model:
             if names not in streams:
                 streams[names] = CommitStream.of({name: replay.commits[name] for name in names})
             self._streams[spec.name] = streams[names]
-            self._lines[spec.name] = lines_of(recorded(store, stored))
+            self._costs[spec.name] = StepCosts.of(recorded(store, stored), {})
 
     @property
     def costs_by(self) -> dict[QueryName, str]:
-        return {name: str(lines.by) for name, lines in self._lines.items()}
+        return {name: str(costs.by) for name, costs in self._costs.items()}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -773,7 +761,7 @@ class Model:
         self, spec: QuerySpec, trigger: Trigger, choice: ReplayedChoice, since: float
     ) -> ReplayedQuery:
         stream = self._streams[spec.name]
-        costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
+        costs = self._costs[spec.name].priced(choice.prices.get(spec.name, {}))
         span = self.replay.until - self.replay.since
         result = ReplayedQuery(
             spec.name, trigger, stream, costs, stream.rows[-1] / span if span > 0 else 0.0
@@ -1061,7 +1049,13 @@ class VirtualRun:
         on."""
         now, look, start = self.now, self._look, self.scheduler.next_start()
         commit = min((query.next_after(now) for query in self._on_commit), default=inf)
-        first, same = self._first_start(), self._same_until()
+        pending = (due.start_at for due in self.scheduler.upcoming if due.is_pending)
+        first = min((due_at for due_at in pending if due_at is not None), default=inf)
+        # Until when no start changes: the next commit, but now, where rows are expected until a
+        # moment.
+        same = min((query.next_after(now) for query in self._timed), default=inf)
+        if any(q.trigger.ready_within and q.pending(now) is not None for q in self._timed):
+            same = now
         exact, bounded = self._sure_until() if same < first else (now, now)
         end = min(commit, max(min(exact, bounded), min(same, first)), until)
         woken = []
@@ -1084,18 +1078,6 @@ class VirtualRun:
         sure = min(look_from(exact), look_from(bounded - look - _SLACK))
         following = min(look_from(commit), max(sure, look_from(same)))
         return following if start is None else min(now + (start - now), following)
-
-    def _first_start(self) -> float:
-        """The first start of what is pending, if nothing else comes."""
-        pending = (due.start_at for due in self.scheduler.upcoming if due.is_pending)
-        return min((start for start in pending if start is not None), default=inf)
-
-    def _same_until(self) -> float:
-        """A time until which no start changes: the next commit, but now, where rows are expected
-        until a moment."""
-        if any(q.trigger.ready_within and q.pending(self.now) is not None for q in self._timed):
-            return self.now
-        return min((query.next_after(self.now) for query in self._timed), default=inf)
 
     def _sure_until(self) -> tuple[float, float]:
         """Times before which none starts that is not on `commit`, whatever comes until then: the

@@ -36,7 +36,6 @@ from impctl.service.schedule.simulate import (
     StepCosts,
     commits_of,
     disks_from,
-    lines_of,
     price_of_step,
     quantile,
     runs_in,
@@ -471,19 +470,19 @@ def runs(rng: random.Random) -> list[RunCost]:
 def test_lines_are_those_of_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
-    lines, size_of = lines_of(known), MaintenanceSize
+    costs, size_of = StepCosts.of(known, {}), MaintenanceSize
     for moved in SETS[1:]:
         for rows, size in [(0, 0), (3, 100), (70_000, 10), (2, 10**8), (10**7, 10**9)]:
             words = {"has_spark": True, "table_rows": lambda: 0, "moved": sorted(moved)}
             wanted = estimated(known, RunKind.MAINTAIN, size_of(rows, size), **words).maintain_ms
-            result = lines.ms(moved, rows, size)
+            result = costs.ms(moved, rows, size)
             assert (result is None) == (wanted is None)
             if result is not None:
                 assert result == pytest.approx(wanted, rel=1e-6, abs=1e-6)
-                assert result <= lines.most_ms(rows, size) + 1e-6
+                assert result <= costs.most(rows, size) * 1000 + 1e-6
     by_runs = any(run.kind is RunKind.MAINTAIN for run in known)
-    assert (lines.by is CostsBy.RUNS) == by_runs
-    assert (lines.by is CostsBy.PRIORS) == (lines.ms(frozenset("a"), 1, 1) is None)
+    assert (costs.by is CostsBy.RUNS) == by_runs
+    assert (costs.by is CostsBy.PRIORS) == (costs.ms(frozenset("a"), 1, 1) is None)
 
 
 def prices(rng: random.Random) -> dict[frozenset[str], Price]:
@@ -502,7 +501,7 @@ def prices(rng: random.Random) -> dict[frozenset[str], Price]:
 @random_seeds(5, 33, 60)
 def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
     rng = random.Random(seed)
-    costs = StepCosts(lines_of(runs(rng)), prices(rng))
+    costs = StepCosts.of(runs(rng), prices(rng))
     for _ in range(200):
         rows, more = rng.choice([0, 1, 7, 300, 10**6]), rng.choice([0, 1, 90, 10**5])
         step = costs.step(rng.choice(SETS[1:]), rows, 0)
@@ -516,8 +515,8 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
         *(("a", 1_000, (7.0, 1.0, 1.0)), ("b", 30, (0.0, 0.0, 0.0))),
     ):
         assert price_of_step(of, frozenset(table), rows) == wanted
-    free = lines_of([RunCost(RunKind.MAINTAIN, rows, 0, 0.0) for rows in (1, 2, 3)])
-    most = StepCosts(free, of).most
+    free = [RunCost(RunKind.MAINTAIN, rows, 0, 0.0) for rows in (1, 2, 3)]
+    most = StepCosts.of(free, of).most
     assert (most(20, 0), most(21, 0)) == (0.003, 0.007)
 
 
@@ -535,9 +534,9 @@ def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -
 def test_a_step_is_its_line_and_what_state_adds_but_no_less_than_its_price() -> None:
     known = [RunCost(RunKind.MAINTAIN, rows, 0, 100.0) for rows in (1, 2, 3)]
     for more, ms, wanted in [(30.0, 5.0, 0.13), (-60.0, 5.0, 0.04), (-99.0, 5.0, 0.005)]:
-        costs = StepCosts(lines_of(known), {frozenset("a"): Price((1.0,), (ms,), (more,), (0.0,))})
+        costs = StepCosts.of(known, {frozenset("a"): Price((1.0,), (ms,), (more,), (0.0,))})
         assert costs.step(frozenset("a"), 2, 0).seconds == pytest.approx(wanted)
-    unknown = StepCosts(lines_of([]), {frozenset("a"): Price((1.0,), (7.0,), (2.0,), (0.0,))})
+    unknown = StepCosts.of([], {frozenset("a"): Price((1.0,), (7.0,), (2.0,), (0.0,))})
     assert unknown.step(frozenset("a"), 2, 0).seconds == pytest.approx(0.007)
     assert unknown.step(frozenset("b"), 2, 0).seconds == UNKNOWN_S
     assert not unknown.is_known

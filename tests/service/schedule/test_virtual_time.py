@@ -539,7 +539,7 @@ def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> s
             prices[tables] = simulate.Price(
                 (1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0)
             )
-    return simulate.StepCosts(simulate.QueryLines(runs, simulate.CostsBy.RUNS), prices)
+    return simulate.StepCosts.of(runs, prices)
 
 
 def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[TimedRows]:
