@@ -80,23 +80,16 @@ def rate(counts: Floats, cycle: int = 0) -> float:
     (0: not known)."""
     predicted = all_rates(counts, cycle)
     losses = mean_of(((predicted[:, :-1] - counts) ** 2)[:, -RATES_JUDGED:])
-    return float(predicted[int(np.argmin(np.where(np.isnan(losses), np.inf, losses))), -1])
+    return float(predicted[_least(losses), -1])
 
 
 def all_rates(counts: Floats, cycle: int) -> Floats:
     """The rates of each method for each stretch and for the next: a row each."""
     base = (np.concatenate([[0.0], np.cumsum(counts)]) + 0.5) / (np.arange(len(counts) + 1) + 1)
-    return np.stack([base, _recent(counts, base), _of_same(counts, cycle, base)])
-
-
-def _recent(numbers: Floats, base: Floats) -> Floats:
-    """The mean with each stretch counting 0.9 of the next one, shrunk to `base`."""
-    rows = windows(numbers, RATES_JUDGED)
-    weights = _KEEP ** np.arange(RATES_JUDGED)[::-1]
-    is_known = ~np.isnan(rows)
-    total = is_known @ weights
-    result: Floats = (np.where(is_known, rows, 0.0) @ weights + SHRUNK * base) / (total + SHRUNK)
-    return result
+    # Each stretch counts 0.9 of the next one.
+    sums, weights = _weighted(windows(counts, RATES_JUDGED), _KEEP)
+    recent = (sums + SHRUNK * base) / (weights + SHRUNK)
+    return np.stack([base, recent, _of_same(counts, cycle, base)])
 
 
 def _of_same(numbers: Floats, cycle: int, base: Floats) -> Floats:
@@ -155,8 +148,7 @@ def intervals(values: Floats, predicted: Floats, last: int) -> Floats:
     long, short = (_quantiles(windows(values, size)[-count:]) for size in (_LONG, _SHORT))
     ends = np.stack([_round(quantiles, requested) for quantiles in (residuals, long, short)])
     losses = _pinball(ends[:, :-1], values[len(values) + 1 - count :])
-    judged = mean_of(windows(losses, INTERVALS_JUDGED))
-    best = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
+    best = _least(mean_of(windows(losses, INTERVALS_JUDGED)))
     chosen: Floats = ends[best, np.arange(count)][-last:]
     return chosen
 
@@ -239,7 +231,7 @@ def all_forecasts(values: Floats, times: Floats) -> Floats:
             np.concatenate([[np.nan], values]),
             mean,
             _median(before[:, -_MEDIAN:]),
-            _weighted(before),
+            _quotient(*_weighted(before, _HISTORY_KEPT)),
             _mean_of_same(values, times[: count + 1] % _DAY // _HOUR, mean),
             _mean_of_same(values, times[: count + 1] % _WEEK // _HOUR, mean),
         ]
@@ -251,8 +243,7 @@ def choose_forecasts(values: Floats, times: Floats) -> ChosenForecasts:
     predicted = all_forecasts(values, times)
     errors = np.abs(predicted[:, :-1] - values)
     # Each forecast is judged by those before it; nothing is known of the first.
-    judged = mean_of(windows(errors, FORECASTS_JUDGED))
-    by = np.argmin(np.where(np.isnan(judged), np.inf, judged), axis=0)
+    by = _least(mean_of(windows(errors, FORECASTS_JUDGED)))
     return ChosenForecasts(predicted[by, np.arange(predicted.shape[1])], by)
 
 
@@ -267,9 +258,18 @@ def windows(values: Floats, size: int) -> Floats:
 def mean_of(values: Floats) -> Floats:
     """The mean of the known numbers along the last axis; NaN if there are none."""
     is_known = ~np.isnan(values)
-    counts = is_known.sum(axis=-1)
-    sums = np.where(is_known, values, 0.0).sum(axis=-1)
+    return _quotient(np.where(is_known, values, 0.0).sum(axis=-1), is_known.sum(axis=-1))
+
+
+def _quotient(sums: Floats, counts: Floats | Numbers) -> Floats:
+    """The sums over the counts; NaN where a count is 0."""
     result: Floats = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    return result
+
+
+def _least(losses: Floats) -> Numbers:
+    """The position of the least along the first axis, the first of equals; NaN is the greatest."""
+    result: Numbers = np.argmin(np.where(np.isnan(losses), np.inf, losses), axis=0)
     return result
 
 
@@ -283,14 +283,12 @@ def _median(rows: Floats) -> Floats:
     return result
 
 
-def _weighted(rows: Floats) -> Floats:
-    """The mean, each number weighted less than the next one."""
-    weights = _HISTORY_KEPT ** np.arange(rows.shape[1])[::-1]
+def _weighted(rows: Floats, share: float) -> tuple[Floats, Floats]:
+    """The sum of the known numbers of each row, each weighted as the next one times `share`; and
+    the sum of the weights."""
+    weights = share ** np.arange(rows.shape[1])[::-1]
     is_known = ~np.isnan(rows)
-    total = is_known @ weights
-    sums = np.where(is_known, rows, 0.0) @ weights
-    result: Floats = np.divide(sums, total, out=np.full(len(rows), np.nan), where=total > 0)
-    return result
+    return np.where(is_known, rows, 0.0) @ weights, is_known @ weights
 
 
 def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
@@ -305,5 +303,5 @@ def _mean_of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
         is_there = within >= back
         sums[is_there] += ordered[np.flatnonzero(is_there) - back]
     result = np.empty(len(order))
-    result[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
+    result[order] = _quotient(sums, counts)
     return np.where(np.isnan(result), otherwise, result)

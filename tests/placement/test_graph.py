@@ -200,18 +200,6 @@ def test_priors_are_prices() -> None:
     assert other["join1.right"].read == one["join1.right"].read
 
 
-def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
-    scan = CostNode(work=Work.SCAN, table="r", keys=(9.0,), whole=(4.0,))
-    piece = Piece(name="left", sizes={PieceMode.READ: 0}, reads_below=True)
-    other = Piece(name="right", sizes={PieceMode.KEPT: 0})
-    nodes = (scan, CostNode(work=Work.SCAN, table="s"))
-    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(piece, other))
-    graph = Graph((*nodes, join), (KindOfChange(frozenset({"s"}), 1.0),))
-    modes = {"left": PieceMode.READ, "right": PieceMode.KEPT}
-    assert evaluate(graph, modes).per_kind == (4.0,)
-    assert list(Demand) == sorted(Demand)
-
-
 def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     """Of many rows with few keys it is far smaller than a key for each row."""
     circuit, name = tpch.circuit("q3"), "join1.right.filter"
@@ -277,72 +265,6 @@ def test_what_the_sides_of_a_join_cost(
     assert cost_of(graph, *modes) == cost
 
 
-def over_union() -> Graph:
-    """A grouping without state over a union of two joins."""
-    scans = [scan(table, 0, cost) for table, cost in (("r", 1e6), ("s", 2e6), ("t", 4e6))]
-    first = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(side("a"), side("b")))
-    union = CostNode(work=Work.ROWS, inputs=(3, 2), delta=(0.5,), whole=(0.25,))
-    grouping = Piece(
-        name="g", sizes=dict.fromkeys(PieceMode, 0), upkeep=(3.0,), build=(7.0,), stream=(9.0,)
-    )
-    nodes = (*scans, first, union, CostNode(work=Work.KEYED, inputs=(4,), pieces=(grouping,)))
-    return Graph(nodes, (R_AND_S,))
-
-
-def test_all_rows_come_with_the_change_of_every_input_of_a_union() -> None:
-    """The table `t` does not change, and is read whole all the same."""
-    # Both kept sides take in their change and look up the other's, and one is streamed besides.
-    changes = 2 + 20 + 0.5
-    assert cost_of(over_union(), KEPT, KEPT, KEPT) == changes + 3
-    assert cost_of(over_union(), KEPT, KEPT, REBUILT) == changes + 10_000 + 0.25 + 7 + 4e6
-    for left, right, millions in ((KEPT, READ, 6), (KEPT, REBUILT, 6), (REBUILT, REBUILT, 7)):
-        assert cost_of(over_union(), left, right, REBUILT) // 1e6 == millions
-
-
-def test_of_a_join_asked_for_all_the_cheaper_side_is_streamed() -> None:
-    def asked(left: float, right: float, build: float) -> float:
-        pieces = (side("left", stream=left, build=build), side("right", stream=right))
-        nodes = (
-            scan("r"),
-            scan("t"),
-            CostNode(work=Work.JOIN, inputs=(0, 1), pieces=pieces),
-            CostNode(work=Work.KEYED, inputs=(2,), pieces=(Piece(name="g", sizes={REBUILT: 0}),)),
-        )
-        graph = Graph(nodes, (R_AND_S,))
-        return cost_of(graph, REBUILT, KEPT, REBUILT)
-
-    # The left side moves and is the only one: nobody asks it, so it is built only to be passed.
-    assert asked(5, 70, 1000) == 10 + 5
-    assert asked(5000, 70, 100) == 10 + 70 + 100
-    assert asked(150, 70, 100) == 10 + 150
-
-
-def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
-    costs = {"upkeep": 3.0, "lookup": 5.0, "build": 700.0, "stream": 9000.0, "read": 40.0}
-    grouping = Piece(
-        name="g",
-        sizes=dict.fromkeys(PieceMode, 0),
-        **{name: (cost,) for name, cost in costs.items()},
-    )
-    told = Piece(name="told", sizes={READ: 0}, read=(0.5,), reads_below=True)
-    nodes = (
-        scan("s", 0, 1e6),
-        CostNode(work=Work.KEYED, inputs=(0,), pieces=(grouping,)),
-        CostNode(work=Work.ROWS, inputs=(1,), keys=(0.25,), whole=(0.5,)),
-        scan("r"),
-        CostNode(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
-    )
-    graph = Graph(nodes, (R_AND_S,))
-    for mode, cost in ((KEPT, 3 + 5), (READ, 40 + 40), (REBUILT, 700 + 1e6)):
-        assert cost_of(graph, mode, READ, KEPT) == cost + 0.25 + 0.5
-
-
-def test_a_bounded_piece_is_refilled() -> None:
-    piece = Piece(name="top", sizes=dict.fromkeys(PieceMode, 0), upkeep=(3.0,), refill=(20.0,))
-    graph = Graph((scan("r"), CostNode(work=Work.KEYED, inputs=(0,), pieces=(piece,))), (R_AND_S,))
-    assert [cost_of(graph, mode) for mode in (KEPT, BOUNDED)] == [3, 23]
-
-
 @pytest.mark.parametrize(
     ("keys", "fresh", "known", "chance"),
     [
@@ -357,20 +279,6 @@ def test_a_bounded_piece_is_refilled() -> None:
 )
 def test_the_chance_of_a_hit(keys: float, fresh: float, known: float, chance: float) -> None:
     assert chance_of_hit(keys, fresh, known) == chance
-
-
-def test_a_shared_flow_is_paid_once_for_the_most_that_is_asked() -> None:
-    piece = Piece(name="g", sizes={KEPT: 0, REBUILT: 0}, build=(1.0,), upkeep=(2.0,))
-    nodes = (
-        scan("r", 0, 100.0),
-        CostNode(work=Work.ROWS, inputs=(0,), delta=(10.0,), whole=(30.0,)),
-        CostNode(work=Work.KEYED, inputs=(1,), pieces=(piece,)),
-        CostNode(work=Work.ROWS, inputs=(1, 2)),
-    )
-    graph = Graph(nodes, (R_AND_S,))
-    assert graph.shared == (1,)
-    assert cost_of(graph, KEPT) == 10 + 2
-    assert cost_of(graph, REBUILT) == 10 + 30 + 100 + 1
 
 
 def test_queries_share_the_longest_read_of_the_same_tables() -> None:

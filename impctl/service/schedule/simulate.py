@@ -18,8 +18,16 @@ from impctl.errors import UsageError, count_text
 from impctl.forecast import Commit, History, effective_times
 from impctl.placement.graph import Graph, Piece, PieceMode, Work
 from impctl.placement.search import Modes, evaluate
-from impctl.service.budget.bounds import Bound, bounds_of, chosen_within, late_runs
-from impctl.service.budget.choice import WeighedState, choose_state, graphs_of, is_worth
+from impctl.service.budget.choice import (
+    Bound,
+    WeighedState,
+    bounds_of,
+    choose_state,
+    chosen_within,
+    graphs_of,
+    is_worth,
+    late_runs,
+)
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
 from impctl.service.cost_model import MaintenanceSize, recorded

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from impctl.costs import STATE
+from impctl.costs import LEAST_MARGIN, STATE
 from impctl.placement.graph import (
     CostNode,
     Demand,
@@ -35,28 +35,25 @@ from impctl.placement.search import (
     evaluate,
     per_day,
 )
-from impctl.service.budget import bounds
 from impctl.service.budget import choice as keep_to
-from impctl.service.budget.bounds import (
+from impctl.service.budget.choice import (
     BOUND_IMPOSSIBLE,
     Bound,
+    WeighedState,
     bounds_of,
     chosen_within,
-    late_runs,
-    missed_bound_text,
-)
-from impctl.service.budget.choice import (
-    WeighedState,
     have_moved,
     is_known_to_exceed,
     is_worth,
+    late_runs,
+    missed_bound_text,
     needs_choice,
 )
 from impctl.service.budget.costs import FEWEST, priced
 from impctl.service.context import open_context
 from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
-from impctl.service.schedule.due import LEAST_MARGIN, CommitLog, pending_of
+from impctl.service.schedule.due import CommitLog, pending_of
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
 from impctl.store.store import Store
@@ -474,7 +471,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
 
 
 def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: MonkeyPatch) -> None:
-    made = spied(monkeypatch, bounds, "choose")
+    made = spied(monkeypatch, keep_to, "choose")
     graph = frequent_and_rare(1)
     (*below, root) = graph.nodes
     slower = CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))

@@ -23,8 +23,7 @@ from impctl.data.pages import table_of
 from impctl.errors import HistoryGoneError, StorageError, WorkloadError
 from impctl.service import state_cache
 from impctl.service.budget import choice
-from impctl.service.budget.bounds import BOUND_IMPOSSIBLE, enough_text
-from impctl.service.budget.choice import StateTarget, WeighedState
+from impctl.service.budget.choice import BOUND_IMPOSSIBLE, StateTarget, WeighedState, enough_text
 from impctl.service.context import SilentReporter
 from impctl.service.memory_limit import largest_side, machine_memory, memory_of
 from impctl.service.schedule import daemon as follow_case
