@@ -258,37 +258,32 @@ def graph_of(
 ) -> Graph:
     """The circuit's operators with the prior costs of their pieces. Every piece can be kept; its
     other modes in `allowed` are choices."""
-    return _Maker(compiled, tuple(kinds), numbers, frozenset(allowed), times).graph()
+    return _GraphMaker(compiled, tuple(kinds), numbers, {*allowed, PieceMode.KEPT}, times).graph()
 
 
-class _Maker:
-    def __init__(
-        self,
-        compiled: Dataflow,
-        kinds: tuple[KindOfChange, ...],
-        numbers: Numbers,
-        allowed: frozenset[PieceMode],
-        times: StateTimes,
-    ) -> None:
-        self._sources = compiled.sources
-        self._operators = tuple(compiled.circuit)
-        self._wires = compiled.circuit.wires
-        self._kinds = kinds
-        self._numbers = numbers
-        self._allowed = allowed
-        self._prior = times
+class _GraphMaker(Struct, dict=True):
+    compiled: Dataflow
+    kinds: tuple[KindOfChange, ...]
+    numbers: Numbers
+    allowed: Collection[PieceMode]
+    prior: StateTimes
+
+    def __post_init__(self) -> None:
+        self._sources = self.compiled.sources
+        self._operators = tuple(self.compiled.circuit)
+        self._wires = self.compiled.circuit.wires
         self._seen: set[str] = set()
         self._named: set[str] = set()
-        self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
+        self._from_tables = {piece.side: piece for piece in self.compiled.pieces if piece.readers}
         """Sides and groupings that can be read from tables, even above groupings and joins."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(index) for index in range(len(self._sources))]
         nodes += [self._operator(index) for index in range(len(self._operators))]
-        return Graph(tuple(nodes), self._kinds)
+        return Graph(tuple(nodes), self.kinds)
 
     def _scan(self, at: int) -> CostNode:
-        prior, rows = self._prior, self._numbers.rows(-1 - at)
+        prior, rows = self.prior, self.numbers.rows(-1 - at)
         return CostNode(
             work=Work.SCAN,
             table=self._sources[at].table,
@@ -298,7 +293,7 @@ class _Maker:
 
     def _whole_ms(self, source: int) -> float:
         columns = len(self._sources[source].scan.table_columns)
-        return self._prior.read_whole(self._numbers.rows(-1 - source), columns)
+        return self.prior.read_whole(self.numbers.rows(-1 - source), columns)
 
     def _operator(self, at: int) -> CostNode:
         operator = self._operators[at]
@@ -316,14 +311,14 @@ class _Maker:
         return CostNode(work=Work.KEYED, inputs=inputs, pieces=(self._keyed(operator, at, fresh),))
 
     def _row_by_row(self, at: int, inputs: tuple[int, ...]) -> CostNode:
-        each = self._prior.row_ns * _MS
+        each = self.prior.row_ns * _MS
         wires = self._wires[at]
         return CostNode(
             work=Work.ROWS,
             inputs=inputs,
-            delta=self._each(lambda k: each * sum(self._numbers.changed(w, k) for w in wires)),
+            delta=self._each(lambda k: each * sum(self.numbers.changed(w, k) for w in wires)),
             keys=self._always(0.0),
-            whole=self._always(each * sum(map(self._numbers.rows, wires))),
+            whole=self._always(each * sum(map(self.numbers.rows, wires))),
         )
 
     def _sides(self, operator: Operator, at: int) -> tuple[Piece, ...]:
@@ -343,7 +338,7 @@ class _Maker:
     def _side(
         self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
     ) -> Piece:
-        numbers, prior = self._numbers, self._prior
+        numbers, prior = self.numbers, self.prior
         rows = numbers.rows(own)
         by_grouping = bool(keys) and self._is_grouped_by(own, keys)
         tables = self._tables(own)
@@ -373,17 +368,17 @@ class _Maker:
     def _filter_bytes(self, name: str, rows: float) -> int:
         """Bytes of the filter of a piece that is read: a key per row, or the stored bytes if there
         are fewer keys."""
-        most = int(rows * self._prior.filter_key_bytes)
-        return min(most, self._numbers.bytes(f"{name}.filter") or most)
+        most = int(rows * self.prior.filter_key_bytes)
+        return min(most, self.numbers.bytes(f"{name}.filter") or most)
 
     def _hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
         """The chance that one of the requested keys, or changed groups, existed."""
         requested = self._touched(wires, kind)
-        fresh = requested * self._numbers.fresh(name, kind)
-        return chance_of_hit(requested, fresh, self._numbers.known(name, kind))
+        fresh = requested * self.numbers.fresh(name, kind)
+        return chance_of_hit(requested, fresh, self.numbers.known(name, kind))
 
     def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
-        numbers, prior = self._numbers, self._prior
+        numbers, prior = self.numbers, self.prior
         name = self._piece_name(keepers[0])
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
@@ -429,19 +424,19 @@ class _Maker:
         self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
         result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
-        return result * self._prior.group_row_ns * _MS
+        return result * self.prior.group_row_ns * _MS
 
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
-        return sum(self._numbers.changed(wire, kind) for wire in wires)
+        return sum(self.numbers.changed(wire, kind) for wire in wires)
 
     def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
-        prior = self._prior
-        scanned = {at: self._numbers.rows(-1 - at) for at in sources_below(self._wires, wire)}
+        prior = self.prior
+        scanned = {at: self.numbers.rows(-1 - at) for at in sources_below(self._wires, wire)}
         if self._is_whole(name):
             widths = {at: len(self._sources[at].scan.table_columns) for at in scanned}
             values = sum(rows * widths[at] for at, rows in scanned.items())
-            probed = prior.probe_key_ns * self._numbers.rows(wire)
+            probed = prior.probe_key_ns * self.numbers.rows(wire)
             return (prior.read_value_ns * values + probed) * _MS
         each = prior.keyed_row_ns * _MS
         return sum(prior.keyed_read_ms + rows * each for rows in scanned.values())
@@ -451,12 +446,12 @@ class _Maker:
         requested rows."""
         while wire >= 0 and not self._operators[wire].can_refill:
             (wire,) = self._wires[wire]
-        rows = self._numbers.rows(wire)
-        select_ms = rows * self._prior.group_row_ns * _MS
+        rows = self.numbers.rows(wire)
+        select_ms = rows * self.prior.group_row_ns * _MS
         if wire < 0:
             return select_ms + self._whole_ms(-1 - wire)
         # The groups are listed as if they were read, where that is possible.
-        list_ms = rows * self._prior.row_ns * _MS
+        list_ms = rows * self.prior.row_ns * _MS
         if self._operators[wire].piece in self._from_tables:
             list_ms += sum(map(self._whole_ms, sources_below(self._wires, wire)))
         return select_ms + list_ms
@@ -492,14 +487,13 @@ class _Maker:
         return -1 - wire if wire < 0 else len(self._sources) + wire
 
     def _only_allowed(self, sizes: Mapping[PieceMode, int]) -> dict[PieceMode, int]:
-        allowed = self._allowed | {PieceMode.KEPT}
-        return {mode: size for mode, size in sizes.items() if mode in allowed}
+        return {mode: size for mode, size in sizes.items() if mode in self.allowed}
 
     def _each(self, cost: Callable[[KindOfChange], float]) -> PerKind:
-        return tuple(float(cost(kind)) for kind in self._kinds)
+        return tuple(float(cost(kind)) for kind in self.kinds)
 
     def _always(self, cost: float) -> PerKind:
-        return (float(cost),) * len(self._kinds)
+        return (float(cost),) * len(self.kinds)
 
 
 def sources_below(wires: Sequence[Sequence[int]], wire: int) -> tuple[int, ...]:

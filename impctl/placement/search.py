@@ -484,50 +484,43 @@ def choices_of(
     return RankedChoices(_FrontierSearch(graph, options, thin, possible).least(), is_exact=True)
 
 
-class _FrontierSearch:
-    """Frontiers of one graph, each computed once."""
+class _FrontierSearch(Struct, dict=True):
+    """Frontiers of one graph, each computed once. `possible` has the demands to try for each shared
+    flow; with `are_copied`, each reader pays for it."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        options: Sequence[Options],
-        thin: float,
-        possible: dict[int, tuple[Asked, ...]],
-        *,
-        are_copied: bool = False,
-    ) -> None:
-        """`possible` has the demands to try for each shared flow; with `are_copied`, each reader
-        pays for it."""
-        self._graph = graph
-        self._options = options
-        self._thin = thin
-        self._possible = possible
-        self._shared = () if are_copied else graph.shared
-        self._below = _shared_below(graph, self._shared)
+    graph: Graph
+    options: Sequence[Options]
+    thin: float
+    possible: dict[int, tuple[Asked, ...]]
+    are_copied: bool = False
+
+    def __post_init__(self) -> None:
+        self._shared = () if self.are_copied else self.graph.shared
+        self._below = _shared_below(self.graph, self._shared)
         self._found: dict[tuple[int, Asked, Assumed], Frontier | None] = {}
         self._sums: dict[tuple[tuple[int, ...], tuple[Asked, ...], Assumed], Frontier | None] = {}
         self._nothing = single()
 
     def root(self) -> Frontier:
         """The frontier if nothing is shared."""
-        result = self._of(len(self._graph.nodes) - 1, _changes(self._graph), {})
+        result = self._of(len(self.graph.nodes) - 1, _changes(self.graph), {})
         assert result is not None, "without assumptions everything may be asked"
         return result
 
     def least(self) -> Frontier:
-        top = len(self._graph.nodes) - 1
+        top = len(self.graph.nodes) - 1
         options = []
-        for assumed in _every(self._graph, self._possible):
-            frontier = self._of(top, _changes(self._graph), assumed)
+        for assumed in _every(self.graph, self.possible):
+            frontier = self._of(top, _changes(self.graph), assumed)
             for wire, demand in assumed.items():
                 below = None if frontier is None else self._of(wire, demand, assumed)
                 if frontier is None or below is None:
                     frontier = None
                     break
-                frontier = added(frontier, below, self._thin)
+                frontier = added(frontier, below, self.thin)
             if frontier is not None:
                 options.append(((), 0, 0.0, frontier))
-        return united(options, self._thin)
+        return united(options, self.thin)
 
     def _of(self, wire: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         """f(v, Z); None if it demands more of a shared flow than is assumed."""
@@ -535,15 +528,15 @@ class _FrontierSearch:
         if key not in self._found:
             result = [
                 (option.modes, option.bytes, option.cost, below)
-                for option in self._options[wire].asked(demand)
+                for option in self.options[wire].asked(demand)
                 if (below := self._inputs(wire, option, assumed)) is not None
             ]
-            self._found[key] = united(result, self._thin) if result else None
+            self._found[key] = united(result, self.thin) if result else None
         return self._found[key]
 
     def _inputs(self, wire: int, option: NodeOption, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node combined, under their demands."""
-        wires = self._graph.nodes[wire].inputs
+        wires = self.graph.nodes[wire].inputs
         key = (wires, option.asks, self._assumed(wire, assumed))
         if key not in self._sums:
             self._sums[key] = self._summed(wires, option.asks, assumed)
@@ -561,7 +554,7 @@ class _FrontierSearch:
             below = self._of(wire, ask, assumed)
             if below is None:
                 return None
-            result = added(result, below, self._thin)
+            result = added(result, below, self.thin)
         return result
 
     def _assumed(self, wire: int, assumed: dict[int, Asked]) -> Assumed:

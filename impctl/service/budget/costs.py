@@ -117,34 +117,29 @@ def priced(
 ) -> Graph:
     """Price the graph. `modes` are the present ones of the pieces, `layout` their name in runs;
     `rows` are changed rows per run, by kind."""
-    return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).graph()
+    maintained = [cost for cost in costs if cost.kind is RunKind.MAINTAIN]
+    return _Lessons(graph, frozenset(tables), modes, maintained, rows, layout).graph()
 
 
-class _Lessons:
-    def __init__(
-        self,
-        graph: Graph,
-        tables: frozenset[TableName],
-        modes: Modes,
-        costs: Sequence[RunCost],
-        rows: Sequence[float],
-        layout: str,
-    ) -> None:
-        self._graph = graph
-        self._modes = modes
-        self._rows = rows
-        self._layout = layout
-        maintained = [cost for cost in costs if cost.kind is RunKind.MAINTAIN]
-        self._whole = [_alike(maintained, kind, tables) for kind in graph.kinds]
-        self._operators = sum(1 for node in graph.nodes if node.inputs)
-        self._first = len(graph.nodes) - self._operators
-        self._nodes = range(self._first, len(graph.nodes))
+class _Lessons(Struct, dict=True):
+    of: Graph
+    tables: frozenset[TableName]
+    modes: Modes
+    costs: Sequence[RunCost]
+    rows: Sequence[float]
+    layout: str
+
+    def __post_init__(self) -> None:
+        self._whole = [_alike(self.costs, kind, self.tables) for kind in self.of.kinds]
+        self._operators = sum(1 for node in self.of.nodes if node.inputs)
+        self._first = len(self.of.nodes) - self._operators
+        self._nodes = range(self._first, len(self.of.nodes))
         self._timed = [self._with_parts(runs) for runs in self._whole]
-        self._all = self._with_parts(maintained)
+        self._all = self._with_parts(self.costs)
 
     def graph(self) -> Graph:
-        by_kind = [self._of_kind(kind) for kind in range(len(self._graph.kinds))]
-        nodes = list(self._graph.nodes)
+        by_kind = [self._of_kind(kind) for kind in range(len(self.of.kinds))]
+        nodes = list(self.of.nodes)
         # No side reads more of a scan than its change, unless it is rebuilt.
         for node in self._nodes:
             nodes[node] = self._priced(nodes[node], [times[node] for times, _ in by_kind])
@@ -154,7 +149,7 @@ class _Lessons:
             both = tuple(ms + more for ms, more in zip(delta, beside, strict=True))
             nodes[-1] = replace(nodes[-1], delta=both)
         runs = tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole)
-        return Graph(tuple(nodes), self._graph.kinds, runs)
+        return Graph(tuple(nodes), self.of.kinds, runs)
 
     def _priced(self, node: CostNode, factors: Sequence[float]) -> CostNode:
         pieces = tuple(
@@ -190,7 +185,7 @@ class _Lessons:
         """The same from runs without parts: time beyond the estimate is outside. Only runs in the
         present layout count."""
         total = sum(estimated.values())
-        runs = [run for run in self._whole[kind] if run.layout == self._layout]
+        runs = [run for run in self._whole[kind] if run.layout == self.layout]
         if len(runs) < FEWEST:
             return dict.fromkeys(estimated, 1.0), 0.0
         ms = self._at([(run.rows, run.elapsed_ms) for run in runs], kind)
@@ -206,17 +201,17 @@ class _Lessons:
 
     def _estimated(self, number: int, kind: int) -> float:
         """Estimated work of the node in its present modes, without reads and refills."""
-        node = self._graph.nodes[number]
+        node = self.of.nodes[number]
         node = replace(node, pieces=tuple(replace(piece, refill=()) for piece in node.pieces))
-        active = [self._graph.active[wire][kind] for wire in node.inputs]
-        modes = [self._modes[piece.name] for piece in node.pieces]
+        active = [self.of.active[wire][kind] for wire in node.inputs]
+        modes = [self.modes[piece.name] for piece in node.pieces]
         return own(node, active, modes, kind, Demand.DELTA).work
 
     def _actual(self, number: int, kind: int) -> float | None:
         """Actual time of the node, from runs in the present modes; None if too few."""
-        names = {piece.name for piece in self._graph.nodes[number].pieces}
-        read = {name for name in names if self._modes[name] is PieceMode.READ}
-        read |= {buffer_name(name) for name in names if self._modes[name] is PieceMode.BOUNDED}
+        names = {piece.name for piece in self.of.nodes[number].pieces}
+        read = {name for name in names if self.modes[name] is PieceMode.READ}
+        read |= {buffer_name(name) for name in names if self.modes[name] is PieceMode.BOUNDED}
         names |= {buffer_name(name) for name in names}
         points = []
         for run, parts in self._timed[kind]:
@@ -229,7 +224,7 @@ class _Lessons:
 
     def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
         line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
-        return 0.0 if line is None else line.at(self._rows[kind])
+        return 0.0 if line is None else line.at(self.rows[kind])
 
     def _read_ms(self, side: str) -> float | None:
         """Milliseconds per read of a side that was read often enough."""
@@ -239,10 +234,10 @@ class _Lessons:
 
     def _read(self, piece: Piece) -> PerKind:
         ms = self._read_ms(piece.name)
-        return piece.read if ms is None else (ms,) * len(self._graph.kinds)
+        return piece.read if ms is None else (ms,) * len(self.of.kinds)
 
     def _hit(self, piece: Piece) -> PerKind:
-        chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
+        chances = self._chances(piece.name, piece.hit or (1.0,) * len(self.of.kinds))
         return piece.hit if chances is None else chances
 
     def _chances(self, side: str, priors: PerKind) -> PerKind | None:
