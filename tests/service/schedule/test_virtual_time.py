@@ -264,13 +264,6 @@ def test_without_a_bound_each_look_runs() -> None:
     assert all(run.ages[0] <= 30.0 + 3 for run in runs)
 
 
-def test_what_the_look_does_not_allow_is_told_as_late() -> None:
-    queries = {"q": Query(Trigger(fresh_within=20.0))}
-    (run,) = Process(queries, [(1.0, "a", 5)], 60.0).run(200.0)
-    assert run.start == 60.0, "at the first look after the bound was over"
-    assert run.late == pytest.approx(run.end - 21.0)
-
-
 def query_of(bound: float, fixed: float, per_row: float = 0.0, **more: Any) -> Query:
     """A query over `a` with a bound."""
     return Query(Trigger(fresh_within=bound, **more), seconds=line(fixed, per_row))
@@ -672,24 +665,10 @@ def only(trigger: Trigger, takes: simulate.StepCosts) -> list[VirtualQuery]:
     return [("q", trigger, frozenset("a"), takes)]
 
 
-def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
-    commits: list[TimedRows] = [(at, "a", 1) for at in (3.0, 11.0, 12.0, 44.0, 45.5)]
-    fast = Replay(only(ON_COMMIT, costs(1_000.0, 0.0)), commits, 5.0, 100.0).fast()
-    # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
-    assert (fast.runs, fast.ages) == (3, pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0]))
-    assert fast.work_s == pytest.approx(3.0)
-
-
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
     queries = only(Trigger(alone=SimpleTrigger.USE), costs(1.0, 0.0))
     fast = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
     assert (fast.runs, fast.steps, fast.left) == (0, 0, [90.0])
-
-
-def test_a_bound_shorter_than_a_look_is_late() -> None:
-    queries = only(Trigger(fresh_within=2.0), costs(1.0, 0.0))
-    fast = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
-    assert (fast.late, fast.ages) == (1, pytest.approx([60.0 + 1.0 + 0.001 - 31.0]))
 
 
 CLOCKS = (
