@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -236,50 +236,32 @@ def replay_of_store(
 ) -> Replay:
     """What is known of these tables from `since` on (None: of all of them together) until now."""
     histories = known_histories(ctx.tables, store, sorted(tables))
+    times = {name: effective_times(history.arrivals, now) for name, history in histories.items()}
     # From when on all commits of a table are known; None where it never had one.
     known = {
         name: history.since
         if history.since is not None and history.since <= now
-        else next(iter(effective_times(history.arrivals, now)), None)
+        else next(iter(times[name]), None)
         for name, history in histories.items()
     }
     start = max((moment for moment in known.values() if moment is not None), default=now)
     begin = start if since is None else max(since, start)
-    warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
-    result = {name: commits_of(past.arrivals, begin, now) for name, past in histories.items()}
-    replayed = {name: _replayed(past, begin, now) for name, past in histories.items()}
-    return Replay(begin, now, result, replayed, tuple(warnings))
-
-
-def _replayed(history: History, since: float, until: float) -> History:
-    """The history without what is not replayed."""
-    times = effective_times(history.arrivals, until)
-    arrivals = history.arrivals[bisect_left(times, since) : bisect_right(times, until)]
-    return replace(history, since=since, arrivals=arrivals)
-
-
-def _cut(
-    known: Mapping[TableName, float | None], begin: float, since: float | None
-) -> Iterator[str]:
-    """A warning if less is known than was requested."""
-    if since is None or begin <= since:
-        return
-    names = [f"`{name}`" for name, moment in known.items() if moment == begin]
-    yield (
-        f"commits of {' and '.join(names)} are known only from "
-        f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
-    )
-
-
-def _gaps(histories: Mapping[TableName, History], since: float, until: float) -> Iterator[str]:
+    warnings = []
+    if since is not None and begin > since:
+        names = " and ".join(f"`{name}`" for name, moment in known.items() if moment == begin)
+        moment = moment_text(datetime.fromtimestamp(begin, UTC))
+        warnings.append(f"commits of {names} are known only from {moment}, where the replay begins")
+    commits, replayed = {}, {}
     for name, history in histories.items():
-        times = effective_times(history.arrivals, until)
-        gaps = sum(
-            arrival.is_after_gap and since < moment <= until
-            for moment, arrival in zip(times, history.arrivals, strict=True)
-        )
-        if gaps or history.has_missed:
-            yield f"some commits of `{name}` are unknown: its log was cleaned up in between"
+        first, end = bisect_left(times[name], begin), bisect_right(times[name], now)
+        replayed[name] = replace(history, since=begin, arrivals=history.arrivals[first:end])
+        commits[name] = commits_of(history.arrivals, begin, now)
+        pairs = zip(times[name], history.arrivals, strict=True)
+        if history.has_missed or any(c.is_after_gap and begin < at <= now for at, c in pairs):
+            warnings.append(
+                f"some commits of `{name}` are unknown: its log was cleaned up in between"
+            )
+    return Replay(begin, now, commits, replayed, tuple(warnings))
 
 
 # The figures of a setting. Law: the given share of ages are at most the quantile; without a step
