@@ -13,9 +13,6 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-LEAST_MARGIN = 1.5
-"""What a run may take beyond its estimate: a plan leaves at least this factor."""
-
 # Work on state, measured (M) with 14 queries of TPC-H at scale 1. Of a range, work of pieces that
 # are not kept is taken at the costlier end, other work in the middle. Off by 2 to 3 times in the
 # median, up to 30 at worst (M).

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.costs import LEAST_MARGIN, STATE
+from impctl.costs import STATE
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.placement.graph import Graph, KindOfChange, PieceMode, graph_of, restricted
@@ -243,6 +243,8 @@ class _BoundChecks:
             yield missed
 
     def _is_too_long(self, name: QueryName, ms: float) -> bool:
+        from impctl.service.schedule.due import LEAST_MARGIN
+
         return LEAST_MARGIN * ms > self._bounds[name].ms
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.costs import LEAST_MARGIN
 from impctl.errors import ImpctlError
 from impctl.forecast import Commit
 from impctl.service.results import DueResult, FreshEntry
@@ -693,6 +692,7 @@ OPENING_FRESH_S = 2.0
 UNKNOWN_S = 1.0
 """Seconds assumed for a query of unknown cost."""
 
+LEAST_MARGIN = 1.5
 FIRST_MARGIN = 3.0
 _FEWEST = 20
 _LOOKED_BACK = 200

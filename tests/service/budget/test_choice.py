@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
-from impctl.costs import LEAST_MARGIN, STATE
+from impctl.costs import STATE
 from impctl.placement.graph import (
     CostNode,
     Demand,
@@ -53,7 +53,7 @@ from impctl.service.budget.costs import FEWEST, priced
 from impctl.service.context import open_context
 from impctl.service.cost_model import recorded
 from impctl.service.maintain import maintain
-from impctl.service.schedule.due import CommitLog, pending_of
+from impctl.service.schedule.due import LEAST_MARGIN, CommitLog, pending_of
 from impctl.service.settings import Settings
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoiceBasis
 from impctl.store.store import Store

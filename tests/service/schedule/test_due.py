@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from impctl.costs import LEAST_MARGIN
 from impctl.service.context import open_context
 from impctl.service.schedule import due
 from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
     FIRST_MARGIN,
+    LEAST_MARGIN,
     UNKNOWN_S,
     Costs,
     Due,

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from impctl import stopwatch
-from impctl.costs import LEAST_MARGIN, STATE
+from impctl.costs import STATE
 from impctl.errors import UsageError
 from impctl.forecast import Commit, History
 from impctl.placement.graph import Graph, PieceMode
@@ -24,7 +24,7 @@ from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.choice import Bound, WeighedState
 from impctl.service.context import OwnSession
 from impctl.service.cost_model import MaintenanceSize, estimated
-from impctl.service.schedule.due import UNKNOWN_S
+from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
 from impctl.service.schedule.simulate import (
     CommitStream,
