@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import chain
@@ -53,23 +54,18 @@ class RequestedRows(Struct, frozen=True):
     that the root has: DISTINCT and ordered ones."""
 
     columns: tuple[Expr, ...] = ()
-    calls: Calls | None = None
+    arguments: Calls = field(default_factory=dict)
     shown: Shown = ()
     one_by_one: frozenset[int] = frozenset()
 
-    @property
-    def arguments(self) -> Calls:
-        return self.calls or {}
-
     def of(self, relations: Relations) -> RequestedRows:
         """The same in terms of the relations' own columns."""
-        calls = {
-            call: tuple(relations.resolved(part) for part in parts)
-            for call, parts in self.arguments.items()
+        arguments = {
+            call: tuple(map(relations.resolved, parts)) for call, parts in self.arguments.items()
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
-        columns = tuple(relations.resolved(column) for column in self.columns)
-        return RequestedRows(columns, calls, shown, self.one_by_one)
+        columns = tuple(map(relations.resolved, self.columns))
+        return RequestedRows(columns, arguments, shown, self.one_by_one)
 
     @property
     def single_values(self) -> Calls:
@@ -97,10 +93,6 @@ class JoinGraph(Struct, frozen=True):
     def count(self) -> int:
         """The number of relations; larger numbers stand for what joins beside add."""
         return len(self.relations.plans)
-
-    def host_of(self, beside: int) -> frozenset[int]:
-        """The relations that the join beside reads; the first one if it reads none."""
-        return host_of(self.relations, beside)
 
     def calls_of_edge(self, beside: int) -> Calls:
         """The calls whose arguments are of the other side of a left edge."""
@@ -147,14 +139,6 @@ def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
         bounded,
         bags,
     )
-
-
-def host_of(relations: Relations, beside: int) -> frozenset[int]:
-    """The relations, or what other joins beside add, that a join beside reads."""
-    join = relations.beside[beside]
-    count = len(relations.plans)
-    read = frozenset().union(*(relations.owners_of(part) for part in join.parts))
-    return read - {count + beside} or frozenset({0})
 
 
 def _split_conditions(
@@ -209,11 +193,11 @@ def _bags(
         text = f"{shown} is a join condition other than equality of the same type"
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
     for index, reason in inside.items():
-        bags = bags.merged({*host_of(relations, index), count + index}, reason)
+        bags = bags.merged({*relations.host_of(index), count + index}, reason)
     for index, edge in edges.items():
         text = "columns of several tables are compared with the same other side"
         reason = Merging(text, relations.beside[index].span)
-        bags = bags.merged(host_of(relations, index), reason) if edge.keys else bags
+        bags = bags.merged(relations.host_of(index), reason) if edge.keys else bags
     return bags
 
 
@@ -315,7 +299,7 @@ def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Circ
     members = sorted(bag)
     if len(members) < _FEWEST or max(members) >= joins.count or joins.bounded:
         return None
-    if any(joins.host_of(relation) <= frozenset(bag) for relation in joins.inside):
+    if any(joins.relations.host_of(beside) <= frozenset(bag) for beside in joins.inside):
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
     classes = [c for c in joins.classes if len(c.relations & set(members)) > 1]
@@ -323,7 +307,7 @@ def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> Circ
         frozenset(index for index, c in enumerate(classes) if relation in c.relations)
         for relation in members
     ]
-    if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
+    if any(len(read) > 1 for _, read in conditions) or not without_ears(sets) or not _hang(sets):
         return None
     keys = tuple(
         tuple(
@@ -422,10 +406,10 @@ def _components(arcs: Sequence[_Arc]) -> list[list[_Arc]]:
 
 # Bags on a root with *running intersection*: what two bags share lies on all bags between them. A
 # spanning tree has it iff its weight, the sum of the classes each bag shares with its parent, is
-# the greatest possible, `full_weight`. Prim's algorithm from any root finds the greatest, so it
-# finds such a tree iff the bags are acyclic. Ties go to the parent nearest to the root, then to the
-# bag that changes most, which is best near the root, then to the order in the SQL. Bags that share
-# nothing are joined with weight 0.
+# the greatest possible: the classes of all bags less the different ones. Prim's algorithm from any
+# root finds the greatest weight, so it finds such a tree iff the bags are acyclic. Ties go to the
+# parent nearest to the root, then to the bag that changes most, which is best near the root, then
+# to the order in the SQL. Bags that share nothing are joined with weight 0.
 
 Bag = frozenset[int]  # The numbers of the classes that the bag has a column of
 
@@ -435,7 +419,6 @@ class Rooted(Struct, frozen=True):
 
     parents: tuple[int | None, ...]
     depths: tuple[int, ...]
-    weight: int
 
     @property
     def root(self) -> int:
@@ -449,21 +432,8 @@ class Rooted(Struct, frozen=True):
         return tuple(result)
 
 
-class Hung(Struct, frozen=True):
-    """Per node below a bag, how far `below` it is and how many of its rows `changed`."""
-
-    below: tuple[int, ...] = ()
-    changed: tuple[int, ...] = ()
-
-
-def full_weight(bags: Sequence[Bag]) -> int:
-    """The weight of a tree with running intersection."""
-    classes = list(chain.from_iterable(bags))
-    return len(classes) - len(set(classes))
-
-
-def is_acyclic(bags: Sequence[Bag]) -> bool:
-    return not bags or rooted_at(0, bags).weight == full_weight(bags)
+Hung = Sequence[tuple[int, int]]
+"""Of each node below a bag, how far below it is and how many of its rows change."""
 
 
 def rooted_at(
@@ -474,7 +444,7 @@ def rooted_at(
     changes = changed or (0,) * len(bags)
     parents: list[int | None] = [None] * len(bags)
     depths = [0] * len(bags)
-    hung, weight = [root], 0
+    hung = [root]
     while len(hung) < len(bags):
         ranked = (
             (-len(bags[parent] & bags[bag]), depths[parent], -changes[bag], bag, parent)
@@ -483,11 +453,10 @@ def rooted_at(
             if bag not in hung
             and not (is_virtual and parent == root and not bags[root] <= bags[bag])
         )
-        shared, depth, _, bag, parent = min(ranked)
+        _, depth, _, bag, parent = min(ranked)
         parents[bag], depths[bag] = parent, depth + 1
         hung.append(bag)
-        weight -= shared
-    return Rooted(tuple(parents), tuple(depths), weight)
+    return Rooted(tuple(parents), tuple(depths))
 
 
 def best_rooted(
@@ -507,8 +476,8 @@ def _cost(tree: Rooted, changed: Sequence[int], hung: Sequence[Hung]) -> tuple[i
     depths = list(tree.depths)
     changes = list(changed or (0,) * len(depths))
     for depth, branch in zip(tree.depths, hung, strict=False):
-        depths.extend(depth + below for below in branch.below)
-        changes.extend(branch.changed)
+        depths.extend(depth + below for below, _ in branch)
+        changes.extend(rows for _, rows in branch)
     distance = sum(depth * rows for depth, rows in zip(depths, changes, strict=True))
     return max(depths), distance
 
@@ -555,7 +524,7 @@ def grown(joins: JoinGraph, changed: Changed, *, may_be_virtual: bool) -> SubTre
         having = [_holders(joins, bags, expr) for expr in read]
         roots = [root for root in roots if all(root in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
-    return nodes_of_layout(TreeLayout(joins, bags, virtual, tree, branches))
+    return _Nodes(joins, bags, virtual, tree, branches).tree()
 
 
 def _settled(
@@ -636,7 +605,8 @@ def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
 
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
     plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
-    plans += [joins.relations.beside[i].other for i in joins.inside if joins.host_of(i) <= bag]
+    relations = joins.relations
+    plans += [relations.beside[i].other for i in joins.inside if relations.host_of(i) <= bag]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in plan.scans)
 
 
@@ -644,16 +614,13 @@ def _hung(
     joins: JoinGraph, bags: Bags, branches: Mapping[int, SubTree], changed: Changed
 ) -> Sequence[Hung]:
     """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
-    result: list[Hung] = [Hung() for _ in bags.members]
+    result: list[list[tuple[int, int]]] = [[] for _ in bags.members]
     for index, branch in branches.items():
-        position = bags.place_of(min(joins.host_of(index)))
-        depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
-        changes = [
-            0 if node.rows is None else sum(changed.get(s.table, 0) for s in node.rows.scans)
-            for node in branch.nodes
-        ]
-        hung = result[position]
-        result[position] = Hung((*hung.below, *depths), (*hung.changed, *changes))
+        hung = result[bags.place_of(min(joins.relations.host_of(index)))]
+        for position, node in enumerate(branch.nodes):
+            scans = () if node.rows is None else node.rows.scans
+            rows = sum(changed.get(scan.table, 0) for scan in scans)
+            hung.append((_depth(branch.nodes, position) + 1, rows))
     return result
 
 
@@ -681,95 +648,76 @@ class SubTree(Struct, frozen=True):
     one_by_one: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-class TreeLayout(Struct, frozen=True):
-    """Acyclic bags on their root, and the branches of the edges by join position. A `virtual` root,
-    given by its classes, is the tree's first bag."""
-
-    joins: JoinGraph
-    bags: Bags
-    virtual: Bag | None
-    tree: Rooted
-    branches: Mapping[int, SubTree]
-
-    @property
-    def sets(self) -> tuple[Bag, ...]:
-        """The classes per bag of the tree, as positions in `joins.classes`."""
-        sets = self.bags.classes(self.joins.classes)
-        return sets if self.virtual is None else (self.virtual, *sets)
-
-    def members_of(self, bag: int) -> frozenset[int]:
-        """The relations of a bag of the tree; none of a virtual root."""
-        if self.virtual is None:
-            return self.bags.members[bag]
-        return self.bags.members[bag - 1] if bag else frozenset()
-
-    def place_of(self, relation: int) -> int:
-        return self.bags.place_of(relation) + (self.virtual is not None)
-
-    def hanging_on(self, bag: int) -> list[int]:
-        """The joins beside whose edges hang on this bag."""
-        return [
-            branch
-            for branch in self.branches
-            if self.place_of(min(self.joins.host_of(branch))) == bag
-        ]
-
-
-def nodes_of_layout(layout: TreeLayout) -> SubTree:
-    """The nodes of the bags and of all branches."""
-    nodes = _Nodes(layout)
-    nodes.visit(layout.tree.root)
-    calls = dict(layout.joins.asked.arguments)
-    for branch in layout.branches.values():
-        calls.update(branch.calls)
-    return SubTree(tuple(nodes.nodes), nodes.columns, calls, layout.bags.reasons, nodes.one_by_one)
-
-
 class _Nodes:
-    def __init__(self, layout: TreeLayout) -> None:
-        self.layout = layout
-        self.nodes: list[ShapeNode] = []
-        self.columns: tuple[int, ...] = ()
-        self.one_by_one: dict[int, tuple[int, ...]] = {}
-        sets = layout.sets
-        self._shared = {
-            class_ for bag in sets for class_ in bag if sum(class_ in other for other in sets) > 1
-        }
+    """The nodes of acyclic bags on their root, and of the branches of the edges by join position. A
+    `virtual` root, given by its classes, is the tree's first bag."""
 
-    def visit(self, bag: int) -> tuple[int, KeptColumns]:
+    def __init__(
+        self,
+        joins: JoinGraph,
+        bags: Bags,
+        virtual: Bag | None,
+        tree: Rooted,
+        branches: Mapping[int, SubTree],
+    ) -> None:
+        self._joins, self._bags, self._tree, self._branches = joins, bags, tree, branches
+        is_virtual = () if virtual is None else (virtual,)
+        # Per bag of the tree its relations, none of a virtual root, and its classes.
+        self._members = (*(frozenset[int]() for _ in is_virtual), *bags.members)
+        self._sets = (*is_virtual, *bags.classes(joins.classes))
+        self._nodes: list[ShapeNode] = []
+        self._columns: tuple[int, ...] = ()
+        self._single_values: dict[int, tuple[int, ...]] = {}
+        counts = Counter(chain.from_iterable(self._sets))
+        self._shared = {class_ for class_, count in counts.items() if count > 1}
+
+    def tree(self) -> SubTree:
+        self._visit(self._tree.root)
+        calls = dict(self._joins.asked.arguments)
+        for branch in self._branches.values():
+            calls.update(branch.calls)
+        nodes = tuple(self._nodes)
+        return SubTree(nodes, self._columns, calls, self._bags.reasons, self._single_values)
+
+    def _place_of(self, relation: int) -> int:
+        return next(bag for bag, members in enumerate(self._members) if relation in members)
+
+    def _visit(self, bag: int) -> tuple[int, KeptColumns]:
         """Visit a bag after everything below it; return its position and what it keeps."""
-        layout = self.layout
-        kept = KeptColumns(layout.joins.classes)
-        shared = sorted(layout.sets[bag] & self._shared)
+        joins = self._joins
+        kept = KeptColumns(joins.classes)
+        shared = sorted(self._sets[bag] & self._shared)
         for class_ in shared:
             kept.place_of(self._member(class_, bag))
         hung: list[tuple[int, tuple[int, ...]]] = []
-        for child in (index for index, parent in enumerate(layout.tree.parents) if parent == bag):
-            position, below = self.visit(child)
-            shared_classes = sorted(layout.sets[bag] & layout.sets[child])
+        for child in (index for index, parent in enumerate(self._tree.parents) if parent == bag):
+            position, below = self._visit(child)
+            shared_classes = sorted(self._sets[bag] & self._sets[child])
             key = tuple(below.place_of(self._member(class_, child)) for class_ in shared_classes)
-            null_safe = tuple(layout.joins.classes[class_].null_safe for class_ in shared_classes)
-            self.nodes[position] = replace(self.nodes[position], key=key, null_safe=null_safe)
+            null_safe = tuple(joins.classes[class_].null_safe for class_ in shared_classes)
+            self._nodes[position] = replace(self._nodes[position], key=key, null_safe=null_safe)
             hung.append((position, tuple(shared.index(class_) for class_ in shared_classes)))
-        hung.extend(self._branch(join, kept) for join in layout.hanging_on(bag))
+        hung.extend(
+            self._branch(beside, kept)
+            for beside in self._branches
+            if self._place_of(min(joins.relations.host_of(beside))) == bag
+        )
         key = ()
-        if bag == layout.tree.root:
-            asked = layout.joins.asked.columns
-            self.columns = tuple(kept.place_of(column) for column in asked)
-            key = tuple(dict.fromkeys(self.columns))
-            self.one_by_one = self._one_by_one(bag, kept)
-        shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
-        index = len(self.nodes)
+        if bag == self._tree.root:
+            self._columns = tuple(kept.place_of(column) for column in joins.asked.columns)
+            key = tuple(dict.fromkeys(self._columns))
+            self._single_values = self._one_by_one(bag, kept)
+        shown = kept.shown(joins.shown_by(self._members[bag]))
+        index = len(self._nodes)
         for position, above in hung:
-            self.nodes[position] = replace(self.nodes[position], parent=index, parent_key=above)
-        self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
+            self._nodes[position] = replace(self._nodes[position], parent=index, parent_key=above)
+        self._nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
         return index, kept
 
     def _one_by_one(self, bag: int, kept: KeptColumns) -> dict[int, tuple[int, ...]]:
-        """The positions of arguments of `Asked.one_by_one`, for calls that the root has."""
-        joins, members = self.layout.joins, self.layout.members_of(bag)
-        result = {}
-        for call, parts in joins.asked.single_values.items() if members else ():
+        """The positions of arguments of `RequestedRows.one_by_one`, for calls that the root has."""
+        members, result = self._members[bag], {}
+        for call, parts in self._joins.asked.single_values.items() if members else ():
             columns = [self._own(part, members) for part in parts]
             if all(part is not None for part in columns):
                 result[call] = tuple(kept.place_of(part) for part in columns if part is not None)
@@ -777,55 +725,53 @@ class _Nodes:
 
     def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
         """The column, or an equal one, if these relations have one."""
-        joins = self.layout.joins
-        if joins.relations.owners_of(expr) <= members:
+        if self._joins.relations.owners_of(expr) <= members:
             return expr
-        key_class = next((key_class for key_class in joins.classes if key_class.has(expr)), None)
-        equal = () if key_class is None else key_class.members_in(members)
+        class_ = _class_of(self._joins, expr)
+        equal = () if class_ is None else self._joins.classes[class_].members_in(members)
         return equal[0] if equal else None
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
-        layout = self.layout
-        members = layout.members_of(bag)
+        members = self._members[bag]
         if not members:
             return ShapeNode((), None, kept, key)
-        rows = rows_of(members, layout.joins, is_first=0 in members)
-        circle = circle_of(members, layout.joins, is_first=0 in members)
+        rows = rows_of(members, self._joins, is_first=0 in members)
+        circle = circle_of(members, self._joins, is_first=0 in members)
         accesses = tuple(scan.access for scan in rows.scans)
         arguments = self._arguments(bag)
         return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
 
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants belong to the first relation."""
-        joins = self.layout.joins
-        elsewhere = {call for edge in self.layout.branches for call in joins.calls_of_edge(edge)}
+        joins = self._joins
+        elsewhere = {call for edge in self._branches for call in joins.calls_of_edge(edge)}
         elsewhere |= joins.asked.one_by_one
         result = []
         for call, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
-            if parts and call not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
+            if parts and call not in elsewhere and self._place_of(min(owners or {0})) == bag:
                 result.append(call)
         return tuple(result)
 
     def _branch(self, beside: int, kept: KeptColumns) -> tuple[int, tuple[int, ...]]:
         """The nodes of an edge's other side; the position of its root, and those of its key."""
-        edge = self.layout.joins.edges[beside]
-        branch = self.layout.branches[beside]
-        start = len(self.nodes)
-        self.nodes.extend(
+        edge = self._joins.edges[beside]
+        branch = self._branches[beside]
+        start = len(self._nodes)
+        self._nodes.extend(
             replace(node, parent=None if node.parent is None else node.parent + start)
             for node in branch.nodes
         )
         null_safe = tuple(key.null_safe for key in edge.keys)
-        root = replace(self.nodes[-1], edge=edge.edge, key=branch.columns, null_safe=null_safe)
-        self.nodes[-1] = root
-        return len(self.nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
+        root = replace(self._nodes[-1], edge=edge.edge, key=branch.columns, null_safe=null_safe)
+        self._nodes[-1] = root
+        return len(self._nodes) - 1, tuple(kept.place_of(key.above) for key in edge.keys)
 
     def _member(self, class_: int, bag: int) -> Expr:
         """The column that the bag has of a class; a virtual root has that of the group."""
-        key_class = self.layout.joins.classes[class_]
-        members = key_class.members_in(self.layout.members_of(bag))
-        asked = [column for column in self.layout.joins.asked.columns if key_class.has(column)]
+        key_class = self._joins.classes[class_]
+        members = key_class.members_in(self._members[bag])
+        asked = [column for column in self._joins.asked.columns if key_class.has(column)]
         return members[0] if members else asked[0]
 
 
@@ -943,9 +889,9 @@ def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> p.Plan
         assert isinstance(joined, p.Join)
         between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
         joined = p.Join(p.JoinKind.INNER, joined.left, joined.right, all_of(between))
-    for relation in joins.inside:
-        if joins.host_of(relation) <= frozenset(bag):
-            beside = relations.beside[relation]
+    for index in joins.inside:
+        if relations.host_of(index) <= frozenset(bag):
+            beside = relations.beside[index]
             on = all_of(beside.parts)
             null_aware, span = beside.null_aware, beside.span
             joined = p.Join(beside.kind, joined, beside.other, on, null_aware, span=span)

@@ -246,19 +246,14 @@ class Relations(Struct, frozen=True):
 
     def owners_of(self, expr: e.Expr) -> frozenset[int]:
         """The relations that the expression reads; left joins are numbered after all relations."""
-        return owners_of(expr, self.columns)
+        sets = (*(plan.ids for plan in self.plans), *(join.padded for join in self.beside))
+        used = expr.columns
+        return frozenset(index for index, ids in enumerate(sets) if ids & used)
 
-    @property
-    def columns(self) -> tuple[frozenset[AttributeId], ...]:
-        """The columns of each relation, then those that each join beside adds."""
-        columns = (plan.ids for plan in self.plans)
-        return (*columns, *(join.padded for join in self.beside))
-
-
-def owners_of(expr: e.Expr, columns: Sequence[frozenset[AttributeId]]) -> frozenset[int]:
-    """The positions of the sets of columns that the expression reads."""
-    used = expr.columns
-    return frozenset(index for index, ids in enumerate(columns) if ids & used)
+    def host_of(self, beside: int) -> frozenset[int]:
+        """What a join beside reads, as for `owners_of`; the first relation if it reads none."""
+        read = frozenset().union(*map(self.owners_of, self.beside[beside].parts))
+        return read - {len(self.plans) + beside} or frozenset({0})
 
 
 def relations_of(plan: p.Plan) -> Relations:
