@@ -36,7 +36,6 @@ from impctl.engine.jointree.values import (
     counted_in,
     different,
     multiplied,
-    stacked,
     zeros,
 )
 from impctl.engine.range_counts import GroupSets, numbered
@@ -208,7 +207,9 @@ def rise(
     owned = (_owned(node, tuples, entering) for tuples, entering in _in_lots(*touched))
     risen = [_risen(node, part, changes) for part in owned if part is not None]
     if risen:
-        node.seen = _one([seen for _, seen in risen])
+        seen = [seen for _, seen in risen]
+        accesses = range(len(node.ranges) if len(seen) > 1 else 0)
+        node.seen = TouchedNode.stacked(seen, tuple(_sets(seen, index) for index in accesses))
     return together(node, [moved for moved, _ in risen if moved is not None])
 
 
@@ -250,19 +251,6 @@ def _in_lots(tuples: Tuples, entering: Entering | None) -> Iterator[tuple[Tuples
     for start, end in lots.lots(len(tuples), lots.MOST):
         own = None if entering is None else entering.within(start, end)
         yield tuples.between(start, end), own
-
-
-def _one(parts: Sequence[TouchedNode]) -> TouchedNode:
-    if len(parts) == 1:
-        return parts[0]
-    return TouchedNode(
-        stacked([part.tuples for part in parts]),
-        np.concatenate([part.was_alive for part in parts]),
-        np.concatenate([part.is_alive for part in parts]),
-        np.concatenate([part.numbers for part in parts]),
-        np.concatenate([part.groups for part in parts]),
-        tuple(_sets(parts, index) for index in range(len(parts[0].sets))),
-    )
 
 
 def _sets(parts: Sequence[TouchedNode], index: int) -> GroupSets | None:

@@ -134,26 +134,24 @@ class Stores:
         asked: dict[int, dict[Places, None]] = {index: {} for index in range(len(self._members))}
         for index, positions in circle.asked():
             asked[circle.inputs[index].store][positions] = None
-        self._indexes = {
-            store: {positions: self._index(store, positions) for positions in sorted(sets)}
+        self.indexes = {
+            store: {positions: self.index(store, positions) for positions in sorted(sets)}
             for store, sets in asked.items()
         }
 
-    def _index(self, store: int, positions: Places) -> RowIndex:
+    def index(self, store: int, positions: Places) -> RowIndex:
+        """A new index of a store by these columns."""
         first = self.circle.inputs[self._members[store][0]]
         keys = [first.columns[position][0] for position in positions]
         name = f"{self._name}.{store}.by{'_'.join(map(str, positions))}"
         return RowIndex(name, first.columns, keys, first.accesses)
 
     def keepers(self) -> tuple[RowIndex, ...]:
-        return tuple(index for sets in self._indexes.values() for index in sets.values())
-
-    def index_of(self, index: int, positions: Places) -> RowIndex:
-        return self._indexes[self.circle.inputs[index].store][positions]
+        return tuple(index for sets in self.indexes.values() for index in sets.values())
 
     def whole(self, position: int) -> Batch:
         """All rows of an input, each once. Cost: the rows, sorted."""
-        index = next(iter(self._indexes[self.circle.inputs[position].store].values()))
+        index = next(iter(self.indexes[self.circle.inputs[position].store].values()))
         return self.renamed(position, index.whole())
 
     def renamed(self, index: int, rows: Batch) -> Batch:
@@ -195,9 +193,11 @@ class Stores:
 
 
 class Arriving:
-    """The rows of one step per store, in separate indexes until they are added."""
+    """The stores as they were, for inputs before `new` including the rows of one step, which are in
+    separate indexes until they are added."""
 
     def __init__(self, stores: Stores, rows: Sequence[Batch | None]) -> None:
+        self.new = 0
         self._stores = stores
         self._rows = tuple(rows)
         self._made: dict[tuple[int, Places], RowIndex] = {}
@@ -206,38 +206,22 @@ class Arriving:
         rows = self._rows[self._stores.circle.inputs[index].store]
         return None if rows is None else self._stores.renamed(index, rows)
 
-    def index_of(self, position: int, positions: Places) -> RowIndex | None:
-        store = self._stores.circle.inputs[position].store
-        rows = self._rows[store]
-        if rows is None:
-            return None
-        key = store, positions
-        if key not in self._made:
-            index = self._stores._index(store, positions)
-            index.add(rows, index.codes_of(rows))
-            self._made[key] = index
-        return self._made[key]
-
     def add(self) -> None:
         for store, rows in enumerate(self._rows):
             if rows is not None:
-                for index in self._stores._indexes[store].values():
+                for index in self._stores.indexes[store].values():
                     index.add(rows, index.codes_of(rows))
 
-
-class View(Struct, frozen=True):
-    """The stores as they were, for inputs before `new` including the arriving rows."""
-
-    stores: Stores
-    arriving: Arriving | None = None
-    new: int = 0
-
-    def _indexes(self, index: int, positions: Places) -> list[RowIndex]:
-        result = [self.stores.index_of(index, positions)]
-        if self.arriving is not None and index < self.new:
-            fresh = self.arriving.index_of(index, positions)
-            result += [] if fresh is None else [fresh]
-        return result
+    def _indexes(self, position: int, positions: Places) -> list[RowIndex]:
+        store = self._stores.circle.inputs[position].store
+        rows, result = self._rows[store], [self._stores.indexes[store][positions]]
+        if rows is None or position >= self.new:
+            return result
+        key = store, positions
+        if key not in self._made:
+            index = self._made[key] = self._stores.index(store, positions)
+            index.add(rows, index.codes_of(rows))
+        return [*result, self._made[key]]
 
     def count(self, position: int, positions: Places, codes: Ints) -> Ints:
         """An upper bound on the rows of an input per key; shape (n,)."""
@@ -250,10 +234,10 @@ class View(Struct, frozen=True):
         parts = [index.find(codes, keys) for index in self._indexes(position, positions)]
         parts = [part for part in parts if len(part.owners)]
         if not parts:
-            return Found(codes[:0], empty_batch(self.stores.circle.inputs[position].accesses))
+            return Found(codes[:0], empty_batch(self._stores.circle.inputs[position].accesses))
         owners = np.concatenate([part.owners for part in parts])
         rows = stacked_batches([part.rows for part in parts])
-        return Found(owners, self.stores.renamed(position, rows))
+        return Found(owners, self._stores.renamed(position, rows))
 
 
 # Partial rows of a cycle that grow, input by input, to joined rows. Law: a partial row and its
@@ -324,7 +308,7 @@ def beginning(circle: Circle, index: int, rows: Batch) -> Partial:
     return _known(partial, partial.bound)
 
 
-def joined(partial: Partial, view: View) -> Iterator[Batch]:
+def joined(partial: Partial, stores: Arriving) -> Iterator[Batch]:
     """All joined rows that extend these, in lots."""
     if not len(partial):
         return
@@ -332,13 +316,13 @@ def joined(partial: Partial, view: View) -> Iterator[Batch]:
     if not following:
         yield partial.batch()
         return
-    for index, rows in _divided(partial, following, view):
+    for index, rows in _divided(partial, following, stores):
         some = partial if rows is None else partial.take(rows)
-        yield from joined(_extended(some, index, view), view)
+        yield from joined(_extended(some, index, stores), stores)
 
 
 def _divided(
-    partial: Partial, following: tuple[int, ...], view: View
+    partial: Partial, following: tuple[int, ...], stores: Arriving
 ) -> Iterator[tuple[int, Ints | None]]:
     """Which rows (None: all) are extended by which input, a lot at a time; those without matches
     may be dropped."""
@@ -346,7 +330,7 @@ def _divided(
         # Hardly any row has more than one such: not worth counting first.
         yield following[0], None
         return
-    counts = np.stack([view.count(index, *_keyed(partial, index)[:2]) for index in following])
+    counts = np.stack([stores.count(index, *_keyed(partial, index)[:2]) for index in following])
     choice = counts.argmin(axis=0)
     fewest = counts.min(axis=0)
     for position, index in enumerate(following):
@@ -364,8 +348,8 @@ def _keyed(partial: Partial, index: int) -> tuple[Places, Ints, list[Vector]]:
     return places, key_codes(keys, len(partial)), keys
 
 
-def _extended(partial: Partial, index: int, view: View) -> Partial:
-    result = view.find(index, *_keyed(partial, index))
+def _extended(partial: Partial, index: int, stores: Arriving) -> Partial:
+    result = stores.find(index, *_keyed(partial, index))
     grown = partial.take(result.owners).beside(index, result.rows)
     fresh = partial.circle.inputs[index].bound - partial.bound
     return _known(grown, fresh) if len(grown) else grown
@@ -416,8 +400,8 @@ class Probe(Operator):
             if rows is not None:
                 changed += 1
                 takes_away += bool((rows.weights < 0).any())
-                begun = beginning(self.circle, index, rows)
-                parts += joined(begun, View(self._stores, arriving, index))
+                arriving.new = index
+                parts += joined(beginning(self.circle, index, rows), arriving)
         arriving.add()
         result = stacked_or_empty(parts, self._accesses)
         # Rows that several inputs exchange meet in joined rows that cancel.
@@ -429,7 +413,8 @@ class Probe(Operator):
     def filled(self) -> Iterator[Batch]:
         rows = self._stores.whole(0)
         if len(rows):
-            yield from joined(beginning(self.circle, 0, rows), View(self._stores))
+            nothing = self._stores.arriving([None] * len(self.circle.inputs))
+            yield from joined(beginning(self.circle, 0, rows), nothing)
 
     def output(self) -> Batch:
         """All joined rows. Cost: the rows of one input, and their matches."""

@@ -45,14 +45,6 @@ class Shown(Struct, frozen=True):
     column: AttributeId
 
 
-class Start(Struct, frozen=True):
-    """Tuples of the node at `at` to begin with, ascending by code, and a signed weight of each."""
-
-    at: int
-    tuples: Tuples
-    weights: Ints
-
-
 class JoinedTree:
     """The nodes of a tree in bits mode in their current state; `shown` are the requested
     columns."""
@@ -73,18 +65,19 @@ class JoinedTree:
         if not len(codes):
             return empty_batch(0)
         tuples = Tuples(codes, dict(zip(root.order, kept, strict=True)))
-        return self.rows(Start(len(self.nodes) - 1, tuples, values[ROWS]))
+        return self.rows(len(self.nodes) - 1, tuples, values[ROWS])
 
-    def rows(self, start: Start) -> Batch:
-        """The joined rows that contain live ones of these tuples, times their weights."""
-        _, is_alive = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
+    def rows(self, start: int, tuples: Tuples, weights: Ints) -> Batch:
+        """The joined rows that contain live ones of these tuples of the node at `start`, ascending
+        by code, times their signed weights."""
+        _, is_alive = alive_of(self.nodes[start], tuples, must_be_wanted=True)
         positions = is_alive.nonzero()[0]
         if not len(positions):
             return empty_batch(0)
-        weights = start.weights[positions]
-        stored = self._needed(start.at, start.tuples.take(positions).columns)
+        weights = weights[positions]
+        stored = self._needed(start, tuples.take(positions).columns)
         rows = _PartialRows(np.abs(weights), stored, {}, np.sign(weights))
-        reached = [(start.at, -1)]
+        reached = [(start, -1)]
         for here, before in reached:
             for there in self._beside(here):
                 if there != before:
@@ -113,38 +106,34 @@ class JoinedTree:
         return {(index, name): columns[name] for name in self._names(index)}
 
     def _extended(self, rows: _PartialRows, here: int, there: int) -> _PartialRows:
-        asking, keys, reached = self._asked(rows, here, there)
+        above, place = self.parents.get(here, (-1, -1))
+        child = place if above == there else None
+        if child is None:
+            place = self.parents[there][1]
+            is_padded = self.nodes[here].node.links[place].edge is Edge.LEFT
+            asking, keys = self._key_below(rows, here, place)
+        else:
+            is_padded, asking = False, np.arange(len(rows))
+            keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
         grouping = group_rows(keys, len(asking))
         left = np.ones(len(rows), dtype=np.bool_)
         parts: list[_PartialRows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
-            result = reached.found(grouping.codes, leaders)
+            result = _tuples_by_key(self.nodes[there], child, grouping.codes, leaders)
             extended, places = _matched(asking, grouping, result)
             left[extended] = False
             if len(extended):
                 stored = self._needed(there, result.columns)
                 parts.append(_joined(rows.take(extended), places, result, stored))
         is_absent = rows.absent.get(here, _nobody(rows))
-        if not reached.is_padded and bool((left & ~is_absent).any()):
+        if not is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
                 "A row of a join has no match, although the stored state counted one"
             )
         if bool(left.any()):
             parts.append(self._padded(rows.take(left.nonzero()[0]), there))
         return parts[0] if len(parts) == 1 else _both(*parts)
-
-    def _asked(
-        self, rows: _PartialRows, here: int, there: int
-    ) -> tuple[Ints, list[Vector], _AboveChild | _BelowParent]:
-        parent, position = self.parents.get(here, (-1, -1))
-        if parent == there:
-            keys = [rows.columns[here, name] for name in self.nodes[here].node.key]
-            return np.arange(len(rows)), keys, _AboveChild(self.nodes[there], position)
-        position = self.parents[there][1]
-        is_padded = self.nodes[here].node.links[position].edge is Edge.LEFT
-        asking, keys = self._key_below(rows, here, position)
-        return asking, keys, _BelowParent(self.nodes[there], is_padded)
 
     def _key_below(
         self, rows: _PartialRows, index: int, position: int
@@ -214,9 +203,6 @@ def _both(first: _PartialRows, second: _PartialRows) -> _PartialRows:
     return _PartialRows(weights, columns, absent, np.concatenate([first.signs, second.signs]))
 
 
-# Tuples by a key, from above and from below.
-
-
 class _FoundTuples(Struct, frozen=True):
     """Tuples by the position of their key among the requested ones, ascending; the number of rows
     of each."""
@@ -226,60 +212,28 @@ class _FoundTuples(Struct, frozen=True):
     own: Ints
 
 
-class _BelowParent(Struct, frozen=True):
-    """Alive tuples of a node by its key; with `is_padded` there may be none."""
-
-    node: TreeNodeState
-    is_padded: bool
-
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
-        node = self.node
-        if node.up is None:
-            return _tuples_by_key(node, node.node.key, keys, must_be_wanted=False)
-        result = node.up.find(codes, keys)
-        return _living(node, result.owners, result.rows.columns, must_be_wanted=False)
-
-
-class _AboveChild(Struct, frozen=True):
-    """Live tuples of a node by the key of its child at `place`."""
-
-    node: TreeNodeState
-    place: int
-    is_padded = False
-
-    def found(self, codes: Ints, keys: Sequence[Vector]) -> _FoundTuples:
-        node, index = self.node, self.node.by[self.place]
-        if index is None:
-            names = node.node.links[self.place].columns
-            return _tuples_by_key(node, names, keys, must_be_wanted=True)
-        result = index.find(codes, keys)
-        return _living(node, result.owners, result.rows.columns, must_be_wanted=True)
-
-
 def _tuples_by_key(
-    node: TreeNodeState,
-    names: Sequence[AttributeId],
-    keys: Sequence[Vector],
-    *,
-    must_be_wanted: bool,
+    node: TreeNodeState, child: int | None, codes: Ints, keys: Sequence[Vector]
 ) -> _FoundTuples:
-    """Tuples determined by their keys; the values are the same under the node's own types."""
-    kinds, count = dict(node.node.kept), len(keys[0]) if keys else 1
-    columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
-    return _living(node, np.arange(count), columns, must_be_wanted=must_be_wanted)
-
-
-def _living(
-    node: TreeNodeState, owners: Ints, columns: Columns, *, must_be_wanted: bool
-) -> _FoundTuples:
-    """The alive ones of these tuples, each once: an index may return some twice."""
+    """The live tuples of a node by the key of a child, given by its place; without one the alive
+    tuples by the node's own key. Each comes once, though an index may return some twice."""
+    columns: Columns
+    index = node.up if child is None else node.by[child]
+    if index is None:
+        # The key determines the tuple; its values are the same under the node's own types.
+        names = node.node.key if child is None else node.node.links[child].columns
+        kinds, owners = dict(node.node.kept), np.arange(len(keys[0]) if keys else 1)
+        columns = {n: Vector(kinds[n], k.values, k.valid) for n, k in zip(names, keys, strict=True)}
+    else:
+        result = index.find(codes, keys)
+        owners, columns = result.owners, result.rows.columns
     if not len(owners):
         return _FoundTuples(owners, {}, owners)
     vectors = [columns[name] for name in node.order]
     grouping = group_rows(vectors, len(owners))
     first = grouping.first
     tuples = Tuples(grouping.codes, {name: columns[name].take(first) for name in node.order})
-    own, is_alive = alive_of(node, tuples, must_be_wanted=must_be_wanted)
+    own, is_alive = alive_of(node, tuples, must_be_wanted=child is not None)
     positions = is_alive.nonzero()[0]
     owners = owners[first[positions]]
     order = np.argsort(owners, kind="stable")
@@ -357,7 +311,7 @@ class TreeChange(Struct, frozen=True):
             for tree, sign in ((self.before, -1), (self.after, 1)):
                 one_way = (np.sign(change) == sign).nonzero()[0]
                 if len(one_way):
-                    result.append(tree.rows(Start(index, tuples.take(one_way), change[one_way])))
+                    result.append(tree.rows(index, tuples.take(one_way), change[one_way]))
         return [batch for batch in result if len(batch)]
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:

@@ -27,6 +27,7 @@ from impctl.engine.jointree.values import (
     counted_in,
     once_columns,
     product,
+    stacked,
 )
 from impctl.engine.range_counts import GroupSets, RangeCounts, numbered
 from impctl.engine.tags import NO_PAIRS, Pairs
@@ -229,15 +230,38 @@ class KeyChange(Struct, frozen=True):
 
 
 class TouchedNode(Struct, frozen=True):
-    """What the way up leaves for the way down: touched tuples, shapes (tuples,)."""
+    """Tuples that a step touches, shapes (tuples,): what the way up leaves for the way down."""
 
     tuples: Tuples
     was_alive: Bools
     is_alive: Bools
     numbers: Ints  # Of the tuples, where they are numbered
     groups: Ints  # Numbers of their groups, at a root in ring mode
-    sets: tuple[GroupSets | None, ...]
-    """Per access: ranges of the tuples before, and the crossings since."""
+    sets: tuple[GroupSets | None, ...] = ()
+    """Per access: ranges of the tuples before, and the crossings since. None of tuples that only
+    the way down reached."""
+
+    def between(self, start: int, end: int) -> Self:
+        """The tuples from one place to before another, without their sets."""
+        part = slice(start, end)
+        alive = (self.was_alive[part], self.is_alive[part])
+        numbers = (self.numbers[part], self.groups[part])
+        return type(self)(self.tuples.between(start, end), *alive, *numbers)
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Self], sets: tuple[GroupSets | None, ...] = ()) -> Self:
+        """All of them, one after the other: perhaps not in the order of their codes. At least
+        one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            stacked([part.tuples for part in parts]),
+            np.concatenate([part.was_alive for part in parts]),
+            np.concatenate([part.is_alive for part in parts]),
+            np.concatenate([part.numbers for part in parts]),
+            np.concatenate([part.groups for part in parts]),
+            sets,
+        )
 
 
 class TreeNodeState:

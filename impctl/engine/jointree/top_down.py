@@ -22,9 +22,9 @@ from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import disagreement
 from impctl.engine.jointree import node as lots
-from impctl.engine.jointree.node import LIVE, NUMBER, TreeNodeState
+from impctl.engine.jointree.node import LIVE, NUMBER, TouchedNode, TreeNodeState
 from impctl.engine.jointree.spec import Edge
-from impctl.engine.jointree.values import KeyedState, Tuples, different, stacked
+from impctl.engine.jointree.values import KeyedState, Tuples, different
 from impctl.engine.range_counts import GroupSets
 from impctl.engine.tags import NO_PAIRS, Pairs
 
@@ -60,26 +60,6 @@ class Descent(Struct, frozen=True):
     flipped: int
 
 
-class _Candidates(Struct, frozen=True):
-    """Tuples that may be or have been live; those touched on the way up come first."""
-
-    tuples: Tuples
-    was_alive: Bools
-    is_alive: Bools
-    numbers: Ints
-    groups: Ints
-
-    def between(self, start: int, end: int) -> _Candidates:
-        part = slice(start, end)
-        return _Candidates(
-            self.tuples.between(start, end),
-            self.was_alive[part],
-            self.is_alive[part],
-            self.numbers[part],
-            self.groups[part],
-        )
-
-
 def surviving(node: TreeNodeState, groups: Ints, weights: Ints) -> Wishes | None:
     """Count rows of the result into their groups, by number; these, and the touched groups."""
     if node.seen is not None and len(node.seen.groups) <= lots.MOST:
@@ -105,7 +85,7 @@ def descend_first(node: TreeNodeState, tuples: Tuples, own: Values) -> Descent:
     return _brought_down(node, replace(result, was_alive=nobody), None)
 
 
-def _brought_down(node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None) -> Descent:
+def _brought_down(node: TreeNodeState, candidates: TouchedNode, wishes: Wishes | None) -> Descent:
     was_wanted, is_wanted = _wanted(node, candidates, wishes)
     was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
@@ -129,21 +109,19 @@ _NONE = np.zeros(0, dtype=np.int64)
 # Which tuples may flip.
 
 
-def _candidates(node: TreeNodeState, flips: Wishes | None) -> _Candidates | None:
+def _candidates(node: TreeNodeState, flips: Wishes | None) -> TouchedNode | None:
+    """Tuples that may be or have been live; those touched on the way up come first."""
     seen = node.seen
-    result = None
-    if seen is not None:
-        result = _Candidates(seen.tuples, seen.was_alive, seen.is_alive, seen.numbers, seen.groups)
     more = None if flips is None else _reached(node, flips)
-    if more is not None and result is not None:
-        more = _others(node, more, result.tuples)
+    if more is not None and seen is not None:
+        more = _others(node, more, seen.tuples)
     if more is None or not len(more):
-        return result
-    known = [] if result is None else [result]
+        return seen
+    known = [] if seen is None else [seen]
     for start, end in lots.lots(len(more), lots.MOST):
         lot = more.between(start, end)
         known.append(_as_they_are(node, lot, node.owned_by(lot)))
-    return _stacked(known)
+    return TouchedNode.stacked(known)
 
 
 def _reached(node: TreeNodeState, flips: Wishes) -> Tuples | None:
@@ -185,13 +163,13 @@ def _others(node: TreeNodeState, more: Tuples, known: Tuples) -> Tuples:
     return more.take((positions < 0).nonzero()[0])
 
 
-def _as_they_are(node: TreeNodeState, tuples: Tuples, own: Values) -> _Candidates:
+def _as_they_are(node: TreeNodeState, tuples: Tuples, own: Values) -> TouchedNode:
     """Tuples that this step did not touch: alive now if and only if they were before."""
     below = [node.below(index, tuples, None)[1] for index in range(len(node.children))]
     alive = node.alive_of(own, below)
     numbers = own.get(NUMBER, _NONE) if node.has_tuple_numbers else _NONE
     groups = _groups_of(node, tuples) if node.is_root and node.has_keys else _NONE
-    return _Candidates(tuples, alive, alive, numbers, groups)
+    return TouchedNode(tuples, alive, alive, numbers, groups)
 
 
 def _groups_of(node: TreeNodeState, tuples: Tuples) -> Ints:
@@ -202,24 +180,11 @@ def _groups_of(node: TreeNodeState, tuples: Tuples) -> Ints:
     return groups
 
 
-def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
-    """All of them, one after the other: not in the order of their codes. At least one."""
-    if len(parts) == 1:
-        return parts[0]
-    return _Candidates(
-        stacked([part.tuples for part in parts]),
-        np.concatenate([part.was_alive for part in parts]),
-        np.concatenate([part.is_alive for part in parts]),
-        np.concatenate([part.numbers for part in parts]),
-        np.concatenate([part.groups for part in parts]),
-    )
-
-
 # Which tuples are wanted.
 
 
 def _wanted(
-    node: TreeNodeState, candidates: _Candidates, wishes: Wishes | None
+    node: TreeNodeState, candidates: TouchedNode, wishes: Wishes | None
 ) -> tuple[Bools, Bools]:
     if not node.has_keys:
         everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
@@ -308,7 +273,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 def _emitted(
     node: TreeNodeState,
     index: int,
-    candidates: _Candidates,
+    candidates: TouchedNode,
     signs: Ints,
     flipped: Ints,
     is_live: Bools,

@@ -291,7 +291,7 @@ def test_each_row_asks_the_input_that_offers_fewer(monkeypatch: pytest.MonkeyPat
     looked: list[int] = []
     extended = cyclic._extended
 
-    def counted(partial: cyclic.Partial, at: int, view: cyclic.View) -> cyclic.Partial:
+    def counted(partial: cyclic.Partial, at: int, view: cyclic.Arriving) -> cyclic.Partial:
         result = extended(partial, at, view)
         looked.append(len(result))
         return result
