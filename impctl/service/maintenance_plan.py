@@ -21,7 +21,6 @@ from impctl.compile.compile import (
 from impctl.compile.flows import BlockedError, ChooseBySize, Chooser, StoredChoices, Strategy
 from impctl.compile.jointree.cost import (
     KeySide,
-    SideSize,
     TreeChoice,
     TreeChooser,
     TreesAsRecorded,
@@ -72,13 +71,8 @@ class PinnedFanOuts(Struct, frozen=True):
         share = one_in(self._rows(changed), self._rows(other))
         return fan_out(self._counts(changed, share), self._counts(other, share))
 
-    def alone(self, side: KeySide) -> float:
-        counts = self._counts(side, one_in(self._rows(side)))
-        return min(counts.keys / max(counts.rows, 1), 1.0)
-
-    def size(self, side: KeySide) -> SideSize:
-        counts = self._counts(side, one_in(self._rows(side)))
-        return SideSize(counts.rows, counts.share, counts.keys, counts.together)
+    def counts(self, side: KeySide) -> KeyCounts:
+        return self._counts(side, one_in(self._rows(side)))
 
     def _rows(self, side: KeySide) -> int:
         return self.tables.snapshot(side.table).likely_rows

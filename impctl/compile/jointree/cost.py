@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from impctl.compile.flows import row_bytes
 from impctl.compile.joins import chain_of
@@ -21,7 +24,7 @@ from impctl.expr.evaluate import find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.explain import expr_text, shortened
 from impctl.plan.nodes import Join, JoinKind, Plan, Project, Scan, Select, Sort
-from impctl.tables.sample import KeyColumns
+from impctl.tables.sample import KeyColumns, KeyCounts
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:
@@ -41,26 +44,18 @@ class KeySide(Struct, frozen=True):
     columns: KeyColumns
 
 
-class SideSize(Struct, frozen=True):
-    """Size of a side after its condition: a `share` of the table's rows, the number of distinct
-    `keys`, and `tuples` where a side counts these, else rows with a key."""
-
-    rows: float
-    share: float
-    keys: float
-    tuples: float
-
-
 class FanOuts(Protocol):
     def met(self, changed: KeySide, other: KeySide) -> float:
         """Rows, or tuples if these are counted, of the other side that a changed row joins."""
         ...
 
-    def alone(self, side: KeySide) -> float:
-        """Roughly the share of rows that have a unique key: keys per row."""
-        ...
+    def counts(self, side: KeySide) -> KeyCounts: ...
 
-    def size(self, side: KeySide) -> SideSize: ...
+
+def _alone(fan_outs: FanOuts, side: KeySide) -> float:
+    """Roughly the share of rows that have a unique key: keys per row."""
+    counts = fan_outs.counts(side)
+    return min(counts.keys / max(counts.rows, 1), 1.0)
 
 
 def key_side(
@@ -247,8 +242,8 @@ class _Chain(Struct, frozen=True):
         side = self.side(index, next(o for _, o in self._join_order(index, len(self.plans) - 1)))
         if side is None:
             return None
-        result = self.fan_outs.size(side)
-        return result.rows, result.share
+        counts = self.fan_outs.counts(side)
+        return counts.rows, counts.share
 
     def met(self, start: int, last: int) -> float | None:
         """How many rows one counted row yields, joined with all relations up to the last one."""
@@ -321,16 +316,16 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
         side = _own_side(shape, index)
         if side is None:
             return None
-        size = fan_outs.size(side)
-        tuples.append(size.keys if side.columns.counted is None else size.tuples)
+        counts = fan_outs.counts(side)
+        tuples.append(counts.keys if side.columns.counted is None else counts.together)
         size_in_bytes += tuples[-1] * _tuple_bytes(shape, index)
         if node.rows is None:
             continue
-        touched = _touched(shape, index, size.share, fan_outs)
+        touched = _touched(shape, index, counts.share, fan_outs)
         if touched is None:
             return None
-        result += [TouchingAccess(scan, size.share, *touched) for scan in node.rows.scans]
-        size_in_bytes += size.rows * PAIR_BYTES
+        result += [TouchingAccess(scan, counts.share, *touched) for scan in node.rows.scans]
+        size_in_bytes += counts.rows * PAIR_BYTES
     return TreeCost(tuple(result), tuple(tuples), shape.mode, size_in_bytes)
 
 
@@ -370,7 +365,7 @@ def _touched(
         upper = None if above.rows is None else _upper(above, below)
         if side is None or (upper is None and above.rows is not None):
             return None
-        alone = fan_outs.alone(side)
+        alone = _alone(fan_outs, side)
         met = 1.0 if upper is None else fan_outs.met(side, upper)
         is_crossing = shape.mode is TreeMode.BITS or below.edge in NO_SLOTS
         reached *= (alone if is_crossing else 1.0) * met
@@ -393,7 +388,7 @@ def _woken(
         if child is origin or child.edge is Edge.ANTI or asking is None or lower is None:
             continue
         # No other row looks up a group of a virtual root.
-        keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
+        keys = flipped * (1.0 if node.rows is None else _alone(fan_outs, asking))
         rows = keys * fan_outs.met(asking, lower)
         result += rows + _woken(shape, child_index, rows, fan_outs, None)
     return result
@@ -552,15 +547,8 @@ def estimate(
 
 def together(estimates: Sequence[JoinEstimate]) -> JoinEstimate:
     """The cost of several blocks maintained side by side."""
-    return JoinEstimate(
-        joined=sum(block.joined for block in estimates),
-        touched=sum(block.touched for block in estimates),
-        index_ms=sum(block.index_ms for block in estimates),
-        tree_ms=sum(block.tree_ms for block in estimates),
-        index_bytes=sum(block.index_bytes for block in estimates),
-        tree_bytes=sum(block.tree_bytes for block in estimates),
-        kept=tuple(kept for block in estimates for kept in block.kept),
-    )
+    rows = map(astuple, estimates)
+    return JoinEstimate(*(reduce(add, values) for values in zip(*rows, strict=True)))
 
 
 def _kept(shape: TreeShape, shares: Mapping[AccessId, float]) -> Iterator[CountedAccess]:

@@ -23,6 +23,7 @@ from impctl.compile.jointree.graph import (
     ShapeNode,
     bounded_columns,
     classes_of,
+    depth_of,
     edge_of,
     equality_of,
     is_null_with,
@@ -620,13 +621,8 @@ def _hung(
         for position, node in enumerate(branch.nodes):
             scans = () if node.rows is None else node.rows.scans
             rows = sum(changed.get(scan.table, 0) for scan in scans)
-            hung.append((_depth(branch.nodes, position) + 1, rows))
+            hung.append((depth_of(branch.nodes, position) + 1, rows))
     return result
-
-
-def _depth(nodes: Sequence[ShapeNode], index: int) -> int:
-    parent = nodes[index].parent
-    return 0 if parent is None else 1 + _depth(nodes, parent)
 
 
 # The bags and branches as nodes, children before parents, the root last. A node keeps one column of
@@ -661,10 +657,10 @@ class _Nodes:
         branches: Mapping[int, SubTree],
     ) -> None:
         self._joins, self._bags, self._tree, self._branches = joins, bags, tree, branches
-        is_virtual = () if virtual is None else (virtual,)
         # Per bag of the tree its relations, none of a virtual root, and its classes.
-        self._members = (*(frozenset[int]() for _ in is_virtual), *bags.members)
-        self._sets = (*is_virtual, *bags.classes(joins.classes))
+        self._members, self._sets = bags.members, bags.classes(joins.classes)
+        if virtual is not None:
+            self._members, self._sets = (frozenset(), *self._members), (virtual, *self._sets)
         self._nodes: list[ShapeNode] = []
         self._columns: tuple[int, ...] = ()
         self._single_values: dict[int, tuple[int, ...]] = {}

@@ -74,10 +74,6 @@ class ShapeNode(Struct, frozen=True):
     shown: tuple[tuple[e.ColumnRef, int], ...] = ()
     circle: CircleRows | None = None
 
-    @property
-    def is_virtual(self) -> bool:
-        return self.rows is None
-
 
 class TreeShape(Struct, frozen=True):
     """A tree for a block of a plan. In ring mode `aggregate` is the block's grouping over the rows
@@ -100,16 +96,15 @@ class TreeShape(Struct, frozen=True):
 
     @property
     def height(self) -> int:
-        return max(self.depth_of(index) for index in range(len(self.nodes)))
-
-    def depth_of(self, index: int) -> int:
-        depth, parent = 0, self.nodes[index].parent
-        while parent is not None:
-            depth, parent = depth + 1, self.nodes[parent].parent
-        return depth
+        return max(depth_of(self.nodes, index) for index in range(len(self.nodes)))
 
     def children_of(self, index: int) -> tuple[int, ...]:
         return tuple(i for i, node in enumerate(self.nodes) if node.parent == index)
+
+
+def depth_of(nodes: Sequence[ShapeNode], index: int) -> int:
+    parent = nodes[index].parent
+    return 0 if parent is None else 1 + depth_of(nodes, parent)
 
 
 class Merging(Struct, frozen=True):

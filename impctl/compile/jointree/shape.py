@@ -62,7 +62,8 @@ _SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 
 
 def tree_shapes(root: p.Plan, changed: Changed | None = None) -> tuple[TreeShape | NoTree, ...]:
-    """The trees of a plan: one, or one per branch of the UNIONs at its top."""
+    """The trees of a plan after the rules, which split AVG: one, or one per branch of the UNIONs at
+    its top. `changed` are changed rows per table."""
     return tuple(block.shape for block in planned_blocks(root, changed))
 
 
@@ -109,12 +110,6 @@ def _is_maintained(shape: TreeShape) -> bool:
     except BlockedError:
         return False
     return True
-
-
-def tree_shape(root: p.Plan, changed: Changed | None = None) -> TreeShape | NoTree:
-    """The tree of a plan without UNION at its top, after the rules, which split AVG. `changed` are
-    changed rows per table."""
-    return _shape_of(block_of(root), changed)
 
 
 def _shape_of(

@@ -148,7 +148,11 @@ def shape_of(
     sql: str, changed: Mapping[str, int] | None = None, catalog: Mapping[str, Schema] = CATALOG
 ) -> TreeShape | NoTree:
     """The one shape of a query."""
-    (result,) = tree_shapes(core(sql, catalog), changed)
+    return tree_shape(core(sql, catalog), changed)
+
+
+def tree_shape(root: Plan, changed: Mapping[str, int] | None = None) -> TreeShape | NoTree:
+    (result,) = tree_shapes(root, changed)
     return result
 
 
@@ -178,7 +182,7 @@ def _node(shape: TreeShape, at: int, names: dict[str, str]) -> str:
     node = shape.nodes[at]
     kept = ",".join(expr_text(expr, names) for expr in node.kept)
     bag = "+".join(access.removesuffix("#1") for access in node.accesses)
-    text = f"[{kept}]" if node.is_virtual else f"{bag}{{{kept}}}"
+    text = f"[{kept}]" if node.rows is None else f"{bag}{{{kept}}}"
     children = []
     for child in shape.children_of(at):
         below = shape.nodes[child]
@@ -205,7 +209,7 @@ def check(shape: TreeShape) -> None:
         assert len(set(node.parent_key)) == len(node.parent_key)
         assert all(0 <= place < len(node.kept) for place in node.key)
         assert all(0 <= place < len(parent.kept) for place in node.parent_key)
-        if parent.is_virtual:
+        if parent.rows is None:
             assert parent is root
             assert sorted(node.parent_key) == list(range(len(parent.kept)))
     for node in shape.nodes:
@@ -224,7 +228,7 @@ def check(shape: TreeShape) -> None:
                 own = {a.id for a in node.rows.attributes}
                 for at in node.arguments:
                     assert all(part.columns <= own for part in calls[at].call.arguments)
-    assert not (root.is_virtual and not root.kept)
+    assert not (root.rows is None and not root.kept)
 
 
 def _check_node(node: ShapeNode) -> None:

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from random import Random
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from impctl.compile.jointree.cost import (
     JoinedAccess,
     JoinEstimate,
     KeySide,
-    SideSize,
     TouchingAccess,
     TreeChoice,
     TreeCost,
@@ -43,7 +43,6 @@ from impctl.compile.jointree.cost import (
     tuples_touched,
 )
 from impctl.compile.jointree.decompose import block_of
-from impctl.compile.jointree.shape import tree_shape
 from impctl.costs import INDEX_JOIN, JOIN_TREE
 from impctl.data.schema import LONG
 from impctl.engine.jointree.spec import TreeMode
@@ -53,7 +52,7 @@ from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Attribute, ComputedColumn, Join, Plan, Project, Scan, Select
 from impctl.sketch.sketch import RangePartition
 from impctl.tables.sample import KeyCounts, counted, fan_out
-from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of
+from tests.compile.jointree.shapes import JoinMaker, core, random_tables, shape_of, tree_shape
 from tests.compile.jointree.test_build import table_of
 from tests.support.random_cases import random_cases, seen_in
 
@@ -64,17 +63,9 @@ class OfRows(Struct, frozen=True):
     tables: Mapping[str, pa.Table]
 
     def met(self, changed: KeySide, other: KeySide) -> float:
-        return fan_out(self._counts(changed), self._counts(other))
+        return fan_out(self.counts(changed), self.counts(other))
 
-    def alone(self, side: KeySide) -> float:
-        counts = self._counts(side)
-        return min(counts.keys / max(counts.rows, 1), 1.0)
-
-    def size(self, side: KeySide) -> SideSize:
-        counts = self._counts(side)
-        return SideSize(counts.rows, counts.share, counts.keys, counts.together)
-
-    def _counts(self, side: KeySide) -> KeyCounts:
+    def counts(self, side: KeySide) -> KeyCounts:
         return counted([self.tables[side.table]], side.columns)
 
 
@@ -212,13 +203,10 @@ class Evenly(Struct, frozen=True):
     def met(self, changed: KeySide, other: KeySide) -> float:
         return self.partners if other.columns.counted is None else 1.0
 
-    def alone(self, side: KeySide) -> float:
-        return 1.0 / max(self.partners, 1.0)
-
-    def size(self, side: KeySide) -> SideSize:
+    def counts(self, side: KeySide) -> SimpleNamespace:
         rows = 1e6 * (self.share if side.columns.where is not None else 1.0)
         keys = rows / max(self.partners, 1.0)
-        return SideSize(rows, rows / 1e6, keys, keys)
+        return SimpleNamespace(rows=rows, share=rows / 1e6, keys=keys, together=keys)
 
 
 class Gone:
@@ -227,7 +215,7 @@ class Gone:
     def _read(self, *_: KeySide) -> NoReturn:
         raise TableError("a file is gone")
 
-    met = alone = size = _read
+    met = counts = _read
 
 
 def chosen(sql: str, fan_outs: FanOuts) -> TreeChoice:

@@ -20,7 +20,6 @@ from impctl.compile.jointree.decompose import (
     without_ears,
 )
 from impctl.compile.jointree.graph import NoTree
-from impctl.compile.jointree.shape import tree_shape
 from impctl.errors import QueryError
 from impctl.workload.load import load_workload
 from impctl.workload.models import QuerySpec
@@ -36,6 +35,7 @@ from tests.compile.jointree.shapes import (
     pairs,
     random_tables,
     rejoined,
+    tree_shape,
 )
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import annotate
@@ -365,7 +365,7 @@ def one_case(seed: int, seen: Counter[str]) -> None:
     if shape.aggregate is not None:
         assert len(result.rows) == len(wanted.rows), (seed, sql)
     seen[shape.mode] += 1
-    seen["virtual"] += shape.root.is_virtual
+    seen["virtual"] += shape.root.rows is None
     seen["lineage"] += bool(wanted.lineage)
     for node in shape.nodes[:-1]:
         seen[f"{node.edge} edge"] += 1

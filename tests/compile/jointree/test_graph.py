@@ -8,12 +8,20 @@ from random import Random
 import pytest
 
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape, bounded_columns
-from impctl.compile.jointree.shape import TreeNodeEntry, tree_lines, tree_nodes, tree_shape
+from impctl.compile.jointree.shape import TreeNodeEntry, tree_lines, tree_nodes
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select
 from impctl.sql.statement import parse_query
-from tests.compile.jointree.shapes import CATALOG, core, drawn, pairs, rejoined, shape_of
+from tests.compile.jointree.shapes import (
+    CATALOG,
+    core,
+    drawn,
+    pairs,
+    rejoined,
+    shape_of,
+    tree_shape,
+)
 from tests.support.reference_plan import annotate
 
 HAVING = "GROUP BY r.d HAVING COUNT(*) > 1"
@@ -91,7 +99,7 @@ def test_integral_types_are_one_and_others_must_be_the_same(condition: str, expe
 
 def test_groups_of_another_type_and_cross_joins_have_keys_of_their_own() -> None:
     shape = found("SELECT r.i FROM r JOIN s ON r.i = s.a GROUP BY r.i, s.a HAVING COUNT(*) > 1")
-    assert shape.root.is_virtual
+    assert shape.root.rows is None
     assert shape.groups == (0, 0)
     assert shape.root.key == (0,)
     sql = f"SELECT r.d FROM r CROSS JOIN s JOIN t ON t.a = s.a {HAVING}"
