@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -343,6 +343,11 @@ def equated_columns(predicate: Expr) -> list[tuple[ColumnRef, ColumnRef]]:
         and isinstance(part.left, ColumnRef)
         and isinstance(part.right, ColumnRef)
     ]
+
+
+def conjunction(parts: Sequence[Expr], span: Span | None = None) -> Expr:
+    """The parts joined by AND; a single one unchanged."""
+    return parts[0] if len(parts) == 1 else And(tuple(parts), span=span)
 
 
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:

@@ -269,12 +269,10 @@ def of_rows(plan: p.Plan, fixpoint: p.Fixpoint) -> p.Plan:
     """The plan's rows that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(plan.attributes, table.attributes, strict=True)
-    equalities = tuple(
+    equalities = [
         e.Compare(e.CompareOp.NULL_SAFE_EQUAL, left.ref(), right.ref()) for left, right in pairs
-    )
-    return p.Join(
-        p.JoinKind.SEMI, plan, table, equalities[0] if len(equalities) == 1 else e.And(equalities)
-    )
+    ]
+    return p.Join(p.JoinKind.SEMI, plan, table, e.conjunction(equalities))
 
 
 # When a fixpoint may keep only the best rows of each group without changing the answer. Law:

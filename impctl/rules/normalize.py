@@ -9,7 +9,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
-from impctl.expr.nodes import And, Call, Cast, ColumnRef, Compare, CompareOp, Expr, Mean, conjuncts
+from impctl.expr.nodes import (
+    Call,
+    Cast,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Mean,
+    conjunction,
+    conjuncts,
+)
 from impctl.expr.types import average_type, sum_type, type_of
 from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint
@@ -99,7 +109,7 @@ def _limited(plan: p.Select, window: p.Window) -> p.Plan:
     rest = tuple(part for part, bound in pairs if bound is None or not bound.is_all)
     if not rest:
         return top
-    return replace(plan, child=top, predicate=rest[0] if len(rest) == 1 else And(rest))
+    return replace(plan, child=top, predicate=conjunction(rest))
 
 
 def split_averages(root: p.Plan) -> p.Plan:

@@ -52,7 +52,7 @@ def _factored_or(part: e.Expr) -> tuple[e.Expr, ...]:
     if not all(rests):
         # One side requires nothing more, so the other sides' conditions have no effect.
         return pieces
-    left = tuple(rest[0] if len(rest) == 1 else e.And(rest) for rest in rests)
+    left = tuple(map(e.conjunction, rests))
     return (*pieces, e.Or(left, span=part.span))
 
 
@@ -134,8 +134,7 @@ def _selected(plan: p.Plan, predicates: Predicates) -> p.Plan:
     if not predicates:
         return plan
     span = _covering(predicate.span for predicate in predicates)
-    condition = predicates[0] if len(predicates) == 1 else e.And(predicates, span=span)
-    return p.Select(plan, condition, span=span)
+    return p.Select(plan, e.conjunction(predicates, span), span=span)
 
 
 def _covering(spans: Iterable[e.Span | None]) -> e.Span | None:
@@ -330,9 +329,7 @@ def _joined(parts: Predicates, plan: p.Join) -> e.Expr | None:
         return None
     if plan.condition is not None and parts == e.conjuncts(plan.condition):
         return plan.condition
-    return (
-        parts[0] if len(parts) == 1 else e.And(parts, span=_covering(part.span for part in parts))
-    )
+    return e.conjunction(parts, _covering(part.span for part in parts))
 
 
 def _placed(

@@ -18,7 +18,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Column, Kind
-from impctl.expr.nodes import And, Case, ColumnRef, Compare, CompareOp, Expr, Literal, conjuncts
+from impctl.expr.nodes import (
+    Case,
+    ColumnRef,
+    Compare,
+    CompareOp,
+    Expr,
+    Literal,
+    conjunction,
+    conjuncts,
+)
 from impctl.expr.types import type_of
 from impctl.plan import nodes as p
 from impctl.plan.lineage import trace
@@ -144,9 +153,7 @@ class _Placer(Struct):
         keys, conditions = partners
         rows = node.right
         if conditions:
-            rows = p.Select(
-                rows, conditions[0] if len(conditions) == 1 else And(conditions), span=node.span
-            )
+            rows = p.Select(rows, conjunction(conditions), span=node.span)
         return self._with_witness(node, rows, keys, [()], position)
 
     def _with_witness(

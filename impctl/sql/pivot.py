@@ -286,7 +286,7 @@ def _value(item: Node, axes: list[Node], reader: ExprReader) -> tuple[str, e.Exp
             )
         values.append(written)
         conditions.append(_is_value(left, right, text.span_of(part)))
-    condition = conditions[0] if len(conditions) == 1 else e.And(tuple(conditions))
+    condition = e.conjunction(conditions)
     if isinstance(item, exp.PivotAlias):
         return str(item.args["alias"].name), condition
     name = name_of(values)

@@ -40,7 +40,6 @@ from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, known_t
 from impctl.sql.subqueries import (
     ConditionPart,
     JoinedSubquery,
-    Membership,
     apply_condition,
     as_truth,
     has_tail,
@@ -359,7 +358,7 @@ def _read_block(
         reader = ExprReader(reading, names, "HAVING", windows.aggregates)
         having_parts = read_having(having.this, reader, environment)
         read = (
-            part.condition if isinstance(part, Membership) else part.predicate
+            part.condition if isinstance(part, JoinedSubquery) else part.predicate
             for part in having_parts
         )
         if any(expr is not None and reads_window(expr) for expr in read):
@@ -479,7 +478,7 @@ def _aggregated(
 ) -> tuple[p.Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
-    beside = {attribute.id for item in block.beside for attribute in item.attributes}
+    beside = {attribute.id for item in block.beside for attribute in item.plan.attributes}
     for key in grouping.keys:
         if key.columns & beside:
             raise reading.text.unsupported(

@@ -27,24 +27,33 @@ from impctl.types import AttributeId
 
 
 class JoinedSubquery(Struct, frozen=True):
-    """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner."""
+    """A plan joined to the rows: INNER without condition has one row, LEFT at most one partner;
+    rows with (SEMI) or without (ANTI) a partner are kept."""
 
     kind: p.JoinKind
     plan: p.Plan
     condition: e.Expr | None
     span: e.Span | None
-
-    @property
-    def attributes(self) -> tuple[p.Attribute, ...]:
-        return self.plan.attributes
+    null_aware: bool = False
 
 
-class ScalarCondition(Struct, frozen=True):
-    """A condition that reads plans joined beside the rows."""
+class SubqueryValue(Struct, frozen=True):
+    """A subquery's value or mark, its plan, and equalities with the row."""
 
-    beside: tuple[JoinedSubquery, ...]
+    value: e.Expr
+    beside: JoinedSubquery
+    keys: tuple[e.Expr, ...] = ()
+
+
+class Condition(Struct, frozen=True):
+    """A condition that may read plans joined beside the rows."""
+
     predicate: e.Expr
-    span: e.Span | None
+    beside: tuple[JoinedSubquery, ...] = ()
+    span: e.Span | None = None
+
+
+ConditionPart = Condition | JoinedSubquery
 
 
 def join_subqueries(
@@ -53,13 +62,8 @@ def join_subqueries(
     """Join these to the plan; `finish` completes conditions that were read before."""
     for item in items:
         condition = None if item.condition is None else finish(item.condition)
-        plan = p.Join(item.kind, plan, item.plan, condition, span=item.span)
+        plan = p.Join(item.kind, plan, item.plan, condition, item.null_aware, span=item.span)
     return plan
-
-
-def conjunction(predicates: tuple[e.Expr, ...], span: e.Span | None = None) -> e.Expr:
-    """The predicates joined by AND; a single one unchanged."""
-    return predicates[0] if len(predicates) == 1 else e.And(predicates, span=span)
 
 
 # A subquery's form without parentheses, and its plan. Read on its own, it does not see the
@@ -169,32 +173,19 @@ _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 
-def read_single(
-    node: Node, reader: ExprReader, environment: Environment, marks: Mapping[int, MembershipMark]
-) -> ScalarCondition | None:
-    """A condition that reads values or marks of subqueries; None for one without any."""
-    beside = [mark.beside for mark in marks.values()]
-    values: dict[int, e.Expr] = {key: mark.is_there for key, mark in marks.items()}
-    keys: list[e.Expr] = []
+def _read_single(node: Node, reader: ExprReader, environment: Environment) -> Condition:
+    """A condition, with the values and marks of the subqueries that it reads."""
+    read = _marks(node, reader, environment)
     for subquery in scalar_subqueries(node):
-        result = _read(subquery, node, reader, environment)
-        beside.append(result.beside)
-        values[id(subquery)] = result.value
-        keys += result.keys
-    if not beside:
-        return None
+        read[id(subquery)] = _read(subquery, node, reader, environment)
+    if not read:
+        return Condition(reader.read(node))
     span = reader.text.span_of(node)
+    values = {key: item.value for key, item in read.items()}
     predicate = replace(reader, beside={**reader.beside, **values}).read(node)
+    keys = [key for item in read.values() for key in item.keys]
     predicate = e.And((*keys, predicate), span=span) if keys else predicate
-    return ScalarCondition(tuple(beside), predicate, span)
-
-
-class ScalarValue(Struct, frozen=True):
-    """A subquery's value, its plan, and equalities with the row."""
-
-    value: e.Expr
-    beside: JoinedSubquery
-    keys: tuple[e.Expr, ...] = ()
+    return Condition(predicate, tuple(item.beside for item in read.values()), span)
 
 
 def read_values(
@@ -243,7 +234,7 @@ def _above(inner: Node, top: Node) -> Iterator[Node]:
 
 def _read(
     subquery: exp.Subquery, condition: Node | None, reader: ExprReader, environment: Environment
-) -> ScalarValue:
+) -> SubqueryValue:
     """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
@@ -256,7 +247,7 @@ def _read(
             raise explain_outer_name(error, query, reader) from None
         plan, keys = result
         value = plan.attributes[-1].ref(span)
-        return ScalarValue(value, JoinedSubquery(p.JoinKind.INNER, plan, None, span), keys)
+        return SubqueryValue(value, JoinedSubquery(p.JoinKind.INNER, plan, None, span), keys)
     if len(plan.attributes) != 1:
         raise reader.text.error(
             f"A subquery used as a value has {len(plan.attributes)} columns",
@@ -265,9 +256,8 @@ def _read(
         )
     if not _is_one_row(plan):
         plan = _one_of(plan, reader, span)
-    return ScalarValue(
-        plan.attributes[0].ref(span), JoinedSubquery(p.JoinKind.INNER, plan, None, span)
-    )
+    beside = JoinedSubquery(p.JoinKind.INNER, plan, None, span)
+    return SubqueryValue(plan.attributes[0].ref(span), beside)
 
 
 def _drops_null(subquery: Node, condition: Node) -> bool:
@@ -414,13 +404,6 @@ def _pair(condition: Node, inner: ExprReader) -> tuple[Node, Node] | None:
 # NULL or the number of partners would matter: refused.
 
 
-class MembershipMark(Struct, frozen=True):
-    """A plan beside the rows, and the expression that is true of rows with a partner."""
-
-    beside: JoinedSubquery
-    is_there: e.Expr
-
-
 def is_membership(node: Node) -> bool:
     return isinstance(node, exp.Exists) or (
         isinstance(node, exp.In) and node.args.get("query") is not None
@@ -440,11 +423,11 @@ def nested_memberships(node: Node) -> list[Node]:
     return result
 
 
-def mark_of(
-    plan: p.Plan, conditions: tuple[e.Expr, ...], node: Node, reader: ExprReader
-) -> MembershipMark:
-    """A mark from a subquery's rows and conditions; QueryError where they are no equalities."""
-    span = reader.text.span_of(node)
+def _mark_of(subquery: JoinedSubquery, node: Node, reader: ExprReader) -> SubqueryValue:
+    """What is true of rows with a partner; QueryError where the condition has more than
+    equalities."""
+    span, plan = reader.text.span_of(node), subquery.plan
+    conditions = () if subquery.condition is None else e.conjuncts(subquery.condition)
     columns = plan.ids
     inner: list[e.Expr] = []
     outer: list[e.Expr] = []
@@ -463,7 +446,7 @@ def mark_of(
         inner.append(pair[0])
         outer.append(pair[1])
     if within:
-        plan = p.Select(plan, conjunction(tuple(within), span), span=span)
+        plan = p.Select(plan, e.conjunction(within, span), span=span)
     named = [(f"key {number}", expr) for number, expr in enumerate(inner)]
     keys = reader.reading.computed("p", named)
     (identity,) = reader.reading.fresh("p", ["mark"])
@@ -474,10 +457,10 @@ def mark_of(
         e.Compare(e.CompareOp.EQUAL, outer_expr, key.attribute.ref(span), span=span)
         for outer_expr, key in zip(outer, keys, strict=True)
     )
-    joined = conjunction(equal, span) if equal else e.Literal(True, BOOLEAN)
+    joined = e.conjunction(equal, span) if equal else e.Literal(True, BOOLEAN)
     beside = JoinedSubquery(p.JoinKind.LEFT, distinct, joined, span)
     there = e.IsNull(replace(marked, nullable=True).ref(span), span=span)
-    return MembershipMark(beside, e.Not(there, span=span))
+    return SubqueryValue(e.Not(there, span=span), beside)
 
 
 def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, e.Expr] | None:
@@ -499,35 +482,14 @@ def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
-class Filter(Struct, frozen=True):
-    predicate: e.Expr
-
-
-class Membership(Struct, frozen=True):
-    """An IN or EXISTS subquery: rows with (SEMI) or without (ANTI) a partner on the right."""
-
-    kind: p.JoinKind
-    right: p.Plan
-    condition: e.Expr | None
-    null_aware: bool
-    span: e.Span | None
-
-
-ConditionPart = Filter | Membership | ScalarCondition
-
-
 def read_condition(
     node: Node, reader: ExprReader, environment: Environment
 ) -> tuple[ConditionPart, ...]:
     """The conjuncts of a condition, in order."""
-    parts: list[ConditionPart] = []
-    for conjunct in _conjuncts(node):
-        joined: ConditionPart | None = _membership(conjunct, reader, environment)
-        if joined is None:
-            marks = _marks(conjunct, reader, environment)
-            joined = read_single(conjunct, reader, environment, marks)
-        parts.append(joined if joined is not None else Filter(reader.read(conjunct)))
-    return tuple(parts)
+    return tuple(
+        _membership(conjunct, reader, environment) or _read_single(conjunct, reader, environment)
+        for conjunct in _conjuncts(node)
+    )
 
 
 def as_truth(condition: e.Expr) -> e.Expr:
@@ -543,7 +505,7 @@ def read_having(
 ) -> tuple[ConditionPart, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
     parts = read_condition(node, reader, environment)
-    if len(parts) > 1 or isinstance(parts[0], Membership):
+    if len(parts) > 1 or isinstance(parts[0], JoinedSubquery):
         return parts
     return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
 
@@ -556,20 +518,20 @@ def apply_condition(
 ) -> p.Plan:
     """Apply a condition to a plan; `finish` completes expressions that were read before."""
     parts = tuple(parts)
-    predicates = tuple(finish(item.predicate) for item in parts if isinstance(item, Filter))
-    if predicates:
-        plan = p.Select(plan, conjunction(predicates, span), span=span)
+    plain = [item for item in parts if isinstance(item, Condition) and not item.beside]
+    if plain:
+        predicates = [finish(item.predicate) for item in plain]
+        plan = p.Select(plan, e.conjunction(predicates, span), span=span)
     for item in parts:
-        if isinstance(item, Membership):
-            condition = None if item.condition is None else finish(item.condition)
-            plan = p.Join(item.kind, plan, item.right, condition, item.null_aware, span=item.span)
-        if isinstance(item, ScalarCondition):
+        if isinstance(item, JoinedSubquery):
+            plan = join_subqueries(plan, (item,), finish)
+        elif item.beside:
             joined = join_subqueries(plan, item.beside, finish)
             plan = p.Select(joined, finish(item.predicate), span=item.span)
     return plan
 
 
-def _membership(node: Node, reader: ExprReader, env: Environment) -> Membership | None:
+def _membership(node: Node, reader: ExprReader, env: Environment) -> JoinedSubquery | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
     kind = p.JoinKind.ANTI if negated else p.JoinKind.SEMI
@@ -607,29 +569,28 @@ def _counted(node: Node) -> Node | None:
     return rows
 
 
-def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int, MembershipMark]:
+def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int, SubqueryValue]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):
         read = _membership(nested, reader, environment)
         if read is not None:
-            conditions = () if read.condition is None else e.conjuncts(read.condition)
-            result[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
+            result[id(nested)] = _mark_of(read, nested, reader)
     return result
 
 
 def _exists(
     query: Node, kind: p.JoinKind, span: e.Span | None, reader: ExprReader, environment: Environment
-) -> Membership:
+) -> JoinedSubquery:
     query = unwrapped(query)
     if not _is_plain(query):
         right = read_uncorrelated(query, reader, environment)
-        return Membership(kind, right, None, False, span)
+        return JoinedSubquery(kind, right, None, span)
     source, correlated = _opened(query, reader, environment)
     # The values do not matter, but what changes the number of rows does, and is refused.
     _values(query, _correlated(source.scope, reader), reader)
-    condition = conjunction(correlated, span) if correlated else None
-    return Membership(kind, source.plan, condition, False, span)
+    condition = e.conjunction(correlated, span) if correlated else None
+    return JoinedSubquery(kind, source.plan, condition, span)
 
 
 def _in(
@@ -638,7 +599,7 @@ def _in(
     span: e.Span | None,
     reader: ExprReader,
     environment: Environment,
-) -> Membership:
+) -> JoinedSubquery:
     subject = without_parentheses(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
     query = unwrapped(node.args["query"])
@@ -657,7 +618,7 @@ def _in(
             node,
             hint="select as many columns as there are before IN",
         )
-    equals = conjunction(
+    equals = e.conjunction(
         tuple(
             e.Compare(e.CompareOp.EQUAL, *reader.alike(left, value), span=span)
             for left, value in zip(operands, values, strict=True)
@@ -668,7 +629,8 @@ def _in(
         # A comparison that is NULL counts as a match, but only among the correlated rows.
         equals = e.Or((equals, e.IsNull(equals, span=span)), span=span)
     null_aware = kind is p.JoinKind.ANTI and not correlated
-    return Membership(kind, right, conjunction((equals, *correlated), span), null_aware, span)
+    condition = e.conjunction((equals, *correlated), span)
+    return JoinedSubquery(kind, right, condition, span, null_aware)
 
 
 def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[e.Expr, ...]:
@@ -744,26 +706,19 @@ def _separated(
     correlated: list[e.Expr] = []
     local: list[ConditionPart] = []
     for item in parts:
-        if isinstance(item, Filter) and item.predicate.columns & outside:
+        joined = (item,) if isinstance(item, JoinedSubquery) else item.beside
+        read = [subquery.condition for subquery in joined if subquery.condition is not None]
+        read += [] if isinstance(item, JoinedSubquery) else [item.predicate]
+        if not any(expr.columns & outside for expr in read):
+            local.append(item)
+        elif isinstance(item, Condition) and not item.beside:
             correlated.append(item.predicate)
-            continue
-        if isinstance(item, ScalarCondition):
-            read = [item.predicate, *(b.condition for b in item.beside if b.condition is not None)]
-            if any(expr.columns & outside for expr in read):
-                raise reader.text.unsupported(
-                    "a comparison of a column of the enclosing query with a subquery",
-                    item.span or query,
-                    hint="use joins instead",
-                )
-        if (
-            isinstance(item, Membership)
-            and item.condition is not None
-            and item.condition.columns & outside
-        ):
-            raise reader.text.unsupported(
-                "a subquery that refers to a query two levels above",
-                item.span or query,
-                hint="use joins instead",
+        else:
+            construct = (
+                "a comparison of a column of the enclosing query with a subquery"
+                if isinstance(item, Condition)
+                else "a subquery that refers to a query two levels above"
             )
-        local.append(item)
+            hint = "use joins instead"
+            raise reader.text.unsupported(construct, item.span or query, hint=hint)
     return tuple(correlated), tuple(local)
