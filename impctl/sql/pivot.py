@@ -24,7 +24,15 @@ from impctl.sql.aggregates import (
     result_type,
 )
 from impctl.sql.expressions import ExprReader
-from impctl.sql.scope import Names, ParseContext, Scope, ScopeEntry, attribute_for, known_type
+from impctl.sql.scope import (
+    FromSource,
+    Names,
+    ParseContext,
+    Scope,
+    ScopeEntry,
+    attribute_for,
+    known_type,
+)
 from impctl.sql.text import Node
 
 # Values after IN of a PIVOT, as constants of the column's type, and their names: Spark's text for
@@ -141,11 +149,9 @@ class _Results(Struct, frozen=True):
         return isinstance(expr, e.ColumnRef) and call_is_nullable(calls[expr.id])
 
 
-def pivoted(
-    plan: p.Plan, scope: Scope, node: exp.Pivot, reading: ParseContext
-) -> tuple[p.Plan, Scope]:
+def pivoted(source: FromSource, node: exp.Pivot, reading: ParseContext) -> FromSource:
     """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names."""
-    field = _field(node, reading)
+    field, scope = _field(node, reading), source.scope
     collector = AggregateCollector()
     reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
     columns = tuple(
@@ -158,7 +164,9 @@ def pivoted(
     axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
     keys = _keys(scope, plain, axes, results)
     values = [_value(item, axes, plain) for item in field.expressions]
-    grouped = _grouped(plan, keys, results.calls, values, reading.text.span_of(node), reading)
+    grouped = _grouped(
+        source.plan, keys, results.calls, values, reading.text.span_of(node), reading
+    )
     named: list[tuple[str, e.Expr]] = []
     width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
@@ -321,7 +329,7 @@ def _projected(
     grouped: p.Aggregate,
     columns: list[tuple[str, e.Expr]],
     reading: ParseContext,
-) -> tuple[p.Plan, Scope]:
+) -> FromSource:
     """Key columns under their old names, then those of the values, which belong to no relation."""
     refs = [key.attribute.ref() for key in grouped.keys]
     named: list[tuple[str, e.Expr]] = [
@@ -334,4 +342,5 @@ def _projected(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())
         for owner, output in zip(owners, outputs, strict=True)
     )
-    return p.Project(grouped, outputs, span=grouped.span), Scope(entries, scope.relations)
+    plan = p.Project(grouped, outputs, span=grouped.span)
+    return FromSource(plan, Scope(entries, scope.relations))

@@ -14,7 +14,14 @@ from impctl.data.schema import Kind
 from impctl.errors import QueryError, count_text
 from impctl.plan import nodes as p
 from impctl.plan.recursion import approximate_columns, leaves_in
-from impctl.sql.relations import CommonTable, Environment, name_span, part, refuse_parts
+from impctl.sql.relations import (
+    CommonTable,
+    Environment,
+    check_alias,
+    name_span,
+    part,
+    refuse_parts,
+)
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
 from impctl.sql.text import Node, SqlText, as_invalid_query
@@ -450,13 +457,7 @@ class _Entry(Struct, frozen=True):
         text = self.environment.text
         attributes = base.attributes
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
-        if len(names) != len(attributes):
-            raise text.error(
-                f"The alias `{self.name}` lists {count_text(len(names), 'column')}, but the "
-                f"relation has {len(attributes)}",
-                self.node,
-                hint="name every column, or none",
-            )
+        check_alias(self.node, len(attributes), self.environment)
         for name, attribute in zip(names, attributes, strict=True):
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise text.unsupported(

@@ -12,12 +12,13 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 
 from impctl.data.schema import INTEGER, Kind, SqlType, from_spark
 from impctl.errors import count_text
-from impctl.expr.nodes import And, Coalesce, Compare, CompareOp, Expr, Span
+from impctl.expr.nodes import Coalesce, Compare, CompareOp, Expr, Span, conjunction
 from impctl.plan.nodes import Attribute, Explode, Join, JoinKind, OneRow, Plan, Scan, Select
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.names import is_path
 from impctl.sql.pivot import pivoted
 from impctl.sql.scope import (
+    FromSource,
     Names,
     ParseContext,
     Scope,
@@ -70,10 +71,8 @@ def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
 
 def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
     """Equality of each pair; None without pairs."""
-    equals = tuple(Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs)
-    if not equals:
-        return None
-    return equals[0] if len(equals) == 1 else And(equals, span=span)
+    equals = [Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs]
+    return conjunction(equals, span) if equals else None
 
 
 def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Scope:
@@ -117,10 +116,8 @@ _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 _GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
-def exploded(
-    plan: Plan, scope: Scope, node: exp.Lateral, reading: ParseContext
-) -> tuple[Plan, Scope]:
-    """Explode the rows of a plan; returns the plan and its names. QueryError where refused."""
+def exploded(source: FromSource, node: exp.Lateral, reading: ParseContext) -> FromSource:
+    """Explode the rows of a plan; QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]
     is_view = bool(node.args.get("view"))
@@ -131,9 +128,9 @@ def exploded(
             node.this,
             hint="explode and posexplode are supported",
         )
-    whole = _exploded_rows(plan, scope, view, reading, outer=bool(node.args.get("outer")))
+    whole = _exploded_rows(source, view, reading, outer=bool(node.args.get("outer")))
     called = None if alias is None or alias.this is None else (alias.this.name,)
-    return whole, side_by_side(scope, relation_scope(called, whole.made))
+    return FromSource(whole, side_by_side(source.scope, relation_scope(called, whole.made)))
 
 
 def is_generator(node: Node) -> bool:
@@ -163,7 +160,7 @@ class Generated(Struct, frozen=True):
 
 
 def read_generated(
-    items: Sequence[Node], plan: Plan, scope: Scope, reading: ParseContext
+    items: Sequence[Node], source: FromSource, reading: ParseContext
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
     generators = [item for item in items if is_generator(_called(item))]
@@ -181,7 +178,7 @@ def read_generated(
     else:
         names = [item.alias] if item.alias else []
     written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
-    return Generated(item, _exploded_rows(plan, scope, written, reading, outer=False))
+    return Generated(item, _exploded_rows(source, written, reading, outer=False))
 
 
 def _called(item: Node) -> Node:
@@ -204,7 +201,7 @@ class _Written(Struct, frozen=True):
 
 
 def _exploded_rows(
-    plan: Plan, scope: Scope, written: _Written, reading: ParseContext, *, outer: bool
+    source: FromSource, written: _Written, reading: ParseContext, *, outer: bool
 ) -> Explode:
     call, text = written.call, reading.text
     name = function_name(call) or ""
@@ -212,13 +209,12 @@ def _exploded_rows(
     arguments = arguments_of(call)
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
-    array = ExprReader(reading, Names(text, scope), written.clause).read(arguments[0])
+    array = ExprReader(reading, Names(text, source.scope), written.clause).read(arguments[0])
     columns = _columns(written, function, known_type(array), reading)
     ids = reading.fresh("x", [attribute.name for attribute in columns])
     columns = tuple(replace(item, id=identity) for item, identity in zip(columns, ids, strict=True))
-    return Explode(
-        plan, function, array, columns, outer or name != function, span=text.span_of(call)
-    )
+    outer = outer or name != function
+    return Explode(source.plan, function, array, columns, outer, span=text.span_of(call))
 
 
 def _columns(
@@ -374,20 +370,13 @@ class Environment(Struct, frozen=True):
         return self.reading.text
 
 
-class FromSource(Struct, frozen=True):
-    """Result of a FROM clause: a plan, and the names of its columns."""
-
-    plan: Plan
-    scope: Scope
-
-
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))
     source = _joined(clause.this, select.args.get("joins") or [], environment)
     for lateral in select.args.get("laterals") or []:
-        source = FromSource(*exploded(source.plan, source.scope, lateral, environment.reading))
+        source = exploded(source, lateral, environment.reading)
     return source
 
 
@@ -488,11 +477,12 @@ def _relation(node: Node, environment: Environment) -> FromSource:
             source = _aliased(_relation(node.this, environment), node, environment)
         case exp.Subquery():
             refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
-            source = _derived(environment.read_query(node.this, environment), node, environment)
+            rows = environment.read_query(node.this, environment)
+            source = _aliased(_unnamed(rows), node, environment)
         case exp.Values():
             refuse_parts(node, _VALUES_PARTS, environment, "VALUES")
             rows = read_values(node, text, lambda query: environment.read_query(query, environment))
-            source = _derived(rows, node, environment)
+            source = _aliased(_unnamed(rows), node, environment)
         case exp.Table() if isinstance(node.this, exp.Dot):
             hint = "a table's name has at most a catalog, a schema and the table name"
             raise text.unsupported("a name with more than three parts", node, hint=hint)
@@ -501,8 +491,7 @@ def _relation(node: Node, environment: Environment) -> FromSource:
         case _:
             raise text.unsupported(f"{node.key.upper()} in FROM", node)
     for pivot in node.args.get("pivots") or []:
-        pivot_source = FromSource(*pivoted(source.plan, source.scope, pivot, environment.reading))
-        source = _aliased(pivot_source, pivot, environment)
+        source = _aliased(pivoted(source, pivot, environment.reading), pivot, environment)
     return _chain(source, node.args.get("joins") or [], environment)
 
 
@@ -513,10 +502,8 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
         reading.read_entries.add(id(common.node))
-        plan = common.plan(node)
-        renamed = _relation_columns(common.node, plan.attributes, environment)
-        scope = relation_scope((node.alias or node.name,), renamed)
-        return _aliased(FromSource(plan, scope), node, environment)
+        rows = _unnamed(common.plan(node))
+        return _aliased(_aliased(rows, common.node, environment), node, environment)
     table = _catalog_name(node, written, environment)
     # `delta` and a path are not a name of two parts, but they qualify columns like one.
     full = reading.names.full([piece.name for piece in node.parts])
@@ -527,9 +514,9 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     )
     span = name_span(node, environment)
     reading.mentions[span] = table
-    rows = _live(Scan(access, table, attributes, span=span), reading)
+    plan = _live(Scan(access, table, attributes, span=span), reading)
     scope = relation_scope((node.alias,) if node.alias else full, attributes)
-    return _aliased(FromSource(rows, scope), node, environment)
+    return _aliased(FromSource(plan, scope), node, environment)
 
 
 def _live(scan: Scan, reading: ParseContext) -> Plan:
@@ -576,9 +563,8 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     )
 
 
-def _derived(plan: Plan, node: Node, environment: Environment) -> FromSource:
-    renamed = _relation_columns(node, plan.attributes, environment)
-    return FromSource(plan, relation_scope((node.alias,) if node.alias else None, renamed))
+def _unnamed(plan: Plan) -> FromSource:
+    return FromSource(plan, relation_scope(None, plan.attributes))
 
 
 def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSource:
@@ -587,8 +573,7 @@ def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSo
         return source
     entries = source.scope.star(None)
     names = node.alias_column_names or [entry.name for entry in entries]
-    if len(names) != len(entries):
-        raise _column_count(node, len(names), len(entries), environment)
+    check_alias(node, len(entries), environment)
     alias = (node.alias.lower(),)
     renamed = tuple(
         ScopeEntry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
@@ -596,27 +581,16 @@ def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSo
     return FromSource(source.plan, Scope(renamed, (alias,)))
 
 
-def _relation_columns(
-    node: Node, attributes: tuple[Attribute, ...], environment: Environment
-) -> tuple[Attribute, ...]:
-    """The attributes under the column names of an alias such as `t(a, b)`."""
+def check_alias(node: Node, columns: int, environment: Environment) -> None:
+    """QueryError where an alias such as `t(a, b)` does not name all columns of the relation."""
     names = node.alias_column_names
-    if not names:
-        return attributes
-    if len(names) != len(attributes):
-        raise _column_count(node, len(names), len(attributes), environment)
-    return tuple(
-        replace(attribute, name=name) for attribute, name in zip(attributes, names, strict=True)
-    )
-
-
-def _column_count(node: Node, listed: int, there: int, environment: Environment) -> Exception:
-    return environment.text.error(
-        f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
-        f"{there}",
-        node,
-        hint="name every column, or none",
-    )
+    if names and len(names) != columns:
+        raise environment.text.error(
+            f"The alias `{node.alias}` lists {count_text(len(names), 'column')}, but the relation "
+            f"has {columns}",
+            node,
+            hint="name every column, or none",
+        )
 
 
 def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSource:

@@ -191,6 +191,13 @@ class Scope(Struct, frozen=True):
         return frozenset[str]().union(*(entry.expr.columns for entry in self.entries))
 
 
+class FromSource(Struct, frozen=True):
+    """Result of a FROM clause: a plan, and the names of its columns."""
+
+    plan: Plan
+    scope: Scope
+
+
 def is_called(relation: Qualifier, name: Qualifier) -> bool:
     """Whether the name is the relation's or a suffix of it."""
     return relation[-len(name) :] == name

@@ -30,13 +30,20 @@ from impctl.sql.aggregates import placeholder as aggregate_placeholder
 from impctl.sql.expressions import CAST_FUNCTIONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import (
     Environment,
-    FromSource,
     Generated,
     read_from,
     read_generated,
     refuse_parts,
 )
-from impctl.sql.scope import Names, ParseContext, Prefer, attribute_for, known_type, relation_scope
+from impctl.sql.scope import (
+    FromSource,
+    Names,
+    ParseContext,
+    Prefer,
+    attribute_for,
+    known_type,
+    relation_scope,
+)
 from impctl.sql.subqueries import (
     ConditionPart,
     JoinedSubquery,
@@ -303,7 +310,7 @@ def read_select(select: exp.Select, environment: Environment) -> p.Plan:
         plan = apply_condition(source.plan, parts, text.span_of(where.this))
         source = replace(source, plan=plan)
     reading = environment.reading
-    generated = read_generated(select.expressions, source.plan, source.scope, reading)
+    generated = read_generated(select.expressions, source, reading)
     source = source if generated is None else replace(source, plan=generated.plan)
     block = _read_block(select, source, generated, environment)
     if generated is not None and (block.is_aggregated or block.windows.calls):

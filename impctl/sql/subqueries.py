@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,8 +16,8 @@ from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
-from impctl.sql.relations import Environment, FromSource, part, read_from
-from impctl.sql.scope import Names, Scope
+from impctl.sql.relations import Environment, part, read_from
+from impctl.sql.scope import FromSource, Names, Scope
 from impctl.sql.text import Node
 from impctl.types import AttributeId
 
