@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
-from impctl.expr.nodes import ColumnRef, Expr, Literal
+from impctl.expr.nodes import ColumnRef, Expr, Literal, Span
 from impctl.expr.types import average_type, sum_type
+from impctl.plan import nodes as p
 from impctl.plan.explain import column_name
 from impctl.plan.functions import AGGREGATE_SYNONYMS, AGGREGATES
-from impctl.plan.nodes import AggregateCall
 from impctl.sql import literals
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
-from impctl.sql.scope import known_type
+from impctl.sql.scope import ParseContext, attribute_for, known_type
 from impctl.sql.text import Node, SqlText
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _DISTINCT_IS_IDLE = frozenset({"min", "max", "bool_and", "bool_or"})
 class AggregateCollector(Struct):
     """Collects the aggregate calls of expressions; an `ExprReader.special`."""
 
-    calls: list[AggregateCall] = field(default_factory=list)
+    calls: list[p.AggregateCall] = field(default_factory=list)
 
     def __call__(self, reader: ExprReader, node: Node) -> Expr | None:
         if reader.in_aggregate:
@@ -56,7 +56,7 @@ class AggregateCollector(Struct):
         return ColumnRef(identity, kind, call_is_nullable(call), span=call.span)
 
 
-def _read_aggregate(reader: ExprReader, node: Node) -> AggregateCall | None:
+def _read_aggregate(reader: ExprReader, node: Node) -> p.AggregateCall | None:
     condition, ignore_nulls, inner = None, False, node
     if isinstance(inner, exp.Filter):
         condition, inner = inner.expression.this, inner.this
@@ -75,7 +75,7 @@ def _read_aggregate(reader: ExprReader, node: Node) -> AggregateCall | None:
             raise reader.text.unsupported(f"IGNORE NULLS with `{name}`", node)
         arguments = (*arguments, literals.constant(True, None))
     span = reader.text.span_of(node)
-    return AggregateCall(
+    return p.AggregateCall(
         function,
         arguments,
         distinct and function not in _DISTINCT_IS_IDLE,
@@ -110,7 +110,7 @@ def _arguments(reader: ExprReader, node: Node, function: str) -> tuple[tuple[Exp
     return arguments, distinct
 
 
-def result_type(call: AggregateCall) -> SqlType | None:
+def result_type(call: p.AggregateCall) -> SqlType | None:
     """Spark's result type of an aggregate call; None where impctl does not know it."""
     match call.function:
         case "count" | "count_if" | "approx_count_distinct" | "regr_count" | "grouping_id":
@@ -135,7 +135,7 @@ def result_type(call: AggregateCall) -> SqlType | None:
     return None
 
 
-def _is_middle(call: AggregateCall) -> bool:
+def _is_middle(call: p.AggregateCall) -> bool:
     """Whether the call has one value in the middle; percentiles of a list of shares are a list."""
     if call.function != "percentile" or len(call.arguments) < 2:
         return call.function == "median"
@@ -145,7 +145,7 @@ def _is_middle(call: AggregateCall) -> bool:
     return share.kind is Kind.DECIMAL or share.is_fractional or share.is_integral
 
 
-def call_is_nullable(call: AggregateCall) -> bool:
+def call_is_nullable(call: p.AggregateCall) -> bool:
     """Whether the result may be NULL; counts never are."""
     return call.function not in _COUNTING
 
@@ -259,6 +259,31 @@ def _grouping(
         for choice in product(*factors)
     ]
     return GroupingClause(tuple(keys), tuple(chosen))
+
+
+def grouped(
+    plan: p.Plan,
+    keys: Sequence[tuple[str, Expr]],
+    calls: Sequence[tuple[str, p.AggregateCall]],
+    reading: ParseContext,
+    span: Span | None,
+    sets: tuple[tuple[int, ...], ...] | None = None,
+) -> p.Aggregate:
+    """The aggregate over a plan, from the names and expressions of its columns."""
+    ids = reading.fresh("a", [name for name, _ in (*keys, *calls)])
+    key_columns = []
+    for identity, (name, key) in zip(ids, keys, strict=False):
+        attribute = attribute_for(identity, name, key)
+        is_padded = sets is not None
+        attribute = replace(attribute, nullable=True) if is_padded else attribute
+        key_columns.append(p.ComputedColumn(attribute, key))
+    results = tuple(
+        p.AggregateOutput(
+            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
+        )
+        for identity, (name, call) in zip(ids[len(keys) :], calls, strict=True)
+    )
+    return p.Aggregate(plan, tuple(key_columns), results, sets, span=span)
 
 
 class Lift(Struct, frozen=True):

@@ -247,9 +247,9 @@ class ExprReader(Struct, frozen=True):
             case exp.Paren():
                 return self.read(node.this)
             case exp.And():
-                return e.And(self.read_all(_flat(node, exp.And)), span=span)
+                return e.And(self.read_all(list(node.flatten(unnest=False))), span=span)
             case exp.Or():
-                return e.Or(self.read_all(_flat(node, exp.Or)), span=span)
+                return e.Or(self.read_all(list(node.flatten(unnest=False))), span=span)
             case exp.Not():
                 return self._negated(node, span)
             case exp.Is():
@@ -398,18 +398,6 @@ def construct_name(node: Node) -> str:
     if isinstance(node, exp.Lambda | exp.Transform):
         return "a lambda function"
     return f"`{node.key.upper().replace('_', ' ')}`"
-
-
-def _flat(node: Node, kind: type[Node]) -> list[Node]:
-    """Operands of nested AND or OR, in order; a loop, since chains may be deep."""
-    pending, result = [node], []
-    while pending:
-        current = pending.pop()
-        if isinstance(current, kind):
-            pending += [current.expression, current.this]
-        else:
-            result.append(current)
-    return result
 
 
 def _rounded(expr: e.Expr, source: SqlType, target: SqlType) -> e.Expr:

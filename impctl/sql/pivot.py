@@ -19,9 +19,9 @@ from impctl.sql.aggregates import (
     AggregateCollector,
     Lift,
     call_is_nullable,
+    grouped,
     has_placeholder,
     placeholder,
-    result_type,
 )
 from impctl.sql.expressions import ExprReader
 from impctl.sql.scope import (
@@ -30,7 +30,6 @@ from impctl.sql.scope import (
     ParseContext,
     Scope,
     ScopeEntry,
-    attribute_for,
     known_type,
 )
 from impctl.sql.text import Node
@@ -164,13 +163,18 @@ def pivoted(source: FromSource, node: exp.Pivot, reading: ParseContext) -> FromS
     axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
     keys = _keys(scope, plain, axes, results)
     values = [_value(item, axes, plain) for item in field.expressions]
-    grouped = _grouped(
-        source.plan, keys, results.calls, values, reading.text.span_of(node), reading
-    )
+    filtered = [
+        (name, _filtered(call, condition))
+        for name, condition in values
+        for call in (*results.calls, p.AggregateCall("count"))
+    ]
+    named_keys = [(entry.name, entry.expr) for entry in keys]
+    span = reading.text.span_of(node)
+    groups = grouped(source.plan, named_keys, filtered, reading, span)
     named: list[tuple[str, e.Expr]] = []
     width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
-        *outputs, rows = grouped.aggregates[number * width :][:width]
+        *outputs, rows = groups.aggregates[number * width :][:width]
         refs = {placeholder(index): output.attribute.ref() for index, output in enumerate(outputs)}
         lift = Lift(reading.text, (), refs, scope.ids())
         for suffix, expr in results.columns:
@@ -178,35 +182,7 @@ def pivoted(source: FromSource, node: exp.Pivot, reading: ParseContext) -> FromS
             if results.is_two_phase and not results.is_null_without_rows(expr):
                 value = _where_there(value, rows.attribute)
             named.append((name if suffix is None else f"{name}_{suffix}", value))
-    return _projected(scope, keys, grouped, named, reading)
-
-
-def _grouped(
-    plan: p.Plan,
-    keys: list[ScopeEntry],
-    calls: tuple[p.AggregateCall, ...],
-    values: list[tuple[str, e.Expr]],
-    span: e.Span | None,
-    reading: ParseContext,
-) -> p.Aggregate:
-    """The calls over the rows of each value, and the number of rows."""
-    filtered = [
-        (name, _filtered(call, condition))
-        for name, condition in values
-        for call in (*calls, p.AggregateCall("count"))
-    ]
-    ids = reading.fresh("a", [*(entry.name for entry in keys), *(name for name, _ in filtered)])
-    key_columns = tuple(
-        p.ComputedColumn(attribute_for(identity, entry.name, entry.expr), entry.expr)
-        for identity, entry in zip(ids, keys, strict=False)
-    )
-    results = tuple(
-        p.AggregateOutput(
-            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
-        )
-        for identity, (name, call) in zip(ids[len(keys) :], filtered, strict=True)
-    )
-    return p.Aggregate(plan, key_columns, results, span=span)
+    return _projected(scope, keys, groups, named, reading)
 
 
 def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
@@ -326,12 +302,12 @@ def _where_there(value: e.Expr, rows: p.Attribute) -> e.Expr:
 def _projected(
     scope: Scope,
     keys: list[ScopeEntry],
-    grouped: p.Aggregate,
+    groups: p.Aggregate,
     columns: list[tuple[str, e.Expr]],
     reading: ParseContext,
 ) -> FromSource:
     """Key columns under their old names, then those of the values, which belong to no relation."""
-    refs = [key.attribute.ref() for key in grouped.keys]
+    refs = [key.attribute.ref() for key in groups.keys]
     named: list[tuple[str, e.Expr]] = [
         *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
         *columns,
@@ -342,5 +318,5 @@ def _projected(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())
         for owner, output in zip(owners, outputs, strict=True)
     )
-    plan = p.Project(grouped, outputs, span=grouped.span)
+    plan = p.Project(groups, outputs, span=groups.span)
     return FromSource(plan, Scope(entries, scope.relations))

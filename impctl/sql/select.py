@@ -22,6 +22,7 @@ from impctl.sql.aggregates import (
     GroupingClause,
     Lift,
     call_is_nullable,
+    grouped,
     has_placeholder,
     read_grouping,
     result_type,
@@ -40,7 +41,6 @@ from impctl.sql.scope import (
     Names,
     ParseContext,
     Prefer,
-    attribute_for,
     known_type,
     relation_scope,
 )
@@ -499,31 +499,21 @@ def _aggregated(
         or (call.function if call.span is None else reading.text.written(call.span))
         for number, call in enumerate(calls)
     ]
-    ids = reading.fresh("a", [*key_names, *call_names])
-    keys = []
-    for identity, name, key in zip(ids, key_names, grouping.keys, strict=False):
-        attribute = attribute_for(identity, name, key)
-        if grouping.sets is not None:
-            attribute = replace(attribute, nullable=True)
-        keys.append(p.ComputedColumn(attribute, key))
-    results = [
-        p.AggregateOutput(
-            p.Attribute(identity, name, result_type(call), call_is_nullable(call)), call
-        )
-        for identity, name, call in zip(ids[len(keys) :], call_names, calls, strict=True)
-    ]
-    node = select.args.get("group") or select
-    plan = p.Aggregate(
+    plan = grouped(
         block.source.plan,
-        tuple(keys),
-        tuple(results),
+        list(zip(key_names, grouping.keys, strict=True)),
+        list(zip(call_names, calls, strict=True)),
+        reading,
+        reading.text.span_of(select.args.get("group") or select),
         grouping.sets,
-        span=reading.text.span_of(node),
     )
     lift = Lift(
         reading.text,
-        tuple((output.expr, output.attribute.ref()) for output in keys),
-        {aggregate_placeholder(n): output.attribute.ref() for n, output in enumerate(results)},
+        tuple((output.expr, output.attribute.ref()) for output in plan.keys),
+        {
+            aggregate_placeholder(number): output.attribute.ref()
+            for number, output in enumerate(plan.aggregates)
+        },
         block.source.scope.ids(),
     )
     return plan, lift

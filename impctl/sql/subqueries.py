@@ -8,13 +8,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from sqlglot import exp
 
-from impctl.data.schema import BOOLEAN, LONG
+from impctl.data.schema import BOOLEAN
 from impctl.errors import QueryError, count_text
 from impctl.expr import nodes as e
 from impctl.expr.signature import one_row
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
+from impctl.sql.aggregates import grouped
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import Environment, part, read_from
 from impctl.sql.scope import FromSource, Names, Scope
@@ -273,23 +274,16 @@ def _drops_null(subquery: Node, condition: Node) -> bool:
 def _one_of(plan: p.Plan, reader: ExprReader, span: e.Span | None) -> p.Plan:
     """The single value of a column; NULL without rows, a failure with several."""
     (column,) = plan.attributes
-    least, rows = reader.reading.fresh("a", [column.name, "rows"])
-    value = p.AggregateCall("min", (column.ref(span),), span=span)
-    count = p.AggregateCall("count", span=span)
-    counted = p.Attribute(rows, "rows", LONG, nullable=False)
-    single = p.Aggregate(
-        plan,
-        (),
-        (
-            p.AggregateOutput(p.Attribute(least, column.name, column.type), value),
-            p.AggregateOutput(counted, count),
-        ),
-        span=span,
-    )
-    checked = p.Select(single, one_row(counted.ref(span), span), span=span)
+    calls = [
+        (column.name, p.AggregateCall("min", (column.ref(span),), span=span)),
+        ("rows", p.AggregateCall("count", span=span)),
+    ]
+    single = grouped(plan, (), calls, reader.reading, span)
+    least, rows = (output.attribute for output in single.aggregates)
+    checked = p.Select(single, one_row(rows.ref(span), span), span=span)
     (identity,) = reader.reading.fresh("p", [column.name])
     output = p.Attribute(identity, column.name, column.type)
-    return p.Project(checked, (p.ComputedColumn(output, single.aggregates[0].attribute.ref(span)),))
+    return p.Project(checked, (p.ComputedColumn(output, least.ref(span)),))
 
 
 def _is_one_row(plan: p.Plan) -> bool:
@@ -324,14 +318,14 @@ def _by_groups(
             return None
         keys.append(pair[0])
         outside.append(reader.read(pair[1]))
-    grouped = query.copy()
+    by_key = query.copy()
     named = [
         exp.alias_(key.copy(), f"impctl_key{number}", copy=False) for number, key in enumerate(keys)
     ]
-    grouped.set("expressions", [*named, *grouped.expressions])
-    grouped.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
-    grouped.set("group", exp.Group(expressions=[key.copy() for key in keys]))
-    right = read_uncorrelated(grouped, reader, environment)
+    by_key.set("expressions", [*named, *by_key.expressions])
+    by_key.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
+    by_key.set("group", exp.Group(expressions=[key.copy() for key in keys]))
+    right = read_uncorrelated(by_key, reader, environment)
     refs = [attribute.ref(span) for attribute in right.attributes]
     for key, expr, ref in zip(keys, outside, refs, strict=False):
         if not groups_as_compared(type_of(expr), type_of(ref)):
