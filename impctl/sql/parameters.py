@@ -166,59 +166,38 @@ def _cut(local: datetime, unit: str) -> datetime:
             return day
 
 
+_RIGHT_NOW = r"(?:(?:now|current_timestamp)\n\(\n\)\n|current_timestamp\n(?![.(]\n))"
+"""The current time; every token ends with a line feed."""
+_CLOCK_USE = re.compile(
+    rf"""date_trunc\n\(\n['"]?(?P<unit>{"|".join(_UNITS)})['"]?\n,\n{_RIGHT_NOW}\)\n
+    |(?:current_date|curdate)\n\(\n\)\n
+    |current_date\n(?![.(]\n)
+    |(?:to_date|date)\n\(\n{_RIGHT_NOW}\)\n
+    |cast\n\(\n{_RIGHT_NOW}as\ndate\n\)\n
+    |{_RIGHT_NOW}::\ndate\n""",
+    re.VERBOSE,
+)
+
+
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
     """Constants of the clock in a text, from left to right."""
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
-    index = 0
+    text = "".join(f"{word}\n" for word in words)
+    index = offset = 0
     while index < len(tokens):
-        result = None if index and words[index - 1] == "." else _use(words, index)
-        if result is None:
-            index += 1
-            continue
-        moment, length = result
-        last = tokens[index + length - 1]
-        yield ClockUse(moment, tokens[index].start, last.end + 1, index - 1 if index else None)
+        is_part = index > 0 and words[index - 1] == "."
+        match = None if is_part else _CLOCK_USE.match(text, offset)
+        length = 1
+        if match is not None:
+            length = match.group().count("\n")
+            unit = match["unit"]
+            moment = CURRENT_DATE
+            if unit is not None:
+                moment = f"date_trunc('{_UNITS[unit]}', current_timestamp)"
+            last = tokens[index + length - 1]
+            yield ClockUse(moment, tokens[index].start, last.end + 1, index - 1 if index else None)
+        offset += sum(len(word) + 1 for word in words[index : index + length])
         index += length
-
-
-def _use(words: Sequence[str], index: int) -> tuple[str, int] | None:
-    """The moment that starts at this word, and its number of words."""
-    match words[index : index + 4]:
-        case ["current_date" | "curdate", "(", ")", *_]:
-            return CURRENT_DATE, 3
-        case ["current_date", *rest]:
-            return None if rest[:1] in (["."], ["("]) else (CURRENT_DATE, 1)
-        case ["to_date" | "date" | "cast", "(", *_]:
-            return _to_day(words, index)
-        case ["date_trunc", "(", unit, ","]:
-            now = _now(words, index + 4)
-            result = _UNITS.get(unit.strip("'\""))
-            if now and result is not None and words[index + 4 + now : index + 5 + now] == [")"]:
-                return f"date_trunc('{result}', current_timestamp)", 5 + now
-            return None
-    now = _now(words, index)
-    is_cast = bool(now) and words[index + now : index + now + 2] == ["::", "date"]
-    return (CURRENT_DATE, now + 2) if is_cast else None
-
-
-def _to_day(words: Sequence[str], index: int) -> tuple[str, int] | None:
-    """`to_date(now())`, `date(now())` or `CAST(now() AS DATE)`."""
-    now = _now(words, index + 2)
-    if not now:
-        return None
-    end = ["as", "date", ")"] if words[index] == "cast" else [")"]
-    is_whole = list(words[index + 2 + now : index + 2 + now + len(end)]) == end
-    return (CURRENT_DATE, 2 + now + len(end)) if is_whole else None
-
-
-def _now(words: Sequence[str], index: int) -> int:
-    """Number of words of the current time here; 0 if it is not here."""
-    match words[index : index + 3]:
-        case ["now" | "current_timestamp", "(", ")"]:
-            return 3
-        case ["current_timestamp", *rest]:
-            return 0 if rest[:1] in (["."], ["("]) else 1
-    return 0
 
 
 # Named parameters (`:name`, Spark's syntax). A value enters the text as one literal of its type:
