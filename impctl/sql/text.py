@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import accumulate
 from typing import Any
@@ -78,39 +78,23 @@ def by_entry(
 # BRACKETED_COMMENT).
 
 
+_COMMENT = re.compile(
+    r"--(?P<line>[^\r\n]*)(?P<newline>\r?\n?)|/\*(?P<inside>.*?)(?P<end>\*/|\Z)|.", re.DOTALL
+)
+
+
 def ambiguous_comment(sql: str, words: Tokens) -> Place | None:
     """Place of a comment that Spark and sqlglot may end differently; comments are between
     tokens."""
-    places = (_doubtful(sql, start, end) for start, end in _gaps(sql, words))
-    return next((place for place in places if place is not None), None)
-
-
-def _gaps(sql: str, words: Tokens) -> Iterator[Place]:
-    end = 0
-    for token in words.all:
-        yield end, token.start
-        end = token.end + 1
-    yield end, len(sql)
-
-
-def _doubtful(sql: str, start: int, end: int) -> Place | None:
-    index = start
-    while index < end:
-        opening = sql[index : index + 2]
-        if opening == "--":
-            line = sql.find("\n", index, end)
-            close = end if line < 0 else line
-            # Spark continues the comment on the next line.
-            if line >= 0 and sql[index:close].rstrip("\r").endswith("\\"):
-                return index, close
-        elif opening == "/*":
-            close = sql.find("*/", index + 2, end)
-            if close < 0 or sql.find("/*", index + 2, close) >= 0:
-                return index, end
-            close += 2
-        else:
-            close = index + 1
-        index = close
+    starts = (0, *(token.end + 1 for token in words.all))
+    for start, end in zip(starts, (*words.starts, len(sql)), strict=True):
+        for match in _COMMENT.finditer(sql, start, end):
+            line, inside = match.group("line", "inside")
+            # Spark continues such a comment on the next line.
+            if match["newline"] and line.endswith("\\"):
+                return match.start(), match.end("line")
+            if inside is not None and (not match["end"] or "/*" in inside):
+                return match.start(), end
     return None
 
 

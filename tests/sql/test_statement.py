@@ -296,6 +296,7 @@ def test_names(values: list[e.Literal], name: str | None) -> None:
 SEVERAL_LINES = [
     ("SELECT brand\nFROM sales\nWHERE »prize > 3", "Column `prize` is unknown", "`price`"),
     ("SELECT brand FROM sales »-- recent \\\nWHERE price > 1", "may end elsewhere", "backslash"),
+    ("SELECT brand --x\r»/* a /* b */ c */ FROM sales", "may end elsewhere", "nest comments"),
 ]
 
 
