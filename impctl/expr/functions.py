@@ -9,7 +9,7 @@ instant.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import reduce
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from impctl.data.schema import DOUBLE, LONG, TIMESTAMP, Kind, SqlType, decimal
-from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
+from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, all_null
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import MICROS_PER_DAY, cast
 from impctl.expr.cast import supports as supports_cast
@@ -45,6 +45,7 @@ from impctl.expr.signature import (
     TEXT,
     WHOLE,
     Function,
+    Takes,
     all_valid,
     constant_of,
     constants_after,
@@ -90,11 +91,14 @@ def _first_days(months: Ints) -> Ints:
     return months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
 
 
-def _of_day(function: Callable[[Ints], Ints]) -> Function:
+_ANY_TIME = kinds(DAY | MOMENT)
+
+
+def _of_day(function: Callable[[Ints], Ints], takes: Takes = _ANY_TIME) -> Function:
     def compute_field(arguments: Sequence[Vector], result: SqlType) -> Vector:
         return Vector(result, function(_day_numbers(arguments[0])), arguments[0].valid)
 
-    return Function(kinds(DAY | MOMENT), compute_field)
+    return Function(takes, compute_field)
 
 
 def _of_time(unit: int, count: int) -> Function:
@@ -161,11 +165,9 @@ def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:
     return Vector(result, _wrapped(days), all_valid(arguments))
 
 
-def _unit_takes(position: int, units: frozenset[str], takes: Callable[..., bool]) -> Any:
+def _unit_takes(position: int, units: Collection[str], takes: Takes) -> Takes:
     def checked(arguments: Sequence[Expr]) -> bool:
-        if not takes(arguments):
-            return False
-        unit = constant_of(arguments[position])
+        unit = constant_of(arguments[position]) if takes(arguments) else None
         return isinstance(unit, str) and unit.lower() in units
 
     return checked
@@ -179,17 +181,13 @@ def _truncated_days(days: Ints, unit: str) -> Ints:
 
 
 def _trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    days = arguments[0].filled()
-    if len(days):
-        days = _truncated_days(days, str(value_of(arguments[1])).lower())
-        _fit_days(days, arguments[0].valid)
+    days = _truncated_days(arguments[0].filled(), str(value_of(arguments[1])).lower())
+    _fit_days(days, arguments[0].valid)
     return Vector(result, days, arguments[0].valid)
 
 
 def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
     values, valid = arguments[1].filled(), arguments[1].valid
-    if not len(values):
-        return Vector(result, values)
     unit = str(value_of(arguments[0])).lower()
     if unit in _TIMES:
         # Near the smallest timestamp the start of its unit may be out of range.
@@ -204,8 +202,6 @@ def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
 def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
     """A timestamp some units of constant length later."""
     amounts, values, valid = arguments[1].filled(), arguments[2].filled(), all_valid(arguments[1:])
-    if not len(values):
-        return Vector(result, values)
     unit = _LENGTHS[str(value_of(arguments[0])).lower()]
     most = INT64_MAX // unit
     is_outside = (amounts > most) | (amounts < -most)
@@ -235,26 +231,19 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "dayofyear": _of_day(_day_of_year),
     "dayofweek": _of_day(lambda days: (days + 4) % 7 + 1),
     "weekday": _of_day(lambda days: (days + 3) % 7),
-    "last_day": Function(
-        kinds(DAY), _of_day(lambda days: _first_days(_month_numbers(days) + 1) - 1).compute
-    ),
+    "last_day": _of_day(lambda days: _first_days(_month_numbers(days) + 1) - 1, kinds(DAY)),
     "hour": _of_time(3600 * _SECOND, 24),
     "minute": _of_time(60 * _SECOND, 60),
     "second": _of_time(_SECOND, 60),
     "date_add": _moved_date(1),
     "date_sub": _moved_date(-1),
-    "timestampadd": Function(
-        _unit_takes(0, frozenset({*_LENGTHS}), kinds(TEXT, WHOLE, frozenset({*MOMENT}))),
-        _timestampadd,
-    ),
+    "timestampadd": Function(_unit_takes(0, _LENGTHS, kinds(TEXT, WHOLE, MOMENT)), _timestampadd),
     "add_months": Function(kinds(DAY, WHOLE), _add_months),
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,
     "to_date": _of_day(lambda days: days),
     "trunc": Function(_unit_takes(1, _TRUNC_UNITS, kinds(DAY, TEXT)), _trunc),
-    "date_trunc": Function(
-        _unit_takes(0, _DATE_TRUNC_UNITS, kinds(TEXT, frozenset({*MOMENT}))), _date_trunc
-    ),
+    "date_trunc": Function(_unit_takes(0, _DATE_TRUNC_UNITS, kinds(TEXT, MOMENT)), _date_trunc),
 }
 
 
@@ -294,7 +283,7 @@ def _concat_takes(arguments: Sequence[Expr]) -> bool:
 
 
 def _concat(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    parts = [argument.values for argument in arguments]
+    parts = (argument.values for argument in arguments)
     joined = pc.binary_join_element_wise(*parts, pa.scalar("", pa.large_string()))
     return Vector(result, joined, all_valid(arguments))
 
@@ -306,8 +295,6 @@ def _sliced(vector: Vector, start: int, end: int | None, result: SqlType) -> Vec
 def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
     """From a position counted from 1, or from the end if negative."""
     values = arguments[0]
-    if not len(values):
-        return Vector(result, values.values)
     position = int(value_of(arguments[1]))
     size = max(int(value_of(arguments[2])), 0) if len(arguments) == 3 else None
     start = position - 1 if position > 0 else position
@@ -319,23 +306,20 @@ def _substring(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _left(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    size = int(value_of(arguments[1])) if len(arguments[0]) else 0
-    return _sliced(arguments[0], 0, max(size, 0), result)
+    return _sliced(arguments[0], 0, max(int(value_of(arguments[1])), 0), result)
 
 
 def _right(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    size = int(value_of(arguments[1])) if len(arguments[0]) else 0
+    size = int(value_of(arguments[1]))
     start, end = (-size, None) if size > 0 else (0, 0)
     return _sliced(arguments[0], start, end, result)
 
 
 def _replace(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    values = arguments[0].values
-    if len(values):
-        search = value_of(arguments[1])
-        by = value_of(arguments[2]) if len(arguments) == 3 else ""
-        if search:
-            values = pc.replace_substring(values, pattern=search, replacement=by)
+    values, search = arguments[0].values, value_of(arguments[1])
+    by = value_of(arguments[2]) if len(arguments) == 3 else ""
+    if search:
+        values = pc.replace_substring(values, pattern=search, replacement=by)
     return Vector(result, values, arguments[0].valid)
 
 
@@ -355,10 +339,7 @@ def _locate(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _matches(function: Callable[..., pa.Array]) -> Function:
     def compute_match(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        values = arguments[0].values
-        if not len(values):
-            return Vector(result, np.zeros(0, dtype=np.bool_))
-        match = function(values, value_of(arguments[1])).fill_null(False)
+        match = function(arguments[0].values, value_of(arguments[1])).fill_null(False)
         return Vector(result, match.to_numpy(zero_copy_only=False), arguments[0].valid)
 
     return Function(constants_after(TEXT, str), compute_match)
@@ -373,7 +354,7 @@ def _trimmed(function: Callable[..., pa.Array], order: int = 1) -> Function:
     def compute_trim(arguments: Sequence[Vector], result: SqlType) -> Vector:
         text, *rest = arguments[::order]
         values = text.values
-        characters = value_of(rest[0]) if rest and len(values) else " "
+        characters = value_of(rest[0]) if rest else " "
         if characters:
             values = function(values, characters=characters)
         return Vector(result, values, text.valid)
@@ -484,7 +465,7 @@ def _rounding(*, to_even: bool) -> Function:
     def compute_round(arguments: Sequence[Vector], result: SqlType) -> Vector:
         (argument, *rest) = arguments
         values = argument.filled()
-        digits = int(value_of(rest[0])) if rest and len(values) else 0
+        digits = int(value_of(rest[0])) if rest else 0
         if argument.type.is_fractional:
             return rounded_double(argument, digits, to_even=to_even)
         scale = argument.type.scale
@@ -613,6 +594,8 @@ def call_objection(call: Call) -> str | None:
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
     """The call's value per row, for calls without a `call_objection`."""
+    if not len(arguments[0]):
+        return all_null(result, 0)
     offset = offset_of(call.zone)
     local = [moved_by(part, offset) if part.type == TIMESTAMP else part for part in arguments]
     function = FUNCTIONS[call.name].compute

@@ -168,25 +168,23 @@ def _cut(local: datetime, unit: str) -> datetime:
 
 _RIGHT_NOW = r"(?:(?:now|current_timestamp)\n\(\n\)\n|current_timestamp\n(?![.(]\n))"
 """The current time; every token ends with a line feed."""
-_CLOCK_USE = re.compile(
-    rf"""date_trunc\n\(\n['"]?(?P<unit>{"|".join(_UNITS)})['"]?\n,\n{_RIGHT_NOW}\)\n
+_CLOCK_USE = rf"""date_trunc\n\(\n['"]?(?P<unit>{"|".join(_UNITS)})['"]?\n,\n{_RIGHT_NOW}\)\n
     |(?:current_date|curdate)\n\(\n\)\n
     |current_date\n(?![.(]\n)
     |(?:to_date|date)\n\(\n{_RIGHT_NOW}\)\n
     |cast\n\(\n{_RIGHT_NOW}as\ndate\n\)\n
-    |{_RIGHT_NOW}::\ndate\n""",
-    re.VERBOSE,
-)
+    |{_RIGHT_NOW}::\ndate\n"""
 
 
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
     """Constants of the clock in a text, from left to right."""
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
     text = "".join(f"{word}\n" for word in words)
+    pattern = re.compile(_CLOCK_USE, re.VERBOSE)
     index = offset = 0
     while index < len(tokens):
         is_part = index > 0 and words[index - 1] == "."
-        match = None if is_part else _CLOCK_USE.match(text, offset)
+        match = None if is_part else pattern.match(text, offset)
         length = 1
         if match is not None:
             length = match.group().count("\n")
