@@ -16,15 +16,25 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
-from impctl.data.schema import DOUBLE, LONG, TIMESTAMP, Kind, SqlType, decimal
-from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector, all_null
+from impctl.data.schema import (
+    BOOLEAN,
+    DOUBLE,
+    LONG,
+    TEMPORAL,
+    TIMESTAMP,
+    Kind,
+    SqlType,
+    decimal,
+)
+from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, all_null
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import MICROS_PER_DAY, cast
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import compare
 from impctl.expr.error_bounds import over_bounds, rounded_double
-from impctl.expr.nodes import Call, CompareOp, Expr
+from impctl.expr.nodes import Call, CompareOp, Expr, Literal, Span
 from impctl.expr.numeric import (
     MOST_DIGITS,
     absolute,
@@ -35,25 +45,104 @@ from impctl.expr.numeric import (
     round_half_up,
     to_double,
 )
-from impctl.expr.signature import (
-    DAY,
-    EXACT,
-    MOMENT,
-    NUMBER,
-    ONE_ROW,
-    ONE_ROW_FUNCTION,
-    TEXT,
-    WHOLE,
-    Function,
-    Takes,
-    all_valid,
-    constant_of,
-    constants_after,
-    either,
-    kinds,
-    value_of,
-)
 from impctl.expr.types import MAX_PRECISION, fixed_offset, moved_by, offset_of, type_of, wider_type
+
+# What a function takes and how it is computed. Law: `takes` reads expressions, never rows. For the
+# expressions it accepts, `compute` gives Spark's result or refuses a row with Spark's error. A NULL
+# argument gives NULL unless the function says otherwise.
+
+Takes = Callable[[Sequence[Expr]], bool]
+Compute = Callable[[Sequence[Vector], SqlType], Vector]
+
+TEXT = frozenset({Kind.STRING})
+DAY = frozenset({Kind.DATE})
+MOMENT = frozenset({Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})
+WHOLE = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER})
+EXACT = WHOLE | {Kind.LONG, Kind.DECIMAL}
+NUMBER = EXACT | {Kind.FLOAT, Kind.DOUBLE}
+
+
+class Function(Struct, frozen=True):
+    takes: Takes
+    compute: Compute
+
+
+def kinds(*wanted: frozenset[Kind]) -> Takes:
+    """Exactly one argument of each of these kinds."""
+
+    def takes(arguments: Sequence[Expr]) -> bool:
+        types = [type_of(argument) for argument in arguments]
+        return len(types) == len(wanted) and all(
+            sql_type is not None and sql_type.kind in allowed
+            for sql_type, allowed in zip(types, wanted, strict=True)
+        )
+
+    return takes
+
+
+def constants_after(first: frozenset[Kind], *rest: type) -> Takes:
+    """One argument of these kinds, then constants of these Python types, not NULL."""
+
+    def takes(arguments: Sequence[Expr]) -> bool:
+        if len(arguments) != 1 + len(rest) or not kinds(first)(arguments[:1]):
+            return False
+        return all(
+            isinstance(constant_of(argument), wanted)
+            for argument, wanted in zip(arguments[1:], rest, strict=True)
+        )
+
+    return takes
+
+
+def either(*options: Takes) -> Takes:
+    return lambda arguments: any(takes(arguments) for takes in options)
+
+
+def constant_of(expr: Expr) -> object:
+    """The value of a constant number or text; None for NULL and everything else."""
+    if not isinstance(expr, Literal) or isinstance(expr.value, bool):
+        return None
+    # The value of a date or timestamp is no number in Spark.
+    return None if expr.type.kind in TEMPORAL else expr.value
+
+
+def value_of(vector: Vector) -> str | int:
+    """The value of a constant over at least one row."""
+    result = vector.values[0]
+    return str(result.as_py()) if vector.is_textual else int(result)
+
+
+def all_valid(arguments: Sequence[Vector]) -> Bools | None:
+    """Rows where no argument is NULL; None if all are."""
+    masks = [argument.valid for argument in arguments if argument.valid is not None]
+    return np.logical_and.reduce(masks) if masks else None
+
+
+ONE_ROW = "one_row"  # No function of Spark has this name, and functions of users are not read
+SEVERAL_ROWS = "More than one row returned by a subquery used as an expression"
+"""Spark's message."""
+
+
+def one_row(rows: Expr, span: Span | None) -> Call:
+    """The condition that a subquery used as a value has at most one row, over the number of its
+    rows. It is true for 0 and 1; for more the query fails. So it drops nothing."""
+    return Call(ONE_ROW, (rows,), BOOLEAN, span=span)
+
+
+def several_rows() -> EvaluationError:
+    return EvaluationError(
+        SEVERAL_ROWS,
+        code="subquery_of_several_rows",
+        hint="make it return one row, for example with MAX(...); Spark also fails on these rows",
+    )
+
+
+def _one_row(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    counts = arguments[0].filled()
+    if bool(np.any(counts > 1)):
+        raise several_rows()
+    return Vector(result, np.ones(len(counts), dtype=np.bool_))
+
 
 # Dates and timestamps.
 
@@ -572,7 +661,7 @@ FUNCTIONS: dict[str, Function] = {
     **NUMBER_FUNCTIONS,
     **DATE_FUNCTIONS,
     **TEXT_FUNCTIONS,
-    ONE_ROW: ONE_ROW_FUNCTION,
+    ONE_ROW: Function(kinds(frozenset({Kind.LONG})), _one_row),
 }
 
 

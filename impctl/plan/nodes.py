@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from operator import is_
-from typing import Self, cast
+from typing import Self, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -89,6 +89,20 @@ class ComputedColumn(e.Clause, frozen=True):
     def unchanged(attributes: Iterable[Attribute]) -> tuple[ComputedColumn, ...]:
         """The attributes as output columns."""
         return tuple(ComputedColumn(attribute, attribute.ref()) for attribute in attributes)
+
+
+_Known = TypeVar("_Known")
+
+
+def renamed(
+    outputs: Iterable[ComputedColumn], known: Mapping[AttributeId, _Known]
+) -> dict[AttributeId, _Known]:
+    """What is known of columns, for those that the outputs pass on unchanged."""
+    return {
+        output.attribute.id: known[output.expr.id]
+        for output in outputs
+        if isinstance(output.expr, e.ColumnRef) and output.expr.id in known
+    }
 
 
 class AggregateCall(e.Node, e.Clause, frozen=True):

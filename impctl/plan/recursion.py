@@ -100,23 +100,14 @@ def _paths(plan: p.Plan, fixpoint: FixpointId) -> list[_StepPath] | None:
             return below and [_equated(path, plan.predicate) for path in below]
         case p.Project():
             below = _paths(plan.child, fixpoint)
-            return below and [_projected(path, plan) for path in below]
+            return below and [
+                replace(path, origins=p.renamed(plan.outputs, path.origins)) for path in below
+            ]
         case p.Join():
             return _joined(plan, fixpoint)
         case p.SetOperation(kind=p.SetKind.UNION):
             return _either(plan, fixpoint)
     return None
-
-
-def _projected(path: _StepPath, plan: p.Project) -> _StepPath:
-    return replace(
-        path,
-        origins={
-            output.attribute.id: path.origins[output.expr.id]
-            for output in plan.outputs
-            if isinstance(output.expr, e.ColumnRef) and output.expr.id in path.origins
-        },
-    )
 
 
 def _joined(plan: p.Join, fixpoint: FixpointId) -> list[_StepPath] | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar, assert_never
+from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -192,7 +192,6 @@ def _below(attribute: p.Attribute) -> p.Attribute:
     return replace(attribute, id=f"split.{attribute.id}")
 
 
-_Known = TypeVar("_Known")
 _BestByFixpoint = dict[AttributeId, p.BestOnly]
 """Rows that a fixpoint must keep, by its first column."""
 
@@ -283,7 +282,7 @@ def _values_of(plan: p.Plan) -> _BestValues | None:
         return None
     columns = {attribute.id: position for position, attribute in enumerate(below.attributes)}
     for project in reversed(inner):
-        columns = dict(_renamed(project, columns))
+        columns = p.renamed(project.outputs, columns)
     keys = {key.attribute.id: columns.get(_name(key.expr)) for key in plan.keys}
     values = {}
     for output in plan.aggregates:
@@ -297,24 +296,13 @@ def _values_of(plan: p.Plan) -> _BestValues | None:
     key_positions = {name: position for name, position in keys.items() if position is not None}
     every = frozenset(key_positions.values())
     for project in reversed(names):
-        key_positions, values = (
-            dict(_renamed(project, key_positions)),
-            dict(_renamed(project, values)),
-        )
+        key_positions = p.renamed(project.outputs, key_positions)
+        values = p.renamed(project.outputs, values)
     return _BestValues(below, key_positions, every, values)
 
 
 def _name(expr: Expr) -> AttributeId:
     return expr.id if isinstance(expr, ColumnRef) else ""
-
-
-def _renamed(
-    project: p.Project, known: Mapping[AttributeId, _Known]
-) -> Iterator[tuple[AttributeId, _Known]]:
-    for output in project.outputs:
-        name = _name(output.expr)
-        if name in known:
-            yield output.attribute.id, known[name]
 
 
 def _required(

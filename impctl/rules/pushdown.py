@@ -428,9 +428,9 @@ class _Marking(Struct, frozen=True):
             case p.Select() | p.Sort() | p.TopK() | p.Distinct() | p.Window() | p.Explode():
                 return marked, origins[0]
             case p.Project():
-                return marked, _renamed(marked.outputs, origins[0])
+                return marked, p.renamed(marked.outputs, origins[0])
             case p.Aggregate():
-                return marked, _renamed(marked.keys, origins[0])
+                return marked, p.renamed(marked.keys, origins[0])
             case p.Join():
                 return self._joined(marked, *origins)
         return marked, {}
@@ -462,15 +462,6 @@ class _Marking(Struct, frozen=True):
         return p.Select(side, e.InList(ref, (literal,)))
 
 
-def _renamed(outputs: tuple[p.ComputedColumn, ...], below: Origins) -> Origins:
-    """Origins of outputs that are columns of the input."""
-    return {
-        output.attribute.id: below[output.expr.id]
-        for output in outputs
-        if isinstance(output.expr, e.ColumnRef) and output.expr.id in below
-    }
-
-
 _BY_LEFT = frozenset({p.JoinKind.INNER, p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI})
 _BY_RIGHT = frozenset({p.JoinKind.INNER, p.JoinKind.RIGHT})
 
@@ -478,28 +469,24 @@ _BY_RIGHT = frozenset({p.JoinKind.INNER, p.JoinKind.RIGHT})
 def column_behind(plan: p.Plan, wanted: AttributeId) -> ScanColumn | None:
     """The column of an access that the plan yields unchanged as this attribute, or None. Rows of
     the plan with a value of the attribute derive only from rows of the access with that value."""
+    return _columns_behind(plan).get(wanted)
+
+
+def _columns_behind(plan: p.Plan) -> Mapping[AttributeId, ScanColumn]:
     match plan:
         case p.Scan():
-            matches = (a for a in plan.attributes if a.id == wanted)
-            return next((ScanColumn(plan.access, attribute) for attribute in matches), None)
+            return {a.id: ScanColumn(plan.access, a) for a in plan.attributes}
         case p.Select() | p.Sort() | p.Distinct():
-            return column_behind(plan.child, wanted)
+            return _columns_behind(plan.child)
         case p.Project():
-            for output in plan.outputs:
-                if output.attribute.id == wanted and isinstance(output.expr, e.ColumnRef):
-                    return column_behind(plan.child, output.expr.id)
+            return p.renamed(plan.outputs, _columns_behind(plan.child))
         case p.Aggregate(grouping_sets=None):
-            for key in plan.keys:
-                if key.attribute.id == wanted and isinstance(key.expr, e.ColumnRef):
-                    return column_behind(plan.child, key.expr.id)
+            return p.renamed(plan.keys, _columns_behind(plan.child))
         case p.Join():
-            sides = [
-                side
-                for side, kinds in ((plan.left, _BY_LEFT), (plan.right, _BY_RIGHT))
-                if plan.kind in kinds and wanted in side.ids
-            ]
-            return column_behind(sides[0], wanted) if len(sides) == 1 else None
-    return None
+            left = _columns_behind(plan.left) if plan.kind in _BY_LEFT else {}
+            right = _columns_behind(plan.right) if plan.kind in _BY_RIGHT else {}
+            return {**left, **right}
+    return {}
 
 
 def is_narrowed(plan: p.Plan, keys: Collection[AttributeId]) -> bool:

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from impctl.data.schema import Kind
 from impctl.expr import nodes as e
+from impctl.expr.functions import ONE_ROW
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span
-from impctl.expr.signature import ONE_ROW
 from impctl.expr.types import MAX_PRECISION, common_type, loses_values, type_of
 from impctl.plan import nodes as p
 from impctl.plan.explain import shortened

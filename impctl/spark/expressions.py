@@ -15,7 +15,7 @@ from sqlglot import exp
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import QueryError
 from impctl.expr import nodes as e
-from impctl.expr.signature import ONE_ROW, SEVERAL_ROWS
+from impctl.expr.functions import ONE_ROW, SEVERAL_ROWS
 from impctl.types import AttributeId
 
 if TYPE_CHECKING:

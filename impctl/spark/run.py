@@ -21,7 +21,7 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.signature import SEVERAL_ROWS, several_rows
+from impctl.expr.functions import SEVERAL_ROWS, several_rows
 from impctl.spark.session import PACKAGES, is_connect
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from sqlglot import exp
 from impctl.data.schema import BOOLEAN
 from impctl.errors import QueryError, count_text
 from impctl.expr import nodes as e
-from impctl.expr.signature import one_row
+from impctl.expr.functions import one_row
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES

@@ -37,9 +37,8 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, UnsupportedExpressionError
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Columns, Condition, Evaluator, find_blocker
-from impctl.expr.functions import FUNCTIONS
+from impctl.expr.functions import FUNCTIONS, ONE_ROW
 from impctl.expr.nodes import Expr
-from impctl.expr.signature import ONE_ROW
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Project
 from impctl.sql.statement import parse_query

@@ -18,8 +18,8 @@ from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.expr.cast import cast
 from impctl.expr.compare import Truth, certain, conjoin, disjoin, negate, of_vector
 from impctl.expr.evaluate import Condition, Evaluator, find_blocker
+from impctl.expr.functions import ONE_ROW, one_row
 from impctl.expr.nodes import ColumnRef, Expr
-from impctl.expr.signature import ONE_ROW, one_row
 from impctl.expr.types import fixed_offset, moved_by
 from impctl.plan.functions import AGGREGATES, SCALARS
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at

@@ -38,9 +38,9 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, ImpctlError, NotExactError
 from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
+from impctl.expr.functions import ONE_ROW
 from impctl.expr.nodes import Expr
 from impctl.expr.numeric import INTEGRAL_BITS, mean, most_rows
-from impctl.expr.signature import ONE_ROW
 from impctl.expr.types import average_type, fixed_offset, sum_type, type_of
 from impctl.spark.expressions import render_expr
 from tests.plan.catalogs import selected

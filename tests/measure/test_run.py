@@ -28,8 +28,8 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.data.schema import LONG
 from impctl.errors import ImpctlError, StorageError, TableError, UnsupportedError, UsageError
+from impctl.expr.functions import SEVERAL_ROWS, one_row
 from impctl.expr.nodes import ColumnRef
-from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.measure import duckdb
 from impctl.measure import run as run_module
 from impctl.measure.duckdb import (

@@ -20,7 +20,7 @@ from impctl.engine import operator as limits_of
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import QueryError, UnsupportedError
 from impctl.expr import nodes
-from impctl.expr.signature import one_row
+from impctl.expr.functions import one_row
 from impctl.plan.nodes import Plan, Select
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.sketch import range_filter
