@@ -265,12 +265,12 @@ def grouped(
     plan: p.Plan,
     keys: Sequence[tuple[str, Expr]],
     calls: Sequence[tuple[str, p.AggregateCall]],
-    reading: ParseContext,
+    context: ParseContext,
     span: Span | None,
     sets: tuple[tuple[int, ...], ...] | None = None,
 ) -> p.Aggregate:
     """The aggregate over a plan, from the names and expressions of its columns."""
-    ids = reading.fresh("a", [name for name, _ in (*keys, *calls)])
+    ids = context.fresh("a", [name for name, _ in (*keys, *calls)])
     key_columns = []
     for identity, (name, key) in zip(ids, keys, strict=False):
         attribute = attribute_for(identity, name, key)

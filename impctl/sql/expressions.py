@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -83,7 +83,7 @@ class Special(Protocol):
 class ExprReader(Struct, frozen=True):
     """Reads expressions of one clause; `clause` names it in messages."""
 
-    reading: ParseContext
+    context: ParseContext
     names: Names
     clause: str
     special: Special | None = None
@@ -93,7 +93,7 @@ class ExprReader(Struct, frozen=True):
 
     @property
     def text(self) -> SqlText:
-        return self.reading.text
+        return self.context.text
 
     def read(self, node: Node) -> e.Expr:
         if id(node) in self.beside:
@@ -163,7 +163,7 @@ class ExprReader(Struct, frozen=True):
             return None
         amount, unit = literals.interval_parts(self.text, step)
         sign = 1 if isinstance(node, exp.Add) else -1
-        return literals.shifted(left, sign * amount, unit, self.reading.zone, span)
+        return literals.shifted(left, sign * amount, unit, self.context.zone, span)
 
     def _moved_column(
         self, node: Node, left: e.Expr, right: e.Expr, span: e.Span | None
@@ -196,7 +196,7 @@ class ExprReader(Struct, frozen=True):
             e.Literal(amount if is_sum else -amount, INTEGER, span=span),
             left,
         )
-        return e.Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
+        return e.Call("timestampadd", parts, type_of(left), self.context.zone, span=span)
 
     def _comparison(self, node: Node, span: e.Span | None) -> e.Expr:
         for side in (node.this, node.expression):
@@ -215,7 +215,7 @@ class ExprReader(Struct, frozen=True):
     def alike(self, left: e.Expr, right: e.Expr) -> tuple[e.Expr, e.Expr]:
         """Bring two sides to the types that Spark compares, rounding decimals without a common
         type."""
-        zone = self.reading.zone
+        zone = self.context.zone
         left, right = literals.alike(left, right, zone), literals.alike(right, left, zone)
         left_type, right_type = type_of(left), type_of(right)
         if left_type is None or right_type is None:
@@ -246,10 +246,10 @@ class ExprReader(Struct, frozen=True):
         match node:
             case exp.Paren():
                 return self.read(node.this)
-            case exp.And():
-                return e.And(self.read_all(list(node.flatten(unnest=False))), span=span)
-            case exp.Or():
-                return e.Or(self.read_all(list(node.flatten(unnest=False))), span=span)
+            case exp.And() | exp.Or():
+                operands: list[Any] = list(node.flatten(unnest=False))
+                connective = e.And if isinstance(node, exp.And) else e.Or
+                return connective(self.read_all(operands), span=span)
             case exp.Not():
                 return self._negated(node, span)
             case exp.Is():
@@ -311,7 +311,7 @@ class ExprReader(Struct, frozen=True):
             raise self.text.error("IN needs at least one value", node, hint="list the values")
         operand = self.read(node.this)
         options = self.read_all(node.expressions)
-        brought = tuple(literals.alike(option, operand, self.reading.zone) for option in options)
+        brought = tuple(literals.alike(option, operand, self.context.zone) for option in options)
         if all(type_of(option) == type_of(operand) for option in brought):
             options = brought
         return e.InList(operand, options, span=span)
@@ -481,7 +481,7 @@ def read_call(reader: ExprReader, node: Node, span: e.Span | None) -> e.Expr | N
     if name is None:
         return None
     span = reader.text.place_of(name) if span is None else span
-    reader.reading.note_volatile(name, span)
+    reader.context.note_volatile(name, span)
     return e.Call(name, (), span=span)
 
 
@@ -514,7 +514,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: e.Span | None) -> e.Expr:
         raise text.unsupported(
             "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST returns NULL"
         )
-    return literals.folded(e.Cast(reader.read(node.this), target, reader.reading.zone, span=span))
+    return literals.folded(e.Cast(reader.read(node.this), target, reader.context.zone, span=span))
 
 
 def _typed_literal(
@@ -522,7 +522,7 @@ def _typed_literal(
 ) -> e.Expr:
     """`DATE '2024-01-31'`. The parser takes `DATE '2024-01-31'::STRING` for a date of a cast text;
     Spark casts the date."""
-    text, zone, literal = reader.text, reader.reading.zone, node.this
+    text, zone, literal = reader.text, reader.context.zone, node.this
     casts: list[exp.Cast] = []
     while isinstance(literal, exp.Cast):
         casts.append(literal)
@@ -571,11 +571,11 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: e.Span | None) -> e
             kind = type(argument).__name__.lower()
             raise reader.text.unsupported(f"`{name}` with a {kind} argument", node)
     parts = reader.read_all(node.expressions)
-    rewritten = _rewritten(name, parts, reader.reading.zone, span)
+    rewritten = _rewritten(name, parts, reader.context.zone, span)
     if rewritten is not None:
         return rewritten
     if name in VOLATILE and not (name == "unix_timestamp" and parts):
-        reader.reading.note_volatile(name, span)
+        reader.context.note_volatile(name, span)
     return _made(reader, name, parts, span)
 
 
@@ -605,7 +605,7 @@ def _function_by_unit(
     # A timestamp keeps its type; only Spark knows what a DATE becomes.
     moment = type_of(parts[2])
     moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
-    return e.Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
+    return e.Call(called, parts, moment if is_sum else LONG, reader.context.zone, span=span)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
@@ -640,7 +640,7 @@ def _call(reader: ExprReader, name: str, arguments: list[Node], span: e.Span | N
 
 
 def _made(reader: ExprReader, name: str, parts: tuple[e.Expr, ...], span: e.Span | None) -> e.Expr:
-    result = e.Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    result = e.Call(name, parts, _result_type(name, parts), reader.context.zone, span=span)
     return literals.computed(result)
 
 

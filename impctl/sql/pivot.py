@@ -148,17 +148,17 @@ class _Results(Struct, frozen=True):
         return isinstance(expr, e.ColumnRef) and call_is_nullable(calls[expr.id])
 
 
-def pivoted(source: FromSource, node: exp.Pivot, reading: ParseContext) -> FromSource:
+def pivoted(source: FromSource, node: exp.Pivot, context: ParseContext) -> FromSource:
     """Compute `PIVOT (calls FOR columns IN (values))` of a plan, and its names."""
-    field, scope = _field(node, reading), source.scope
+    field, scope = _field(node, context), source.scope
     collector = AggregateCollector()
-    reader = ExprReader(reading, Names(reading.text, scope), "PIVOT", collector)
+    reader = ExprReader(context, Names(context.text, scope), "PIVOT", collector)
     columns = tuple(
-        (_suffix(expression, node, reading), reader.read(expression.unalias()))
+        (_suffix(expression, node, context), reader.read(expression.unalias()))
         for expression in node.expressions
     )
     results = _Results(tuple(collector.calls), columns)
-    _check_calls(node, results, reading)
+    _check_calls(node, results, context)
     plain = replace(reader, special=None)
     axes = field.this.expressions if isinstance(field.this, exp.Tuple) else [field.this]
     keys = _keys(scope, plain, axes, results)
@@ -169,24 +169,24 @@ def pivoted(source: FromSource, node: exp.Pivot, reading: ParseContext) -> FromS
         for call in (*results.calls, p.AggregateCall("count"))
     ]
     named_keys = [(entry.name, entry.expr) for entry in keys]
-    span = reading.text.span_of(node)
-    groups = grouped(source.plan, named_keys, filtered, reading, span)
+    span = context.text.span_of(node)
+    groups = grouped(source.plan, named_keys, filtered, context, span)
     named: list[tuple[str, e.Expr]] = []
     width = len(results.calls) + 1
     for number, (name, _) in enumerate(values):
         *outputs, rows = groups.aggregates[number * width :][:width]
         refs = {placeholder(index): output.attribute.ref() for index, output in enumerate(outputs)}
-        lift = Lift(reading.text, (), refs, scope.ids())
+        lift = Lift(context.text, (), refs, scope.ids())
         for suffix, expr in results.columns:
             value = lift(expr)
             if results.is_two_phase and not results.is_null_without_rows(expr):
                 value = _where_there(value, rows.attribute)
             named.append((name if suffix is None else f"{name}_{suffix}", value))
-    return _projected(scope, keys, groups, named, reading)
+    return _projected(scope, keys, groups, named, context)
 
 
-def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
-    text = reading.text
+def _field(node: exp.Pivot, context: ParseContext) -> exp.In:
+    text = context.text
     fields = node.args.get("fields") or []
     if node.args.get("unpivot"):
         raise text.unsupported("UNPIVOT", node, hint="use UNION ALL of SELECTs instead")
@@ -196,21 +196,21 @@ def _field(node: exp.Pivot, reading: ParseContext) -> exp.In:
     return result
 
 
-def _suffix(item: Node, node: exp.Pivot, reading: ParseContext) -> str | None:
+def _suffix(item: Node, node: exp.Pivot, context: ParseContext) -> str | None:
     """Suffix of the column name; None where there is one call only."""
     if len(node.expressions) == 1:
         return None
     if not item.alias:
-        raise reading.text.unsupported(
+        raise context.text.unsupported(
             "a PIVOT with several aggregates of which one has no name", item, hint=_ALIAS_HINT
         )
     return str(item.alias)
 
 
-def _check_calls(node: exp.Pivot, results: _Results, reading: ParseContext) -> None:
+def _check_calls(node: exp.Pivot, results: _Results, context: ParseContext) -> None:
     for call in results.calls:
         if call.function not in _SKIPPING_NULL:
-            raise reading.text.unsupported(
+            raise context.text.unsupported(
                 f"`{call.function}` in PIVOT",
                 call.span,
                 hint="group by the columns and use FILTER (WHERE ...) for each value, or keep the "
@@ -220,7 +220,7 @@ def _check_calls(node: exp.Pivot, results: _Results, reading: ParseContext) -> N
         reads_call = has_placeholder(expr)
         is_bare = reads_call and isinstance(expr, e.ColumnRef)
         if not is_bare and not (results.is_two_phase and reads_call):
-            raise reading.text.unsupported(
+            raise context.text.unsupported(
                 "an expression around the aggregates of a PIVOT",
                 item,
                 hint="compute it in a SELECT around the PIVOT",
@@ -304,7 +304,7 @@ def _projected(
     keys: list[ScopeEntry],
     groups: p.Aggregate,
     columns: list[tuple[str, e.Expr]],
-    reading: ParseContext,
+    context: ParseContext,
 ) -> FromSource:
     """Key columns under their old names, then those of the values, which belong to no relation."""
     refs = [key.attribute.ref() for key in groups.keys]
@@ -312,7 +312,7 @@ def _projected(
         *((entry.name, ref) for entry, ref in zip(keys, refs, strict=True)),
         *columns,
     ]
-    outputs = reading.computed("p", named)
+    outputs = context.computed("p", named)
     owners = [*(entry.relation for entry in keys), *(None for _ in columns)]
     entries = tuple(
         ScopeEntry(owner, output.attribute.name, output.attribute.ref())

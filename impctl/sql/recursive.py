@@ -14,14 +14,8 @@ from impctl.data.schema import Kind
 from impctl.errors import QueryError, count_text
 from impctl.plan import nodes as p
 from impctl.plan.recursion import approximate_columns, leaves_in
-from impctl.sql.relations import (
-    CommonTable,
-    Environment,
-    check_alias,
-    name_span,
-    part,
-    refuse_parts,
-)
+from impctl.sql.relations import check_alias, name_span, part, refuse_parts
+from impctl.sql.scope import CommonTable, ParseContext
 from impctl.sql.select import refuse_misread
 from impctl.sql.subqueries import is_membership, unwrapped
 from impctl.sql.text import Node, SqlText, as_invalid_query
@@ -261,35 +255,35 @@ MOST_LEVELS = 2**31 - 1
 """Largest INT; Spark reads MAX RECURSION LEVEL as INT."""
 
 
-def with_common_tables(node: Node, environment: Environment) -> Environment:
-    """The environment of a query, with its WITH entries visible."""
+def with_common_tables(node: Node, context: ParseContext) -> ParseContext:
+    """The context of a query, with its WITH entries visible."""
     clause = part(node, "with")
     if clause is None:
-        return environment
-    _refuse_clauses(clause, environment)
+        return context
+    _refuse_clauses(clause, context)
     entries: list[exp.CTE] = clause.expressions
     for index, entry in enumerate(entries):
-        visible = dict(environment.common_tables)
+        visible = dict(context.common_tables)
         if clause.args.get("recursive"):
-            result = _recursive_table(entry, entries[index + 1 :], environment)
+            result = _recursive_table(entry, entries[index + 1 :], context)
         else:
-            result = CommonTable(entry, environment)
+            result = CommonTable(entry, context)
         visible[entry.alias.lower()] = result
-        environment = replace(environment, common_tables=visible)
-    return environment
+        context = replace(context, common_tables=visible)
+    return context
 
 
-def read_unused(node: Node, environment: Environment) -> None:
+def read_unused(node: Node, context: ParseContext) -> None:
     """Read entries that no plan contains: Spark runs the text that has them."""
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
-        if id(entry) not in environment.reading.read_entries:
-            plan = environment.common_tables[entry.alias.lower()].plan(entry)
-            environment.reading.unused.append(plan)
+        if id(entry) not in context.read_entries:
+            plan = context.common_tables[entry.alias.lower()].plan(entry)
+            context.unused.append(plan)
 
 
-def _refuse_clauses(clause: Node, environment: Environment) -> None:
-    text = environment.text
+def _refuse_clauses(clause: Node, context: ParseContext) -> None:
+    text = context.text
     for name in ("search", "cycle"):
         result = clause.args.get(name)
         if result:
@@ -319,61 +313,61 @@ def _refuse_clauses(clause: Node, environment: Environment) -> None:
 
 
 def _recursive_table(
-    entry: exp.CTE, later: Iterable[exp.CTE], environment: Environment
+    entry: exp.CTE, later: Iterable[exp.CTE], context: ParseContext
 ) -> CommonTable:
     name = entry.alias.lower()
-    known = environment.common_tables
+    known = context.common_tables
     visible = dict(known)
     for other in later:
         called = other.alias
-        is_known = called.lower() in known or environment.reading.names.find([called]) is not None
+        is_known = called.lower() in known or context.names.find([called]) is not None
         if called.lower() != name and not is_known:
-            visible[called.lower()] = _not_yet(other, environment)
-    inside = replace(environment, common_tables=visible)
+            visible[called.lower()] = _not_yet(other, context)
+    inside = replace(context, common_tables=visible)
     if not reads_name(entry.this, name):
         return CommonTable(entry, inside)
     return CommonTable(entry, inside, _Entry(entry, inside).read)
 
 
-def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
+def _not_yet(entry: exp.CTE, context: ParseContext) -> CommonTable:
     def refuse(place: Node) -> p.Plan:
         # Spark does not know such a name.
         raise as_invalid_query(
-            environment.text.unsupported(
+            context.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
                 place,
                 hint="derive the rows of both in one entry, with a column that distinguishes them",
             )
         )
 
-    return CommonTable(entry, environment, refuse)
+    return CommonTable(entry, context, refuse)
 
 
 class _Entry(Struct, frozen=True):
     """A WITH entry that reads itself, and what is visible there."""
 
     node: exp.CTE
-    environment: Environment
+    context: ParseContext
 
     @property
     def name(self) -> str:
         return self.node.alias
 
     def read(self, place: Node) -> p.Plan:
-        environment, text = self.environment, self.environment.text
+        context, text = self.context, self.context.text
         union = self._union()
-        base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
+        base = self._part(union, union.this, CommonTable(self.node, context, self._in_base))
         columns = self._columns(base)
-        identity = environment.reading.fixpoint_of(self.node)
+        identity = context.fixpoint_of(self.node)
         references: dict[AttributeId, Node] = {}
 
         def leaf(at: Node) -> p.Plan:
             made = self._attributes("r", columns)
-            span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
+            span = name_span(at, context) if isinstance(at, exp.Table) else text.span_of(at)
             references[made[0].id] = at
             return p.Recursive(identity, made, span=span)
 
-        step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
+        step = self._part(union, union.expression, CommonTable(self.node, context, leaf))
         self._refuse_types(base, step, union)
         is_set = bool(union.args.get("distinct"))
         levels = self._levels(is_set=is_set)
@@ -385,7 +379,7 @@ class _Entry(Struct, frozen=True):
         return p.Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
 
     def _levels(self, *, is_set: bool) -> int | None:
-        text = self.environment.text
+        text = self.context.text
         result = text.levels.get(id(self.node))
         if result is not None and is_set:
             raise text.unsupported(
@@ -404,13 +398,13 @@ class _Entry(Struct, frozen=True):
 
     def _part(self, union: exp.Union, query: Node, entry: CommonTable) -> p.Plan:
         """Base or step, with the entry's name bound to `own`."""
-        visible = {**self.environment.common_tables, self.name.lower(): entry}
-        inside = with_common_tables(union, replace(self.environment, common_tables=visible))
-        reading = inside.reading
-        volatile = len(reading.volatile)
-        plan = inside.read_query(query, inside)
-        for construct, span in reading.volatile[volatile:]:
-            raise reading.text.unsupported(
+        visible = {**self.context.common_tables, self.name.lower(): entry}
+        inside = with_common_tables(union, replace(self.context, common_tables=visible))
+        context = inside
+        volatile = len(context.volatile)
+        plan = inside.plan_of(query)
+        for construct, span in context.volatile[volatile:]:
+            raise context.text.unsupported(
                 f"`{construct}` in recursive `{self.name}`, which has no fixed result",
                 span,
                 hint="pass the value as a parameter",
@@ -420,7 +414,7 @@ class _Entry(Struct, frozen=True):
         return plan
 
     def _union(self) -> exp.Union:
-        text = self.environment.text
+        text = self.context.text
         union = unwrapped(self.node.this)
         if not isinstance(union, exp.Union):
             kind = (
@@ -441,8 +435,8 @@ class _Entry(Struct, frozen=True):
                     union.args[name],
                     hint=f"move it to a query that reads `{self.name}`",
                 )
-        refuse_parts(union, _UNION_PARTS, self.environment, f"recursive `{self.name}`")
-        refuse_misread(union, self.environment)
+        refuse_parts(union, _UNION_PARTS, self.context, f"recursive `{self.name}`")
+        refuse_misread(union, self.context)
         return union
 
     def _in_base(self, place: Node) -> p.Plan:
@@ -450,14 +444,14 @@ class _Entry(Struct, frozen=True):
             "put all parts that read it after the first UNION, in parentheses if there are several"
         )
         construct = f"`{self.name}` in the first part of its UNION"
-        raise self.environment.text.unsupported(construct, place, hint=hint)
+        raise self.context.text.unsupported(construct, place, hint=hint)
 
     def _columns(self, base: p.Plan) -> tuple[p.Attribute, ...]:
         """Name and type of the entry's columns; ids are the base's."""
-        text = self.environment.text
+        text = self.context.text
         attributes = base.attributes
         names = self.node.alias_column_names or [attribute.name for attribute in attributes]
-        check_alias(self.node, len(attributes), self.environment)
+        check_alias(self.node, len(attributes), self.context)
         for name, attribute in zip(names, attributes, strict=True):
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise text.unsupported(
@@ -470,14 +464,14 @@ class _Entry(Struct, frozen=True):
 
     def _attributes(self, letter: str, columns: tuple[p.Attribute, ...]) -> tuple[p.Attribute, ...]:
         """The columns under new ids; a step may make any of them NULL."""
-        ids = self.environment.reading.fresh(letter, [column.name for column in columns])
+        ids = self.context.fresh(letter, [column.name for column in columns])
         return tuple(
             replace(column, id=identity, nullable=True)
             for identity, column in zip(ids, columns, strict=True)
         )
 
     def _refuse_types(self, base: p.Plan, step: p.Plan, union: exp.Union) -> None:
-        text = self.environment.text
+        text = self.context.text
         here, there = self._columns(base), step.attributes
         if len(here) != len(there):
             raise text.error(
@@ -501,7 +495,7 @@ class _Entry(Struct, frozen=True):
             loose = approximate_columns(plan)
             for column, attribute in zip(self._columns(base), plan.attributes, strict=True):
                 if attribute.id in loose:
-                    raise self.environment.text.unsupported(
+                    raise self.context.text.unsupported(
                         f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
                         query,
                         hint="the last digits vary from run to run; sum decimals, or CAST the "

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
@@ -116,19 +116,19 @@ _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
 _GENERATORS = frozenset({"explode", "explode_outer", "posexplode", "posexplode_outer"})
 
 
-def exploded(source: FromSource, node: exp.Lateral, reading: ParseContext) -> FromSource:
+def exploded(source: FromSource, node: exp.Lateral, context: ParseContext) -> FromSource:
     """Explode the rows of a plan; QueryError where refused."""
     alias = node.args.get("alias")
     names = [column.name for column in (alias.columns if alias is not None else [])]
     is_view = bool(node.args.get("view"))
     view = _Written("LATERAL VIEW", node.this, names, "LATERAL VIEW explode(x) t AS element")
     if not is_view or not is_generator(node.this):
-        raise reading.text.unsupported(
+        raise context.text.unsupported(
             f"LATERAL VIEW of `{function_name(node.this) or node.this.key}`",
             node.this,
             hint="explode and posexplode are supported",
         )
-    whole = _exploded_rows(source, view, reading, outer=bool(node.args.get("outer")))
+    whole = _exploded_rows(source, view, context, outer=bool(node.args.get("outer")))
     called = None if alias is None or alias.this is None else (alias.this.name,)
     return FromSource(whole, side_by_side(source.scope, relation_scope(called, whole.made)))
 
@@ -160,14 +160,14 @@ class Generated(Struct, frozen=True):
 
 
 def read_generated(
-    items: Sequence[Node], source: FromSource, reading: ParseContext
+    items: Sequence[Node], source: FromSource, context: ParseContext
 ) -> Generated | None:
     """The generator of the SELECT list, or None."""
     generators = [item for item in items if is_generator(_called(item))]
     if not generators:
         return None
     if len(generators) > 1:
-        raise reading.text.unsupported(
+        raise context.text.unsupported(
             "several generator functions in one SELECT list",
             _called(generators[1]),
             hint=f"write each as {_AS_VIEW} after FROM",
@@ -178,7 +178,7 @@ def read_generated(
     else:
         names = [item.alias] if item.alias else []
     written = _Written("SELECT", _called(item), names, "SELECT explode(x) AS element")
-    return Generated(item, _exploded_rows(source, written, reading, outer=False))
+    return Generated(item, _exploded_rows(source, written, context, outer=False))
 
 
 def _called(item: Node) -> Node:
@@ -201,24 +201,24 @@ class _Written(Struct, frozen=True):
 
 
 def _exploded_rows(
-    source: FromSource, written: _Written, reading: ParseContext, *, outer: bool
+    source: FromSource, written: _Written, context: ParseContext, *, outer: bool
 ) -> Explode:
-    call, text = written.call, reading.text
+    call, text = written.call, context.text
     name = function_name(call) or ""
     function = name.removesuffix("_outer")
     arguments = arguments_of(call)
     if len(arguments) != 1:
         raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
-    array = ExprReader(reading, Names(text, source.scope), written.clause).read(arguments[0])
-    columns = _columns(written, function, known_type(array), reading)
-    ids = reading.fresh("x", [attribute.name for attribute in columns])
+    array = ExprReader(context, Names(text, source.scope), written.clause).read(arguments[0])
+    columns = _columns(written, function, known_type(array), context)
+    ids = context.fresh("x", [attribute.name for attribute in columns])
     columns = tuple(replace(item, id=identity) for item, identity in zip(columns, ids, strict=True))
     outer = outer or name != function
     return Explode(source.plan, function, array, columns, outer, span=text.span_of(call))
 
 
 def _columns(
-    written: _Written, function: str, kind: SqlType | None, reading: ParseContext
+    written: _Written, function: str, kind: SqlType | None, context: ParseContext
 ) -> tuple[Attribute, ...]:
     """New columns without ids: a position, then an element, or key and value."""
     names = written.names
@@ -226,14 +226,14 @@ def _columns(
     is_map = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("map<")
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
-        raise reading.text.unsupported(
+        raise context.text.unsupported(
             f"{written.what} without column names",
             written.call,
             hint=f"name the columns, as in `{written.example}`",
         )
     elements = len(names) - len(position) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
-        raise reading.text.error(
+        raise context.text.error(
             f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
             "a different number",
             written.call,
@@ -342,41 +342,13 @@ _SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
 _VALUES_PARTS = frozenset({"expressions", "alias"})
 
 
-class CommonTable(Struct, frozen=True):
-    """A WITH entry and what is visible there."""
-
-    node: exp.CTE
-    environment: Environment
-    read: Callable[[Node], Plan] | None = None
-    """For an entry that reads itself: its rows, for the place that names it."""
-
-    def plan(self, place: Node) -> Plan:
-        """Read the entry again, for the place that names it."""
-        if self.read is not None:
-            return self.read(place)
-        return self.environment.read_query(self.node.this, self.environment)
-
-
-class Environment(Struct, frozen=True):
-    """Context of a query: the reading, visible WITH entries, how to read a query."""
-
-    reading: ParseContext
-    read_query: Callable[[Node, Environment], Plan]
-    common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
-    """By lower-case name."""
-
-    @property
-    def text(self) -> SqlText:
-        return self.reading.text
-
-
-def read_from(select: exp.Select, environment: Environment) -> FromSource:
+def read_from(select: exp.Select, context: ParseContext) -> FromSource:
     clause = part(select, "from")
     if clause is None:
         return FromSource(OneRow(), Scope(()))
-    source = _joined(clause.this, select.args.get("joins") or [], environment)
+    source = _joined(clause.this, select.args.get("joins") or [], context)
     for lateral in select.args.get("laterals") or []:
-        source = exploded(source, lateral, environment.reading)
+        source = exploded(source, lateral, context)
     return source
 
 
@@ -386,9 +358,9 @@ def part(node: Node, name: str) -> Node | None:
     return result if result is not None else node.args.get(f"{name}_")
 
 
-def refuse_parts(node: Node, known: frozenset[str], environment: Environment, what: str) -> None:
+def refuse_parts(node: Node, known: frozenset[str], context: ParseContext, what: str) -> None:
     """Refuse a node with parts that are not known."""
-    text = environment.text
+    text = context.text
     for name, value in node.args.items():
         if name.rstrip("_") in known or not value:
             continue
@@ -406,44 +378,44 @@ _CLAUSES = {
 }  # fmt: skip
 
 
-def _joined(first: Node, joins: list[exp.Join], environment: Environment) -> FromSource:
+def _joined(first: Node, joins: list[exp.Join], context: ParseContext) -> FromSource:
     """Comma-separated groups of a FROM clause, each a chain of joins."""
     groups: list[tuple[Node, list[exp.Join]]] = [(first, [])]
     for join in joins:
-        if _is_comma(join, environment):
-            _refuse_pivot(join, environment)
+        if _is_comma(join, context):
+            _refuse_pivot(join, context)
             groups.append((join.this, []))
         else:
             if len(groups) > 1:
-                _refuse_behind_comma(join, environment)
+                _refuse_behind_comma(join, context)
             groups[-1][1].append(join)
-    sources = [_chain(_relation(head, environment), chain, environment) for head, chain in groups]
+    sources = [_chain(_relation(head, context), chain, context) for head, chain in groups]
     result = sources[0]
     for source, (head, _) in zip(sources[1:], groups[1:], strict=True):
         if set(result.scope.relations).isdisjoint(source.scope.relations):
-            _refuse_same_name(result, source, head, environment)
+            _refuse_same_name(result, source, head, context)
         plan = Join(JoinKind.INNER, result.plan, source.plan, None)
         result = FromSource(plan, side_by_side(result.scope, source.scope))
     return result
 
 
-def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
+def _refuse_pivot(join: exp.Join, context: ParseContext) -> None:
     """Spark applies a PIVOT after a join to the joined rows; the tree attaches it to one side."""
     pivots = join.this.args.get("pivots") or join.args.get("pivots")
     if pivots:
-        raise environment.text.unsupported(
+        raise context.text.unsupported(
             "a PIVOT after a join",
             pivots[0],
             hint="pivot a subquery in parentheses: `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
         )
 
 
-def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
+def _refuse_behind_comma(join: exp.Join, context: ParseContext) -> None:
     """Spark takes everything before the join, including relations before the comma, as its left
     side."""
     is_merging = join.args.get("method") or join.args.get("using")
     if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
-        raise environment.text.unsupported(
+        raise context.text.unsupported(
             "a RIGHT, FULL, NATURAL or USING join after a comma",
             join,
             hint="write CROSS JOIN instead of the comma, or put parentheses around the joined "
@@ -451,8 +423,8 @@ def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
         )
 
 
-def _is_comma(join: exp.Join, environment: Environment) -> bool:
-    text = environment.text
+def _is_comma(join: exp.Join, context: ParseContext) -> bool:
+    text = context.text
     span = text.span_of(join.this)
     token = None if span is None else text.words.before(span.start)
     while token is not None and token.token_type is TokenType.L_PAREN:
@@ -460,29 +432,29 @@ def _is_comma(join: exp.Join, environment: Environment) -> bool:
     return token is not None and token.token_type is TokenType.COMMA
 
 
-def _chain(source: FromSource, joins: list[exp.Join], environment: Environment) -> FromSource:
+def _chain(source: FromSource, joins: list[exp.Join], context: ParseContext) -> FromSource:
     for join in joins:
-        source = _join(source, join, environment)
+        source = _join(source, join, context)
     return source
 
 
-def _relation(node: Node, environment: Environment) -> FromSource:
-    text = environment.text
+def _relation(node: Node, context: ParseContext) -> FromSource:
+    text = context.text
     match node:
         case exp.Table() if isinstance(node.this, exp.Identifier):
-            refuse_parts(node, _TABLE_PARTS, environment, f"table `{node.name}`")
-            source = _table(node, environment)
+            refuse_parts(node, _TABLE_PARTS, context, f"table `{node.name}`")
+            source = _table(node, context)
         case exp.Subquery() if isinstance(node.this, exp.Table):
-            refuse_parts(node, _SUBQUERY_PARTS, environment, "FROM")
-            source = _aliased(_relation(node.this, environment), node, environment)
+            refuse_parts(node, _SUBQUERY_PARTS, context, "FROM")
+            source = _aliased(_relation(node.this, context), node, context)
         case exp.Subquery():
-            refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
-            rows = environment.read_query(node.this, environment)
-            source = _aliased(_unnamed(rows), node, environment)
+            refuse_parts(node, _SUBQUERY_PARTS, context, "a subquery in FROM")
+            rows = context.plan_of(node.this)
+            source = _aliased(_unnamed(rows), node, context)
         case exp.Values():
-            refuse_parts(node, _VALUES_PARTS, environment, "VALUES")
-            rows = read_values(node, text, lambda query: environment.read_query(query, environment))
-            source = _aliased(_unnamed(rows), node, environment)
+            refuse_parts(node, _VALUES_PARTS, context, "VALUES")
+            rows = read_values(node, text, lambda query: context.plan_of(query))
+            source = _aliased(_unnamed(rows), node, context)
         case exp.Table() if isinstance(node.this, exp.Dot):
             hint = "a table's name has at most a catalog, a schema and the table name"
             raise text.unsupported("a name with more than three parts", node, hint=hint)
@@ -491,46 +463,45 @@ def _relation(node: Node, environment: Environment) -> FromSource:
         case _:
             raise text.unsupported(f"{node.key.upper()} in FROM", node)
     for pivot in node.args.get("pivots") or []:
-        source = _aliased(pivoted(source, pivot, environment.reading), pivot, environment)
-    return _chain(source, node.args.get("joins") or [], environment)
+        source = _aliased(pivoted(source, pivot, context), pivot, context)
+    return _chain(source, node.args.get("joins") or [], context)
 
 
-def _table(node: exp.Table, environment: Environment) -> FromSource:
-    reading = environment.reading
+def _table(node: exp.Table, context: ParseContext) -> FromSource:
     written = ".".join(piece.name for piece in node.parts)
     # In Spark `a.b` is never the WITH entry named "a.b".
-    common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
+    common = context.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
-        reading.read_entries.add(id(common.node))
+        context.read_entries.add(id(common.node))
         rows = _unnamed(common.plan(node))
-        return _aliased(_aliased(rows, common.node, environment), node, environment)
-    table = _catalog_name(node, written, environment)
+        return _aliased(_aliased(rows, common.node, context), node, context)
+    table = _catalog_name(node, written, context)
     # `delta` and a path are not a name of two parts, but they qualify columns like one.
-    full = reading.names.full([piece.name for piece in node.parts])
-    schema = reading.catalog[table]
-    access = reading.next_access(table)
+    full = context.names.full([piece.name for piece in node.parts])
+    schema = context.catalog[table]
+    access = context.next_access(table)
     attributes = tuple(
         Attribute(f"{access}.{column.name}", column.name, column.type) for column in schema
     )
-    span = name_span(node, environment)
-    reading.mentions[span] = table
-    plan = _live(Scan(access, table, attributes, span=span), reading)
+    span = name_span(node, context)
+    context.mentions[span] = table
+    plan = _live(Scan(access, table, attributes, span=span), context)
     scope = relation_scope((node.alias,) if node.alias else full, attributes)
-    return _aliased(FromSource(plan, scope), node, environment)
+    return _aliased(FromSource(plan, scope), node, context)
 
 
-def _live(scan: Scan, reading: ParseContext) -> Plan:
+def _live(scan: Scan, context: ParseContext) -> Plan:
     """The rows that queries see: all, except where the table has an expiry."""
-    live = reading.live.get(scan.table)
+    live = context.live.get(scan.table)
     if live is None:
         return scan
     (column,) = (a for a in scan.attributes if a.name == live.column)
     return Select(scan, live.condition(column.ref()))
 
 
-def name_span(node: exp.Table, environment: Environment) -> Span:
+def name_span(node: exp.Table, context: ParseContext) -> Span:
     """The written table name without alias, checked against the text."""
-    text = environment.text
+    text = context.text
     spans = [text.span_of(piece) for piece in node.parts]
     first, last = spans[0], spans[-1]
     if first is None or last is None:
@@ -542,21 +513,20 @@ def name_span(node: exp.Table, environment: Environment) -> Span:
     return text.span(first.start, last.end)
 
 
-def _catalog_name(node: exp.Table, written: str, environment: Environment) -> str:
-    reading = environment.reading
+def _catalog_name(node: exp.Table, written: str, context: ParseContext) -> str:
     parts = [piece.name for piece in node.parts]
-    result = reading.names.find(parts)
+    result = context.names.find(parts)
     if result is not None:
         return result
-    known = [*reading.catalog, *environment.common_tables]
+    known = [*context.catalog, *context.common_tables]
     hint = table_hint(node, written, known)
     near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
     if is_path(parts):
         hint = "declare the table with this path under `tables`; in SQL its path must be absolute"
     elif len(parts) > 1 and near is not None:
         hint = f"if you mean `{near}`, add this name to its `names`, or set `catalog` and `schema`"
-    raise reading.text.error(
-        f"Table `{written}` is unknown in query `{reading.text.name}`",
+    raise context.text.error(
+        f"Table `{written}` is unknown in query `{context.text.name}`",
         node,
         hint=hint or "declare it under `tables` in the workload file",
         code="table_unknown",
@@ -567,13 +537,13 @@ def _unnamed(plan: Plan) -> FromSource:
     return FromSource(plan, relation_scope(None, plan.attributes))
 
 
-def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSource:
+def _aliased(source: FromSource, node: Node, context: ParseContext) -> FromSource:
     """The source under the alias of a node, with the alias's column names if it has any."""
     if not node.alias:
         return source
     entries = source.scope.star(None)
     names = node.alias_column_names or [entry.name for entry in entries]
-    check_alias(node, len(entries), environment)
+    check_alias(node, len(entries), context)
     alias = (node.alias.lower(),)
     renamed = tuple(
         ScopeEntry(alias, name, entry.expr) for name, entry in zip(names, entries, strict=True)
@@ -581,11 +551,11 @@ def _aliased(source: FromSource, node: Node, environment: Environment) -> FromSo
     return FromSource(source.plan, Scope(renamed, (alias,)))
 
 
-def check_alias(node: Node, columns: int, environment: Environment) -> None:
+def check_alias(node: Node, columns: int, context: ParseContext) -> None:
     """QueryError where an alias such as `t(a, b)` does not name all columns of the relation."""
     names = node.alias_column_names
     if names and len(names) != columns:
-        raise environment.text.error(
+        raise context.text.error(
             f"The alias `{node.alias}` lists {count_text(len(names), 'column')}, but the relation "
             f"has {columns}",
             node,
@@ -593,42 +563,41 @@ def check_alias(node: Node, columns: int, environment: Environment) -> None:
         )
 
 
-def _join(left: FromSource, node: exp.Join, environment: Environment) -> FromSource:
-    reading = environment.reading
-    _refuse_pivot(node, environment)
-    refuse_parts(node, _JOIN_PARTS, environment, "a join")
-    right = _relation(node.this, environment)
+def _join(left: FromSource, node: exp.Join, context: ParseContext) -> FromSource:
+    _refuse_pivot(node, context)
+    refuse_parts(node, _JOIN_PARTS, context, "a join")
+    right = _relation(node.this, context)
     kind = _KINDS.get(((node.side or "").upper(), (node.kind or "").upper()))
     method = str(node.args.get("method") or "").upper()
     if kind is None or method not in ("", "NATURAL"):
-        raise reading.text.unsupported(
+        raise context.text.unsupported(
             f"{' '.join((method, node.side, node.kind)).strip()} JOIN", node
         )
-    _refuse_same_name(left, right, node, environment)
-    pairs = same_names(left.scope, right.scope, node, reading.text)
+    _refuse_same_name(left, right, node, context)
+    pairs = same_names(left.scope, right.scope, node, context.text)
     if pairs is not None:
-        span = reading.text.span_of(node)
+        span = context.text.span_of(node)
         plan = Join(kind, left.plan, right.plan, equal_names(pairs, span), span=span)
         return FromSource(plan, merged_scope(kind, left.scope, right.scope, pairs))
     both = side_by_side(left.scope, right.scope)
     on = node.args.get("on")
     condition = None
     if on is not None:
-        reader = ExprReader(reading, Names(reading.text, both), "a join condition")
+        reader = ExprReader(context, Names(context.text, both), "a join condition")
         condition = reader.read(on)
-    plan = Join(kind, left.plan, right.plan, condition, span=reading.text.span_of(node))
+    plan = Join(kind, left.plan, right.plan, condition, span=context.text.span_of(node))
     return FromSource(plan, joined_scope(kind, left.scope, right.scope, both))
 
 
 def _refuse_same_name(
-    left: FromSource, right: FromSource, node: Node, environment: Environment
+    left: FromSource, right: FromSource, node: Node, context: ParseContext
 ) -> None:
     # Rewritten texts use only the last part of a table's name.
     twice = {name[-1] for name in left.scope.relations}
     twice &= {name[-1] for name in right.scope.relations}
     if twice:
         name = sorted(twice)[0]
-        raise environment.text.unsupported(
+        raise context.text.unsupported(
             f"two relations named `{name}` in one FROM",
             node,
             hint="give each occurrence of the table its own alias",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -32,12 +34,16 @@ MAX_ACCESSES = 1_000
 
 
 class ParseContext(Struct):
-    """The only mutable state of parsing: counters and volatile constructs."""
+    """What a query is read with: text, catalog, visible WITH entries, and what has been read so
+    far, which the contexts of all queries of a text share."""
 
     text: SqlText
     catalog: Catalog
     names: TableNames
+    read_query: Callable[[Node, ParseContext], Plan]
     zone: str = "UTC"
+    common_tables: Mapping[str, CommonTable] = field(default_factory=dict)
+    """By lower-case name."""
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
     read_entries: set[int] = field(default_factory=set)
     """WITH entries that were read, by the `id` of their node in the tree."""
@@ -50,7 +56,11 @@ class ParseContext(Struct):
     live: Mapping[TableName, LiveRows] = field(default_factory=dict)
     """Expiry conditions of tables; looked up only for tables that are named."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
-    _nodes: int = 0
+    _nodes: Iterator[int] = field(default_factory=partial(itertools.count, 1))
+
+    def plan_of(self, query: Node) -> Plan:
+        """The plan of a query that sees the same WITH entries."""
+        return self.read_query(query, self)
 
     def next_access(self, table: TableName) -> AccessId:
         """`table#n`, n from 1; QueryError where WITH entries multiply them without end."""
@@ -75,13 +85,13 @@ class ParseContext(Struct):
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
         """Ids for the outputs of one new node, such as `p3.rev`."""
-        self._nodes += 1
+        node = next(self._nodes)
         seen: Counter[str] = Counter()
         result = []
         for name in names:
             seen[name.lower()] += 1
             again = f":{seen[name.lower()]}" if seen[name.lower()] > 1 else ""
-            result.append(f"{letter}{self._nodes}.{name}{again}")
+            result.append(f"{letter}{node}.{name}{again}")
         return tuple(result)
 
     def computed(
@@ -96,6 +106,19 @@ class ParseContext(Struct):
 
     def note_volatile(self, name: str, span: Span | None) -> None:
         self.volatile.append((name, span))
+
+
+class CommonTable(Struct, frozen=True):
+    """A WITH entry and what is visible there."""
+
+    node: exp.CTE
+    context: ParseContext
+    read: Callable[[Node], Plan] | None = None
+    """For an entry that reads itself: its rows, for the place that names it."""
+
+    def plan(self, place: Node) -> Plan:
+        """Read the entry again, for the place that names it."""
+        return self.context.plan_of(self.node.this) if self.read is None else self.read(place)
 
 
 def known_type(expr: Expr) -> SqlType | None:

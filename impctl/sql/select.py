@@ -30,7 +30,6 @@ from impctl.sql.aggregates import (
 from impctl.sql.aggregates import placeholder as aggregate_placeholder
 from impctl.sql.expressions import CAST_FUNCTIONS, ExprReader, arguments_of, function_name
 from impctl.sql.relations import (
-    Environment,
     Generated,
     read_from,
     read_generated,
@@ -71,7 +70,7 @@ class Order(Clause, frozen=True):
     span: Span | None = None
 
     def over(
-        self, columns: Sequence[p.ComputedColumn], reading: ParseContext
+        self, columns: Sequence[p.ComputedColumn], context: ParseContext
     ) -> tuple[tuple[p.ComputedColumn, ...], Order]:
         """The order above a projection, and the hidden columns it needs there."""
         offered = {output.attribute.id for output in columns}
@@ -82,7 +81,7 @@ class Order(Clause, frozen=True):
                 if isinstance(part, ColumnRef) and part.id not in offered:
                     missing.setdefault(part.id, part)
         named = [(column_name(identity), ref) for identity, ref in missing.items()]
-        hidden = reading.computed("h", named) if named else ()
+        hidden = context.computed("h", named) if named else ()
         return hidden, order.map(lambda expr: _through(expr, hidden))
 
 
@@ -141,23 +140,23 @@ _KINDS: dict[type[Node], p.SetKind] = {
 _PARTS = frozenset({"this", "expression", "distinct", "order", "limit", "offset", "with"})
 
 
-def read_set_operation(node: exp.SetOperation, environment: Environment) -> p.Plan:
+def read_set_operation(node: exp.SetOperation, context: ParseContext) -> p.Plan:
     """Read a set operation with ORDER BY and LIMIT; a loop, since chains may be long."""
     chain = [node]
     while isinstance(chain[-1].this, type(node)) and not has_tail(chain[-1].this):
         chain.append(chain[-1].this)
-    plan = environment.read_query(chain[-1].this, environment)
+    plan = context.plan_of(chain[-1].this)
     for link in reversed(chain):
-        plan = _combined(link, plan, environment)
-    return ordered(node, plan, environment)
+        plan = _combined(link, plan, context)
+    return ordered(node, plan, context)
 
 
-def ordered(node: Node, plan: p.Plan, environment: Environment) -> p.Plan:
+def ordered(node: Node, plan: p.Plan, context: ParseContext) -> p.Plan:
     """Apply ORDER BY or LIMIT of a finished query, which see its columns only."""
-    text = environment.text
+    text = context.text
     scope = relation_scope(None, plan.attributes)
     columns = [entry.expr for entry in scope.entries]
-    reader = ExprReader(environment.reading, Names(text, scope), "ORDER BY")
+    reader = ExprReader(context, Names(text, scope), "ORDER BY")
     ordinal = partial(_ordinal, text, columns, "ORDER BY", "the query")
     return limited(plan, read_order(node, reader, ordinal))
 
@@ -182,23 +181,20 @@ def _is_number(node: Node) -> bool:
     return isinstance(node, exp.Literal) and not node.is_string and node.name.isdigit()
 
 
-def _combined(node: exp.SetOperation, left: p.Plan, environment: Environment) -> p.Plan:
-    refuse_parts(node, _PARTS, environment, "a set operation")
-    refuse_misread(node, environment)
-    reading = environment.reading
-    right = environment.read_query(node.expression, environment)
+def _combined(node: exp.SetOperation, left: p.Plan, context: ParseContext) -> p.Plan:
+    refuse_parts(node, _PARTS, context, "a set operation")
+    refuse_misread(node, context)
+    right = context.plan_of(node.expression)
     lefts, rights = left.attributes, right.attributes
     if len(lefts) != len(rights):
-        raise reading.text.error(
+        raise context.text.error(
             f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
             node.expression,
             hint="select the same number of columns on both sides",
         )
     kind = _KINDS[type(node)]
-    types = [
-        _common(a, b, node.expression, environment) for a, b in zip(lefts, rights, strict=True)
-    ]
-    ids = reading.fresh("u", [attribute.name for attribute in lefts])
+    types = [_common(a, b, node.expression, context) for a, b in zip(lefts, rights, strict=True)]
+    ids = context.fresh("u", [attribute.name for attribute in lefts])
     outputs = tuple(
         p.Attribute(identity, a.name, wanted, _is_nullable(kind, a, b))
         for identity, a, b, wanted in zip(ids, lefts, rights, types, strict=True)
@@ -206,20 +202,20 @@ def _combined(node: exp.SetOperation, left: p.Plan, environment: Environment) ->
     return p.SetOperation(
         kind,
         not node.args.get("distinct"),
-        _cast_to(left, types, environment),
-        _cast_to(right, types, environment),
+        _cast_to(left, types, context),
+        _cast_to(right, types, context),
         outputs,
-        span=reading.text.span_of(node),
+        span=context.text.span_of(node),
     )
 
 
-def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
+def refuse_misread(node: exp.SetOperation, context: ParseContext) -> None:
     """INTERSECT binds tighter than UNION and EXCEPT, which associate to the left; some sqlglot
     versions differ. A Subquery was in brackets."""
     loose = (exp.Union, exp.Except)
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
-        raise environment.text.unsupported(
+        raise context.text.unsupported(
             "INTERSECT next to UNION or EXCEPT without parentheses",
             node,
             hint="put parentheses around the set operation to evaluate first",
@@ -237,13 +233,13 @@ def _is_nullable(kind: p.SetKind, left: p.Attribute, right: p.Attribute) -> bool
 
 
 def _common(
-    left: p.Attribute, right: p.Attribute, node: Node, environment: Environment
+    left: p.Attribute, right: p.Attribute, node: Node, context: ParseContext
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
     result = _wider(left.type, right.type)
     if result is None:
-        text = environment.text
+        text = context.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
             node,
@@ -261,7 +257,7 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     return rounded_type(left, right) if result is None else result
 
 
-def _cast_to(plan: p.Plan, types: list[SqlType | None], environment: Environment) -> p.Plan:
+def _cast_to(plan: p.Plan, types: list[SqlType | None], context: ParseContext) -> p.Plan:
     attributes = plan.attributes
     changed = [
         wanted is not None and wanted != attribute.type
@@ -269,7 +265,7 @@ def _cast_to(plan: p.Plan, types: list[SqlType | None], environment: Environment
     ]
     if not any(changed):
         return plan
-    ids = environment.reading.fresh("p", [attribute.name for attribute in attributes])
+    ids = context.fresh("p", [attribute.name for attribute in attributes])
     outputs = []
     for identity, attribute, wanted, change in zip(ids, attributes, types, changed, strict=True):
         expr: Expr = attribute.ref()
@@ -299,23 +295,22 @@ class Item(Struct, frozen=True):
     span: Span | None
 
 
-def read_select(select: exp.Select, environment: Environment) -> p.Plan:
-    refuse_parts(select, _BLOCK_PARTS, environment, "SELECT")
-    source = read_from(select, environment)
+def read_select(select: exp.Select, context: ParseContext) -> p.Plan:
+    refuse_parts(select, _BLOCK_PARTS, context, "SELECT")
+    source = read_from(select, context)
     where = select.args.get("where")
     if where is not None:
-        text = environment.text
-        reader = ExprReader(environment.reading, Names(text, source.scope), "WHERE")
-        parts = read_condition(where.this, reader, environment)
+        text = context.text
+        reader = ExprReader(context, Names(text, source.scope), "WHERE")
+        parts = read_condition(where.this, reader)
         plan = apply_condition(source.plan, parts, text.span_of(where.this))
         source = replace(source, plan=plan)
-    reading = environment.reading
-    generated = read_generated(select.expressions, source, reading)
+    generated = read_generated(select.expressions, source, context)
     source = source if generated is None else replace(source, plan=generated.plan)
-    block = _read_block(select, source, generated, environment)
+    block = _read_block(select, source, generated, context)
     if generated is not None and (block.is_aggregated or block.windows.calls):
-        generated.refuse_beside("groups" if block.is_aggregated else "windows", reading.text)
-    return _planned(select, block, environment)
+        generated.refuse_beside("groups" if block.is_aggregated else "windows", context.text)
+    return _planned(select, block, context)
 
 
 class _Block(Struct, frozen=True):
@@ -340,17 +335,16 @@ class _Block(Struct, frozen=True):
 
 
 def _read_block(
-    select: exp.Select, source: FromSource, generated: Generated | None, environment: Environment
+    select: exp.Select, source: FromSource, generated: Generated | None, context: ParseContext
 ) -> _Block:
-    reading = environment.reading
-    text = reading.text
+    text = context.text
     named = {str(item.name).lower(): item for item in select.args.get("windows") or []}
     windows = WindowCollector(AggregateCollector(), named)
-    items, beside = _items(select, source, environment, windows, generated)
+    items, beside = _items(select, source, context, windows, generated)
     aliases = _aliases(items)
     exprs = [item.expr for item in items]
     owner = "the SELECT list"
-    plain = ExprReader(reading, Names(text, source.scope, aliases), "GROUP BY")
+    plain = ExprReader(context, Names(text, source.scope, aliases), "GROUP BY")
     grouping = read_grouping(
         select.args.get("group"),
         plain,
@@ -362,18 +356,18 @@ def _read_block(
     if having is not None:
         keys = grouping.keys if grouping is not None else ()
         names = Names(text, source.scope, aliases, Prefer.GROUPED, keys)
-        reader = ExprReader(reading, names, "HAVING", windows.aggregates)
-        having_parts = read_having(having.this, reader, environment)
+        reader = ExprReader(context, names, "HAVING", windows.aggregates)
+        having_parts = read_having(having.this, reader)
         read = (
             part.condition if isinstance(part, JoinedSubquery) else part.predicate
             for part in having_parts
         )
         if any(expr is not None and reads_window(expr) for expr in read):
             raise text.unsupported("a window function in HAVING", having.this)
-    plain = ExprReader(reading, Names(text, source.scope, aliases), "QUALIFY", windows)
+    plain = ExprReader(context, Names(text, source.scope, aliases), "QUALIFY", windows)
     qualify = read_qualify(select, plain, exprs, grouping)
     names = Names(text, source.scope, aliases, Prefer.ALIAS)
-    reader = ExprReader(reading, names, "ORDER BY", windows)
+    reader = ExprReader(context, names, "ORDER BY", windows)
     order = read_order(select, reader, partial(_ordinal, text, exprs, "ORDER BY", owner))
     span = None if having is None else text.span_of(having.this)
     return _Block(source, items, beside, grouping, having_parts, span, order, windows, qualify)
@@ -382,34 +376,33 @@ def _read_block(
 def _items(
     select: exp.Select,
     source: FromSource,
-    environment: Environment,
+    context: ParseContext,
     windows: WindowCollector,
     generated: Generated | None,
 ) -> tuple[tuple[Item, ...], tuple[JoinedSubquery, ...]]:
-    reading = environment.reading
     items: list[Item] = []
     beside: list[JoinedSubquery] = []
     for node in select.expressions:
         if node.is_star:
-            items += _star(node, source, reading)
+            items += _star(node, source, context)
             continue
         if generated is not None and node is generated.item:
             items += [Item(*column) for column in generated.columns]
             continue
         # Spark lets a later item use an earlier item's alias.
-        names = Names(reading.text, source.scope, _aliases(tuple(items)))
-        reader = ExprReader(reading, names, "SELECT", windows)
+        names = Names(context.text, source.scope, _aliases(tuple(items)))
+        reader = ExprReader(context, names, "SELECT", windows)
         inner = node.unalias()
-        span = reading.text.span_of(inner)
-        reader, values = read_values(inner, reader, environment)
+        span = context.text.span_of(inner)
+        reader, values = read_values(inner, reader)
         beside += values
-        items.append(Item(_name(node, span, reading), reader.read(inner), span))
+        items.append(Item(_name(node, span, context), reader.read(inner), span))
     return tuple(items), tuple(beside)
 
 
-def _name(node: Node, span: Span | None, reading: ParseContext) -> str:
+def _name(node: Node, span: Span | None, context: ParseContext) -> str:
     if isinstance(node, exp.Aliases):
-        raise reading.text.unsupported("several aliases for one expression", node)
+        raise context.text.unsupported("several aliases for one expression", node)
     if node.alias:
         return str(node.alias)
     inner = without_parentheses(node)
@@ -418,7 +411,7 @@ def _name(node: Node, span: Span | None, reading: ParseContext) -> str:
             return str(operand.name)
     if isinstance(inner, exp.Literal):
         return str(inner.name)
-    written = "" if span is None else reading.text.written(span)
+    written = "" if span is None else context.text.written(span)
     # A span may miss words beside it: what is not a column must not be named like one.
     return str(inner.sql("spark")) if _A_NAME.fullmatch(written) else written
 
@@ -432,8 +425,8 @@ def _cast_operand(node: Node) -> Node | None:
     return without_parentheses(parts[0]) if len(parts) == 1 else None
 
 
-def _star(node: Node, source: FromSource, reading: ParseContext) -> list[Item]:
-    text = reading.text
+def _star(node: Node, source: FromSource, context: ParseContext) -> list[Item]:
+    text = context.text
     star = node.this if isinstance(node, exp.Column) else node
     if not isinstance(star, exp.Star) or any(star.args.values()):
         raise text.unsupported("`*` with EXCEPT or REPLACE", node, hint="name the columns")
@@ -455,25 +448,24 @@ def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
     return result
 
 
-def _planned(select: exp.Select, block: _Block, environment: Environment) -> p.Plan:
-    reading = environment.reading
+def _planned(select: exp.Select, block: _Block, context: ParseContext) -> p.Plan:
     plan = block.source.plan
     finish: Callable[[Expr], Expr] = _unchanged
     if block.is_aggregated:
-        plan, finish = _aggregated(select, block, reading)
+        plan, finish = _aggregated(select, block, context)
         plan = apply_condition(plan, block.having, block.having_span, finish)
     plan = join_subqueries(plan, block.beside, finish)
     if block.windows.calls:
         names = [(item.name, item.expr) for item in block.items]
-        plan, finish = windowed(plan, block.windows, names, finish, reading)
+        plan, finish = windowed(plan, block.windows, names, finish, context)
     if block.qualify is not None:
         plan = p.Select(plan, finish(block.qualify), span=block.qualify.span)
     outputs = [(item.name, finish(item.expr)) for item in block.items]
     order = block.order.map(finish)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on") is not None:
-        raise reading.text.unsupported("DISTINCT ON", select)
-    return _projected(plan, outputs, order, distinct is not None, select, reading)
+        raise context.text.unsupported("DISTINCT ON", select)
+    return _projected(plan, outputs, order, distinct is not None, select, context)
 
 
 def _unchanged(expr: Expr) -> Expr:
@@ -481,34 +473,34 @@ def _unchanged(expr: Expr) -> Expr:
 
 
 def _aggregated(
-    select: exp.Select, block: _Block, reading: ParseContext
+    select: exp.Select, block: _Block, context: ParseContext
 ) -> tuple[p.Plan, Callable[[Expr], Expr]]:
     grouping = block.grouping or GroupingClause(())
     calls = block.windows.aggregates.calls
     beside = {attribute.id for item in block.beside for attribute in item.plan.attributes}
     for key in grouping.keys:
         if key.columns & beside:
-            raise reading.text.unsupported(
+            raise context.text.unsupported(
                 "GROUP BY a subquery's value", key.span, hint="join the subquery in FROM instead"
             )
     names = {item.expr: item.name for item in reversed(block.items)}
-    key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]
+    key_names = [names.get(key) or _expr_name(key, context) for key in grouping.keys]
     refs = {expr.id: name for expr, name in names.items() if isinstance(expr, ColumnRef)}
     call_names = [
         refs.get(aggregate_placeholder(number))
-        or (call.function if call.span is None else reading.text.written(call.span))
+        or (call.function if call.span is None else context.text.written(call.span))
         for number, call in enumerate(calls)
     ]
     plan = grouped(
         block.source.plan,
         list(zip(key_names, grouping.keys, strict=True)),
         list(zip(call_names, calls, strict=True)),
-        reading,
-        reading.text.span_of(select.args.get("group") or select),
+        context,
+        context.text.span_of(select.args.get("group") or select),
         grouping.sets,
     )
     lift = Lift(
-        reading.text,
+        context.text,
         tuple((output.expr, output.attribute.ref()) for output in plan.keys),
         {
             aggregate_placeholder(number): output.attribute.ref()
@@ -519,10 +511,10 @@ def _aggregated(
     return plan, lift
 
 
-def _expr_name(expr: Expr, reading: ParseContext) -> str:
+def _expr_name(expr: Expr, context: ParseContext) -> str:
     if isinstance(expr, ColumnRef):
         return column_name(expr.id)
-    return "key" if expr.span is None else reading.text.written(expr.span)
+    return "key" if expr.span is None else context.text.written(expr.span)
 
 
 def _projected(
@@ -531,33 +523,33 @@ def _projected(
     order: Order,
     is_distinct: bool,
     select: exp.Select,
-    reading: ParseContext,
+    context: ParseContext,
 ) -> p.Plan:
-    span = reading.text.span_of(select.expressions[0]) if select.expressions else None
+    span = context.text.span_of(select.expressions[0]) if select.expressions else None
     present = [(attribute.name, attribute.id) for attribute in plan.attributes]
     projection = [
         (name, expr.id if isinstance(expr, ColumnRef) else None) for name, expr in outputs
     ]
     if present == projection:
         return limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
-    columns = reading.computed("p", outputs)
-    hidden, order = order.over(columns, reading)
+    columns = context.computed("p", outputs)
+    hidden, order = order.over(columns, context)
     if is_distinct and hidden:
-        raise reading.text.error(
-            f"Query `{reading.text.name}` orders by a column that SELECT DISTINCT does not return",
+        raise context.text.error(
+            f"Query `{context.text.name}` orders by a column that SELECT DISTINCT does not return",
             order.span,
             hint="add the column to the SELECT list",
         )
     plan = p.Project(plan, (*columns, *hidden), span=span)
     plan = limited(p.Distinct(plan, span=span) if is_distinct else plan, order)
-    return _without(plan, columns, reading, span) if hidden else plan
+    return _without(plan, columns, context, span) if hidden else plan
 
 
 def _without(
-    plan: p.Plan, columns: tuple[p.ComputedColumn, ...], reading: ParseContext, span: Span | None
+    plan: p.Plan, columns: tuple[p.ComputedColumn, ...], context: ParseContext, span: Span | None
 ) -> p.Plan:
     """The plan with just these columns, without hidden ones."""
-    ids = reading.fresh("p", [output.attribute.name for output in columns])
+    ids = context.fresh("p", [output.attribute.name for output in columns])
     outputs = tuple(
         p.ComputedColumn(
             replace(output.attribute, id=identity), output.attribute.ref(output.expr.span)
@@ -613,7 +605,7 @@ class WindowCollector(Struct):
         arguments = () if is_counting else inside.read_all(written)
         spec = self._specification(reader, node)
         if function in ORDER_DEPENDENT:
-            reader.reading.note_volatile(function, text.span_of(node))
+            reader.context.note_volatile(function, text.span_of(node))
         partition_by = inside.read_all(spec.args.get("partition_by") or [])
         order = _window_order(inside, spec.args.get("order"))
         if any(
@@ -783,7 +775,7 @@ def windowed(
     windows: WindowCollector,
     items: Sequence[tuple[str, Expr]],
     finish: Callable[[Expr], Expr],
-    reading: ParseContext,
+    context: ParseContext,
 ) -> tuple[p.Plan, Callable[[Expr], Expr]]:
     """Add the window calls to the plan; also returns what completes expressions over it. `items`
     are names and expressions of the SELECT list: a call among them gets its name."""
@@ -792,7 +784,7 @@ def windowed(
     names = [refs.get(window_placeholder(n), call.function) for n, call in enumerate(calls)]
     built = [
         replace(call.map(finish), attribute=replace(call.attribute, id=identity, name=name))
-        for identity, name, call in zip(reading.fresh("w", names), names, calls, strict=True)
+        for identity, name, call in zip(context.fresh("w", names), names, calls, strict=True)
     ]
     result: dict[str, Expr] = {
         window_placeholder(number): call.attribute.ref() for number, call in enumerate(built)

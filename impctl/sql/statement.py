@@ -15,7 +15,6 @@ from impctl.plan.nodes import Catalog, Fixpoint, LiveRows, Plan, Query
 from impctl.plan.properties import deciding_functions
 from impctl.sql.names import TableNames
 from impctl.sql.recursive import is_refused_by_spark, read_unused, with_common_tables
-from impctl.sql.relations import Environment
 from impctl.sql.scope import ParseContext
 from impctl.sql.select import ordered, read_select, read_set_operation
 from impctl.sql.text import Node, SqlText, as_invalid_query, read_text
@@ -47,8 +46,9 @@ def parse_query(
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
             raise _too_deep(name)
-        reading = ParseContext(text, catalog, names or TableNames.of(catalog), zone, live=live)
-        root = _root(tree, reading)
+        known = names or TableNames.of(catalog)
+        context = ParseContext(text, catalog, known, _read_query, zone, live=live)
+        root = _root(tree, context)
     except RecursionError:
         raise _too_deep(name) from None
     if not root.scans:
@@ -57,11 +57,11 @@ def parse_query(
             tree,
             hint="add a table in FROM, or remove the query from the workload",
         )
-    mentions = tuple((span, table) for span, table in reading.mentions.items())
+    mentions = tuple((span, table) for span, table in context.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
     live_rows = tuple((table, rows) for table, rows in named.items() if rows is not None)
-    volatile = (*reading.volatile, *deciding_functions(root))
-    unused = (node for plan in reading.unused for node in plan.walk())
+    volatile = (*context.volatile, *deciding_functions(root))
+    unused = (node for plan in context.unused for node in plan.walk())
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
     return Query(sql, root, volatile, mentions, live=live_rows, unused=derived)
 
@@ -73,11 +73,11 @@ def _refuse_time_windows(tree: Node, text: SqlText) -> None:
             raise text.unsupported(f"the function `{call.name.lower()}`", call)
 
 
-def _root(tree: Node, reading: ParseContext) -> Plan:
+def _root(tree: Node, context: ParseContext) -> Plan:
     """The whole plan; the class of a refusal says who may run the query."""
     try:
-        _refuse_time_windows(tree, reading.text)
-        return _read_query(tree, Environment(reading, _read_query))
+        _refuse_time_windows(tree, context.text)
+        return _read_query(tree, context)
     except NotReadError as refusal:
         if is_refused_by_spark(tree):
             raise as_invalid_query(refusal) from None
@@ -103,24 +103,24 @@ def _depths(tree: Node) -> Iterator[int]:
             waiting.append((child, depth if chained else depth + 1))
 
 
-def _read_query(node: Node, environment: Environment) -> Plan:
+def _read_query(node: Node, context: ParseContext) -> Plan:
     """Read any query, and check that its unused WITH entries are queries too."""
-    environment = with_common_tables(node, environment)
-    plan = _read_body(node, environment)
-    read_unused(node, environment)
+    context = with_common_tables(node, context)
+    plan = _read_body(node, context)
+    read_unused(node, context)
     return plan
 
 
-def _read_body(node: Node, environment: Environment) -> Plan:
+def _read_body(node: Node, context: ParseContext) -> Plan:
     match node:
         case exp.Select():
-            return read_select(node, environment)
+            return read_select(node, context)
         case exp.SetOperation():
-            return read_set_operation(node, environment)
+            return read_set_operation(node, context)
         case exp.Subquery() | exp.Paren():
             for key, value in node.args.items():
                 if value and key.rstrip("_") not in _WRAPPER_PARTS:
-                    text = environment.text
+                    text = context.text
                     raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
-            return ordered(node, _read_query(node.this, environment), environment)
-    raise environment.text.unsupported(f"{node.key.upper()} as a query", node)
+            return ordered(node, _read_query(node.this, context), context)
+    raise context.text.unsupported(f"{node.key.upper()} as a query", node)

@@ -17,7 +17,7 @@ from impctl.plan import nodes as p
 from impctl.plan.functions import AGGREGATES
 from impctl.sql.aggregates import grouped
 from impctl.sql.expressions import COMPARISONS, ExprReader, arguments_of, function_name
-from impctl.sql.relations import Environment, part, read_from
+from impctl.sql.relations import part, read_from
 from impctl.sql.scope import FromSource, Names, Scope
 from impctl.sql.text import Node
 from impctl.types import AttributeId
@@ -112,10 +112,10 @@ def unwrapped(query: Node) -> Node:
     return query
 
 
-def read_uncorrelated(query: Node, reader: ExprReader, environment: Environment) -> p.Plan:
+def read_uncorrelated(query: Node, reader: ExprReader) -> p.Plan:
     """Read a subquery alone; it cannot see the enclosing query's columns."""
     try:
-        return environment.read_query(query, environment)
+        return reader.context.plan_of(query)
     except QueryError as error:
         raise explain_outer_name(error, query, reader) from None
 
@@ -174,11 +174,11 @@ _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 
-def _read_single(node: Node, reader: ExprReader, environment: Environment) -> Condition:
+def _read_single(node: Node, reader: ExprReader) -> Condition:
     """A condition, with the values and marks of the subqueries that it reads."""
-    read = _marks(node, reader, environment)
+    read = _marks(node, reader)
     for subquery in scalar_subqueries(node):
-        read[id(subquery)] = _read(subquery, node, reader, environment)
+        read[id(subquery)] = _read(subquery, node, reader)
     if not read:
         return Condition(reader.read(node))
     span = reader.text.span_of(node)
@@ -189,9 +189,7 @@ def _read_single(node: Node, reader: ExprReader, environment: Environment) -> Co
     return Condition(predicate, tuple(item.beside for item in read.values()), span)
 
 
-def read_values(
-    node: Node, reader: ExprReader, environment: Environment
-) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
+def read_values(node: Node, reader: ExprReader) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
     """A reader that knows the values of the expression's subqueries, and the plans of these."""
     values: dict[int, e.Expr] = {}
     beside = []
@@ -205,7 +203,7 @@ def read_values(
                 subquery,
                 hint="join the subquery in FROM instead",
             )
-        result = _read(subquery, None, reader, environment)
+        result = _read(subquery, None, reader)
         values[id(subquery)] = result.value
         beside.append(result.beside)
     known = replace(reader, beside={**reader.beside, **values}) if values else reader
@@ -233,17 +231,15 @@ def _above(inner: Node, top: Node) -> Iterator[Node]:
         yield current
 
 
-def _read(
-    subquery: exp.Subquery, condition: Node | None, reader: ExprReader, environment: Environment
-) -> SubqueryValue:
+def _read(subquery: exp.Subquery, condition: Node | None, reader: ExprReader) -> SubqueryValue:
     """The subquery's value; `condition` drops rows that have none."""
     query, span = unwrapped(subquery), reader.text.span_of(subquery)
     try:
-        plan = environment.read_query(query, environment)
+        plan = reader.context.plan_of(query)
     except QueryError as error:
         result = None
         if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
-            result = _by_groups(query, reader, environment, reader.text.span_of(condition))
+            result = _by_groups(query, reader, reader.text.span_of(condition))
         if result is None:
             raise explain_outer_name(error, query, reader) from None
         plan, keys = result
@@ -278,10 +274,10 @@ def _one_of(plan: p.Plan, reader: ExprReader, span: e.Span | None) -> p.Plan:
         (column.name, p.AggregateCall("min", (column.ref(span),), span=span)),
         ("rows", p.AggregateCall("count", span=span)),
     ]
-    single = grouped(plan, (), calls, reader.reading, span)
+    single = grouped(plan, (), calls, reader.context, span)
     least, rows = (output.attribute for output in single.aggregates)
     checked = p.Select(single, one_row(rows.ref(span), span), span=span)
-    (identity,) = reader.reading.fresh("p", [column.name])
+    (identity,) = reader.context.fresh("p", [column.name])
     output = p.Attribute(identity, column.name, column.type)
     return p.Project(checked, (p.ComputedColumn(output, least.ref(span)),))
 
@@ -293,7 +289,7 @@ def _is_one_row(plan: p.Plan) -> bool:
 
 
 def _by_groups(
-    query: Node, reader: ExprReader, environment: Environment, span: e.Span | None
+    query: Node, reader: ExprReader, span: e.Span | None
 ) -> tuple[p.Plan, tuple[e.Expr, ...]] | None:
     """An aggregate over rows equated with the enclosing query's: one row per group."""
     if not isinstance(query, exp.Select) or len(query.expressions) != 1:
@@ -304,8 +300,8 @@ def _by_groups(
         return None
     if not _is_null_when_empty(query.expressions[0].unalias()):
         return None
-    scope = read_from(query, environment).scope
-    inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
+    scope = read_from(query, reader.context).scope
+    inner = ExprReader(reader.context, Names(reader.text, scope), "WHERE")
     local: list[Node] = []
     keys: list[Node] = []
     outside: list[e.Expr] = []
@@ -325,7 +321,7 @@ def _by_groups(
     by_key.set("expressions", [*named, *by_key.expressions])
     by_key.set("where", exp.Where(this=exp.and_(*local, copy=True)) if local else None)
     by_key.set("group", exp.Group(expressions=[key.copy() for key in keys]))
-    right = read_uncorrelated(by_key, reader, environment)
+    right = read_uncorrelated(by_key, reader)
     refs = [attribute.ref(span) for attribute in right.attributes]
     for key, expr, ref in zip(keys, outside, refs, strict=False):
         if not groups_as_compared(type_of(expr), type_of(ref)):
@@ -442,8 +438,8 @@ def _mark_of(subquery: JoinedSubquery, node: Node, reader: ExprReader) -> Subque
     if within:
         plan = p.Select(plan, e.conjunction(within, span), span=span)
     named = [(f"key {number}", expr) for number, expr in enumerate(inner)]
-    keys = reader.reading.computed("p", named)
-    (identity,) = reader.reading.fresh("p", ["mark"])
+    keys = reader.context.computed("p", named)
+    (identity,) = reader.context.fresh("p", ["mark"])
     marked = p.Attribute(identity, "mark", BOOLEAN, nullable=False)
     truth = p.ComputedColumn(marked, e.Literal(True, BOOLEAN))
     distinct = p.Distinct(p.Project(plan, (*keys, truth), span=span), span=span)
@@ -476,12 +472,10 @@ def _sides(condition: e.Expr, columns: frozenset[AttributeId]) -> tuple[e.Expr, 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
-def read_condition(
-    node: Node, reader: ExprReader, environment: Environment
-) -> tuple[ConditionPart, ...]:
+def read_condition(node: Node, reader: ExprReader) -> tuple[ConditionPart, ...]:
     """The conjuncts of a condition, in order."""
     return tuple(
-        _membership(conjunct, reader, environment) or _read_single(conjunct, reader, environment)
+        _membership(conjunct, reader) or _read_single(conjunct, reader)
         for conjunct in _conjuncts(node)
     )
 
@@ -494,11 +488,9 @@ def as_truth(condition: e.Expr) -> e.Expr:
     return e.Cast(condition, BOOLEAN, span=condition.span)
 
 
-def read_having(
-    node: Node, reader: ExprReader, environment: Environment
-) -> tuple[ConditionPart, ...]:
+def read_having(node: Node, reader: ExprReader) -> tuple[ConditionPart, ...]:
     """Read the conjuncts of HAVING, like `read_condition`."""
-    parts = read_condition(node, reader, environment)
+    parts = read_condition(node, reader)
     if len(parts) > 1 or isinstance(parts[0], JoinedSubquery):
         return parts
     return (replace(parts[0], predicate=as_truth(parts[0].predicate)),)
@@ -525,18 +517,18 @@ def apply_condition(
     return plan
 
 
-def _membership(node: Node, reader: ExprReader, env: Environment) -> JoinedSubquery | None:
+def _membership(node: Node, reader: ExprReader) -> JoinedSubquery | None:
     negated = isinstance(node, exp.Not)
     inner = without_parentheses(node.this) if negated else node
     kind = p.JoinKind.ANTI if negated else p.JoinKind.SEMI
     span = reader.text.span_of(node)
     counted = _counted(inner)
     if counted is not None:
-        return _exists(counted, kind, span, reader, env)
+        return _exists(counted, kind, span, reader)
     if isinstance(inner, exp.Exists):
-        return _exists(inner.this, kind, span, reader, env)
+        return _exists(inner.this, kind, span, reader)
     if isinstance(inner, exp.In) and is_membership(inner):
-        return _in(inner, kind, span, reader, env)
+        return _in(inner, kind, span, reader)
     return None
 
 
@@ -563,24 +555,24 @@ def _counted(node: Node) -> Node | None:
     return rows
 
 
-def _marks(node: Node, reader: ExprReader, environment: Environment) -> dict[int, SubqueryValue]:
+def _marks(node: Node, reader: ExprReader) -> dict[int, SubqueryValue]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
     result = {}
     for nested in nested_memberships(node):
-        read = _membership(nested, reader, environment)
+        read = _membership(nested, reader)
         if read is not None:
             result[id(nested)] = _mark_of(read, nested, reader)
     return result
 
 
 def _exists(
-    query: Node, kind: p.JoinKind, span: e.Span | None, reader: ExprReader, environment: Environment
+    query: Node, kind: p.JoinKind, span: e.Span | None, reader: ExprReader
 ) -> JoinedSubquery:
     query = unwrapped(query)
     if not _is_plain(query):
-        right = read_uncorrelated(query, reader, environment)
+        right = read_uncorrelated(query, reader)
         return JoinedSubquery(kind, right, None, span)
-    source, correlated = _opened(query, reader, environment)
+    source, correlated = _opened(query, reader)
     # The values do not matter, but what changes the number of rows does, and is refused.
     _values(query, _correlated(source.scope, reader), reader)
     condition = e.conjunction(correlated, span) if correlated else None
@@ -592,18 +584,17 @@ def _in(
     kind: p.JoinKind,
     span: e.Span | None,
     reader: ExprReader,
-    environment: Environment,
 ) -> JoinedSubquery:
     subject = without_parentheses(node.this)
     operands = reader.read_all(subject.expressions if isinstance(subject, exp.Tuple) else [subject])
     query = unwrapped(node.args["query"])
     correlated: tuple[e.Expr, ...] = ()
     if _is_plain(query) and not any(item.is_star for item in query.expressions):
-        source, correlated = _opened(query, reader, environment)
+        source, correlated = _opened(query, reader)
         right = source.plan
         values = _values(query, source.scope, reader)
     else:
-        right = read_uncorrelated(query, reader, environment)
+        right = read_uncorrelated(query, reader)
         values = tuple(attribute.ref(span) for attribute in right.attributes)
     if len(values) != len(operands):
         raise reader.text.error(
@@ -628,7 +619,7 @@ def _in(
 
 
 def _values(query: Node, scope: Scope, reader: ExprReader) -> tuple[e.Expr, ...]:
-    inner = ExprReader(reader.reading, Names(reader.text, scope), "a subquery")
+    inner = ExprReader(reader.context, Names(reader.text, scope), "a subquery")
     listed = (item.unalias() for item in query.expressions if not item.is_star)
     return inner.read_all(list(listed))
 
@@ -649,28 +640,26 @@ def _is_plain(query: Node) -> bool:
     )
 
 
-def _opened(
-    query: Node, reader: ExprReader, environment: Environment
-) -> tuple[FromSource, tuple[e.Expr, ...]]:
+def _opened(query: Node, reader: ExprReader) -> tuple[FromSource, tuple[e.Expr, ...]]:
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
         raise reader.text.unsupported("this subquery", query)
-    source = _from_of(query, reader, environment)
+    source = _from_of(query, reader)
     where = query.args.get("where")
     if where is None:
         return source, ()
     scope = _correlated(source.scope, reader)
-    inner = ExprReader(reader.reading, Names(reader.text, scope), "WHERE")
-    parts = read_condition(where.this, inner, environment)
+    inner = ExprReader(reader.context, Names(reader.text, scope), "WHERE")
+    parts = read_condition(where.this, inner)
     correlated, local = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
     return FromSource(apply_condition(source.plan, local, span), source.scope), correlated
 
 
-def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
+def _from_of(query: exp.Select, reader: ExprReader) -> FromSource:
     """FROM clause of a subquery; its ON conditions do not see the enclosing query's columns."""
     try:
-        return read_from(query, environment)
+        return read_from(query, reader.context)
     except QueryError as error:
         if error.code not in UNKNOWN:
             raise
