@@ -22,10 +22,11 @@ from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.sketch import RangePartition
+from impctl.sql.aggregates import result_type
 from impctl.sql.statement import parse_query
 from tests.compile.cases import Kept, add_in_order, several_unsure_cases
 from tests.compile.test_plans import several_cases as random_plans
-from tests.plan.random_plans import FocusedMaker, call_type
+from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import Trial, fragment_of, make_trial, random_partition
 from tests.support.carried_queries import arrow_rows, counts_of, restored
 from tests.support.random_cases import random_cases, seen_in
@@ -98,7 +99,7 @@ class WindowMaker(FocusedMaker):
             name = rng.choice(("sum", "sum", "avg", "min", "max", "count"))
             call = p.AggregateCall(name, (column.ref(),))
         result = p.WindowCall(
-            self._fresh(call_type(call)), call.function, call.arguments, parts, ()
+            self._fresh(result_type(call)), call.function, call.arguments, parts, ()
         )
         if rng.random() < 0.25:
             order = (p.SortKey(rng.choice(attributes).ref(), rng.random() < 0.5, True),)

@@ -13,7 +13,8 @@ from impctl.plan import nodes as p
 from impctl.plan.lineage import for_answer, is_sketched_for_answer
 from impctl.rules.witnesses import witnessed
 from impctl.safety.judge import Verdict, carried_verdict
-from tests.plan.random_plans import FocusedMaker, call_type
+from impctl.sql.aggregates import result_type
+from tests.plan.random_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition, random_partitions
 
 _KINDS = (p.JoinKind.INNER,) * 6 + (p.JoinKind.LEFT, p.JoinKind.SEMI, p.JoinKind.ANTI)
@@ -372,7 +373,7 @@ class KeyedMaker(FixpointMaker):
         call = p.AggregateCall("count")
         if rng.random() < 0.4:
             call = p.AggregateCall(rng.choice(("max", "min", "max")), (rng.choice(numbers).ref(),))
-        made = p.AggregateOutput(self._fresh(call_type(call)), call)
+        made = p.AggregateOutput(self._fresh(result_type(call)), call)
         groups = p.Aggregate(plan, tuple(own), (made,))
         bound = Literal(rng.choice((0, 1, 1, 2, 3)), INTEGER)
         return p.Select(groups, Compare(rng.choice(_SMALL), made.attribute.ref(), bound))

@@ -21,31 +21,10 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.expr import nodes as e
-from impctl.expr.types import average_type, sum_type, type_of
+from impctl.expr.types import type_of
 from impctl.plan import nodes as p
+from impctl.sql.aggregates import result_type
 from tests.plan.catalogs import schema_of
-
-
-def call_type(call: p.AggregateCall) -> SqlType | None:
-    match call.function:
-        case "count" | "count_if":
-            return LONG
-        case "bool_or" | "bool_and":
-            return BOOLEAN
-        case "sum":
-            return summed_type(call.arguments)
-        case "avg":
-            result = type_of(call.arguments[0])
-            return None if result is None else average_type(result)
-        case "variance" | "var_pop" | "stddev" | "stddev_pop":
-            return DOUBLE
-        case _:
-            return type_of(call.arguments[0])
-
-
-def summed_type(arguments: tuple[e.Expr, ...]) -> SqlType | None:
-    result = type_of(arguments[0]) if arguments else None
-    return None if result is None else sum_type(result)
 
 
 def other_call(
@@ -264,7 +243,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         plan: p.Plan = p.Aggregate(
             child,
             tuple(p.ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
-            tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            tuple(p.AggregateOutput(self._fresh(result_type(call)), call) for call in calls),
             sets,
         )
         choice = self.rng.random()
@@ -390,7 +369,7 @@ class PlanMaker(ExprMaker, Struct, dict=True):
         attributes = child.attributes
         name = self.rng.choice(functions)
         arguments = (self.number(attributes, 0),) if name in ("sum", "count") else ()
-        result = {"sum": summed_type(arguments), "count": LONG}.get(name, INTEGER)
+        result = result_type(p.AggregateCall(name, arguments)) if arguments else INTEGER
         partition = tuple(
             self.rng.choice(attributes).ref() for _ in range(self.rng.choice((0, 1, 1)))
         )
@@ -506,7 +485,7 @@ class FocusedMaker(PlanMaker):
         return p.Aggregate(
             child,
             tuple(p.ComputedColumn(self._fresh(type_of(key)), key) for key in keys),
-            tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls),
+            tuple(p.AggregateOutput(self._fresh(result_type(call)), call) for call in calls),
             sets,
         )
 
@@ -615,7 +594,7 @@ class BarrierMaker(FocusedMaker):
         summed = self._numeric(scan.attributes[1:]) or key
         call = p.AggregateCall(rng.choice(("sum", "sum", "sum", "max", "count")), (summed.ref(),))
         keys = (p.ComputedColumn(self._fresh(key.type), key.ref()),)
-        calls = (p.AggregateOutput(self._fresh(call_type(call)), call),)
+        calls = (p.AggregateOutput(self._fresh(result_type(call)), call),)
         groups = p.Aggregate(scan, keys, calls)
         descending = rng.random() < 0.85
         order = (
@@ -684,7 +663,7 @@ class FailingMaker(FocusedMaker):
             summed = self._numeric(scan.attributes[2:]) or key
             name = rng.choice(("sum", "sum", "sum", "sum", "avg", "count", "max"))
             calls.append(p.AggregateCall(name, (summed.ref(),)))
-        made = tuple(p.AggregateOutput(self._fresh(call_type(call)), call) for call in calls)
+        made = tuple(p.AggregateOutput(self._fresh(result_type(call)), call) for call in calls)
         groups = p.Aggregate(scan, (p.ComputedColumn(self._fresh(key.type), key.ref()),), made)
         attributes = groups.attributes
         expr = self._steps(attributes[:1] + attributes[1:])
