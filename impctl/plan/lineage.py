@@ -14,15 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import BOOLEAN
-from impctl.expr.nodes import (
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    conjuncts,
-    equated_columns,
-)
+from impctl.expr import nodes as e
 from impctl.plan import nodes as p
 from impctl.plan.properties import scan_predicates
 from impctl.types import AccessId, AttributeId
@@ -48,14 +40,14 @@ class LeafPath(Struct, frozen=True):
     without a match, columns are NULL."""
 
     leaf: tuple[p.Attribute, ...] | None
-    columns: Mapping[AttributeId, Expr]
-    conditions: tuple[Expr, ...] = ()
-    matches: tuple[Expr, ...] = ()
+    columns: Mapping[AttributeId, e.Expr]
+    conditions: tuple[e.Expr, ...] = ()
+    matches: tuple[e.Expr, ...] = ()
 
-    def expr(self, attribute: p.Attribute) -> Expr:
+    def expr(self, attribute: p.Attribute) -> e.Expr:
         return self.columns.get(attribute.id, attribute.ref())
 
-    def over(self, expr: Expr) -> Expr:
+    def over(self, expr: e.Expr) -> e.Expr:
         """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
         return expr.substitute(self.columns)
 
@@ -83,8 +75,8 @@ def paths_of(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
     raise NotFollowedError(f"its rows pass through a {type(plan).__name__.lower()}")
 
 
-def _filtered(path: LeafPath, predicate: Expr) -> LeafPath:
-    return replace(path, conditions=(*path.conditions, *map(path.over, conjuncts(predicate))))
+def _filtered(path: LeafPath, predicate: e.Expr) -> LeafPath:
+    return replace(path, conditions=(*path.conditions, *map(path.over, e.conjuncts(predicate))))
 
 
 def _projected(path: LeafPath, plan: p.Project) -> LeafPath:
@@ -237,8 +229,8 @@ def _trace_aggregate(plan: p.Aggregate, child: Traced) -> Traced | None:
     return Traced(replace(plan, child=child.plan), keys) if keys else None
 
 
-def _is_among(exprs: tuple[Expr, ...], keys: frozenset[AttributeId]) -> bool:
-    return any(isinstance(expr, ColumnRef) and expr.id in keys for expr in exprs)
+def _is_among(exprs: tuple[e.Expr, ...], keys: frozenset[AttributeId]) -> bool:
+    return any(isinstance(expr, e.ColumnRef) and expr.id in keys for expr in exprs)
 
 
 def _only(plan: p.Plan, wanted: frozenset[AttributeId]) -> p.Plan:
@@ -249,9 +241,9 @@ def _only(plan: p.Plan, wanted: frozenset[AttributeId]) -> p.Plan:
     return p.Project(plan, p.ComputedColumn.unchanged(a for a in attributes if a.id in wanted))
 
 
-def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[AttributeId]:
+def _equated(keys: frozenset[AttributeId], predicate: e.Expr | None) -> frozenset[AttributeId]:
     """The keys and all columns of the same type that a conjunct equates with one of them."""
-    equated = [] if predicate is None else equated_columns(predicate)
+    equated = [] if predicate is None else e.equated_columns(predicate)
     pairs = [(left.id, right.id) for left, right in equated if left.type == right.type]
     result = set(keys)
     for _ in pairs:
@@ -401,18 +393,18 @@ def _why_whole(node: p.Fixpoint) -> str:
 # are inserted or deleted for everything above. If constants elsewhere differ too, the plans have
 # the same nodes, and the state of a node is state of the other plan's.
 
-_TRUE = Literal(True, BOOLEAN)
+_TRUE = e.Literal(True, BOOLEAN)
 _OPEN = "?"
 
 
 class MovedConditions(Struct, frozen=True):
     """The predicates of the selections above one scan, the lowest first, before and after."""
 
-    before: tuple[Expr, ...]
-    after: tuple[Expr, ...]
+    before: tuple[e.Expr, ...]
+    after: tuple[e.Expr, ...]
 
     @property
-    def rows_that_move(self) -> tuple[tuple[Expr, ...], ...]:
+    def rows_that_move(self) -> tuple[tuple[e.Expr, ...], ...]:
         """Conjunctions such that every inserted or deleted row meets one of them."""
         before, after = _parts(self.before), _parts(self.after)
         return (*_leaving(before, after), *_leaving(after, before))
@@ -474,41 +466,43 @@ def _unnamed(attribute: p.Attribute) -> p.Attribute:
     return replace(attribute, name="")
 
 
-def _opened(expr: Expr) -> Expr:
+def _opened(expr: e.Expr) -> e.Expr:
     """The expression without its constants; their types and NULL stay."""
 
-    def swap(part: Expr) -> Expr | None:
-        if not isinstance(part, Literal) or part.value is None:
+    def swap(part: e.Expr) -> e.Expr | None:
+        if not isinstance(part, e.Literal) or part.value is None:
             return None
-        return Literal(_OPEN, part.type)
+        return e.Literal(_OPEN, part.type)
 
     return expr.transform(swap)
 
 
-def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    return tuple(part for predicate in predicates for part in conjuncts(predicate))
+def _parts(predicates: tuple[e.Expr, ...]) -> tuple[e.Expr, ...]:
+    return tuple(part for predicate in predicates for part in e.conjuncts(predicate))
 
 
-def _leaving(before: tuple[Expr, ...], after: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], ...]:
+def _leaving(
+    before: tuple[e.Expr, ...], after: tuple[e.Expr, ...]
+) -> tuple[tuple[e.Expr, ...], ...]:
     """Conjunctions: each row that meets `before` but not `after` meets one of them."""
     failed = [part for part in after if part not in before]
     return tuple((*before, *_failing(part, before)) for part in failed)
 
 
-def _failing(part: Expr, before: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def _failing(part: e.Expr, before: tuple[e.Expr, ...]) -> tuple[e.Expr, ...]:
     """A condition of rows that meet `before` and for which `part` is not true; none if `part` may
     be NULL."""
-    if not isinstance(part, Compare):
+    if not isinstance(part, e.Compare):
         return ()
-    if not isinstance(part.right, Literal) or part.right.value is None:
+    if not isinstance(part.right, e.Literal) or part.right.value is None:
         return ()
     is_known = any(
-        isinstance(other, Compare)
+        isinstance(other, e.Compare)
         and other.left == part.left
-        and other.op is not CompareOp.NULL_SAFE_EQUAL
+        and other.op is not e.CompareOp.NULL_SAFE_EQUAL
         for other in before
     )
     opposite = part.op.opposite
     if not is_known or opposite is None:
         return ()
-    return (Compare(opposite, part.left, part.right),)
+    return (e.Compare(opposite, part.left, part.right),)

@@ -9,17 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
-from impctl.expr.nodes import (
-    Call,
-    Cast,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Mean,
-    conjunction,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import average_type, sum_type, type_of
 from impctl.plan import nodes as p
 from impctl.plan.fingerprint import fingerprint
@@ -97,9 +87,9 @@ def _limited(plan: p.Select, window: p.Window) -> p.Plan:
         return plan
     if not any(key.expr.columns for key in call.order):
         return plan
-    if any(isinstance(part, Call) and part.name in VOLATILE for part in plan.predicate.walk()):
+    if any(isinstance(part, e.Call) and part.name in VOLATILE for part in plan.predicate.walk()):
         return plan
-    parts = conjuncts(plan.predicate)
+    parts = e.conjuncts(plan.predicate)
     bounds = [rank_bound(part, call.attribute.id) for part in parts]
     counts = [bound.count for bound in bounds if bound is not None]
     if not counts:
@@ -109,7 +99,7 @@ def _limited(plan: p.Select, window: p.Window) -> p.Plan:
     rest = tuple(part for part, bound in pairs if bound is None or not bound.is_all)
     if not rest:
         return top
-    return replace(plan, child=top, predicate=conjunction(rest))
+    return replace(plan, child=top, predicate=e.conjunction(rest))
 
 
 def split_averages(root: p.Plan) -> p.Plan:
@@ -143,7 +133,7 @@ def _split(plan: p.Aggregate) -> p.Plan:
         if _is_splittable(item.call):
             total, count = _sum_and_count(item, calls)
             kind = _mean_type(item.call) or item.attribute.type or DOUBLE
-            expr: Expr = Mean(total, count, kind, span=item.call.span)
+            expr: e.Expr = e.Mean(total, count, kind, span=item.call.span)
         else:
             expr = _shared(calls, item.call, item.attribute)
         outputs.append(p.ComputedColumn(item.attribute, expr))
@@ -156,12 +146,14 @@ def _mean_type(call: p.AggregateCall) -> SqlType | None:
     return None if argument is None else average_type(argument)
 
 
-def _sum_and_count(item: p.AggregateOutput, calls: list[p.AggregateOutput]) -> tuple[Expr, Expr]:
+def _sum_and_count(
+    item: p.AggregateOutput, calls: list[p.AggregateOutput]
+) -> tuple[e.Expr, e.Expr]:
     argument = item.call.arguments[0]
     kind = type_of(argument)
     summed = argument
     if kind is not None and kind.kind is not Kind.DECIMAL and kind != DOUBLE:
-        summed = Cast(argument, DOUBLE, span=argument.span)
+        summed = e.Cast(argument, DOUBLE, span=argument.span)
     summed_type = type_of(summed)
     total = p.Attribute(
         f"{item.attribute.id}/sum",
@@ -177,7 +169,7 @@ def _sum_and_count(item: p.AggregateOutput, calls: list[p.AggregateOutput]) -> t
     )
 
 
-def _shared(calls: list[p.AggregateOutput], call: p.AggregateCall, wanted: p.Attribute) -> Expr:
+def _shared(calls: list[p.AggregateOutput], call: p.AggregateCall, wanted: p.Attribute) -> e.Expr:
     """The result of the call, which is added unless there is an equal one."""
     for known in calls:
         if known.call == call:
@@ -214,12 +206,12 @@ def best_fixpoints(root: p.Plan) -> p.Plan:
     return with_best(root) if result else root
 
 
-def _collect(plan: p.Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> None:
+def _collect(plan: p.Plan, above: tuple[e.Expr, ...], result: _BestByFixpoint) -> None:
     """Collect the rows that must stay below this node; `above` are conditions on its rows."""
-    below: tuple[Expr, ...] = ()
+    below: tuple[e.Expr, ...] = ()
     match plan:
         case p.Select():
-            below = (*above, *conjuncts(plan.predicate))
+            below = (*above, *e.conjuncts(plan.predicate))
         case p.Aggregate():
             for fixpoint in outer_fixpoints(plan.child):
                 try:
@@ -227,13 +219,13 @@ def _collect(plan: p.Plan, above: tuple[Expr, ...], result: _BestByFixpoint) -> 
                 except NotBestOnlyError:
                     continue
         case p.Join(kind=p.JoinKind.INNER | p.JoinKind.SEMI):
-            on = () if plan.condition is None else conjuncts(plan.condition)
+            on = () if plan.condition is None else e.conjuncts(plan.condition)
             _collect_joined(plan, (*above, *on), result)
     for child in plan.inputs:
         _collect(child, below, result)
 
 
-def _collect_joined(plan: p.Join, on: Sequence[Expr], result: _BestByFixpoint) -> None:
+def _collect_joined(plan: p.Join, on: Sequence[e.Expr], result: _BestByFixpoint) -> None:
     """Collect fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is p.JoinKind.INNER else []
@@ -301,12 +293,12 @@ def _values_of(plan: p.Plan) -> _BestValues | None:
     return _BestValues(below, key_positions, every, values)
 
 
-def _name(expr: Expr) -> AttributeId:
-    return expr.id if isinstance(expr, ColumnRef) else ""
+def _name(expr: e.Expr) -> AttributeId:
+    return expr.id if isinstance(expr, e.ColumnRef) else ""
 
 
 def _required(
-    rows: p.Plan, fixpoint: p.Fixpoint, values: _BestValues, on: Sequence[Expr]
+    rows: p.Plan, fixpoint: p.Fixpoint, values: _BestValues, on: Sequence[e.Expr]
 ) -> RequiredRows | None:
     """The required rows if the conditions match rows with the best value of their group."""
     try:
@@ -328,14 +320,14 @@ def _required(
     return RequiredRows(values.positions, tuple(best[:1]))
 
 
-def _pairs(path: LeafPath, condition: Expr) -> Iterator[tuple[int, AttributeId, bool]]:
+def _pairs(path: LeafPath, condition: e.Expr) -> Iterator[tuple[int, AttributeId, bool]]:
     """Position of a leaf column and the column it equals."""
-    if not isinstance(condition, Compare) or path.leaf is None:
+    if not isinstance(condition, e.Compare) or path.leaf is None:
         return
-    if condition.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+    if condition.op not in (e.CompareOp.EQUAL, e.CompareOp.NULL_SAFE_EQUAL):
         return
     positions = {attribute.id: position for position, attribute in enumerate(path.leaf)}
     for left, right in ((condition.left, condition.right), (condition.right, condition.left)):
         position = positions.get(_name(path.over(left)))
-        if position is not None and isinstance(right, ColumnRef):
-            yield position, right.id, condition.op is CompareOp.NULL_SAFE_EQUAL
+        if position is not None and isinstance(right, e.ColumnRef):
+            yield position, right.id, condition.op is e.CompareOp.NULL_SAFE_EQUAL

@@ -18,16 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.data.schema import INTEGER, Column, Kind
-from impctl.expr.nodes import (
-    Case,
-    ColumnRef,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-    conjunction,
-    conjuncts,
-)
+from impctl.expr import nodes as e
 from impctl.expr.types import type_of
 from impctl.plan import nodes as p
 from impctl.plan.lineage import trace
@@ -153,14 +144,14 @@ class _Placer(Struct):
         keys, conditions = partners
         rows = node.right
         if conditions:
-            rows = p.Select(rows, conjunction(conditions), span=node.span)
+            rows = p.Select(rows, e.conjunction(conditions), span=node.span)
         return self._with_witness(node, rows, keys, [()], position)
 
     def _with_witness(
         self,
         node: p.Aggregate | p.Distinct | p.Join,
         rows: p.Plan,
-        parts: tuple[Expr, ...],
+        parts: tuple[e.Expr, ...],
         orders: Sequence[tuple[p.SortKey, ...]],
         position: int,
     ) -> p.Plan:
@@ -224,9 +215,9 @@ def _has_choice(below: SafetyState) -> bool:
     return below.status is not Status.EXACT and bool(below.sketched)
 
 
-def _is_keyed(parts: tuple[Expr, ...], below: SafetyState) -> bool:
+def _is_keyed(parts: tuple[e.Expr, ...], below: SafetyState) -> bool:
     """Whether all rows with equal parts are in one range."""
-    used = {part.id for part in parts if isinstance(part, ColumnRef)}
+    used = {part.id for part in parts if isinstance(part, e.ColumnRef)}
     is_keyed = below.status is Status.KEYED
     return is_keyed and all(below.keys.get(access, frozenset()) & used for access in below.sketched)
 
@@ -244,18 +235,18 @@ def _order_of(call: p.AggregateCall) -> tuple[p.SortKey, ...] | None:
         kind = type_of(value)
         if kind is None:
             return None
-        value = Case(((call.condition, value),), Literal(None, kind))
+        value = e.Case(((call.condition, value),), e.Literal(None, kind))
     return (p.SortKey(value, descending=call.function in LARGEST, nulls_first=False),)
 
 
-def _partners(node: p.Join) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
+def _partners(node: p.Join) -> tuple[tuple[e.Expr, ...], tuple[e.Expr, ...]] | None:
     """What equivalent matches have in common, and the conditions on the right side alone. Other
     conditions depend on a match by the right side of an equality, or by the columns that they read;
     None if equal values of these columns may decide differently."""
     right = {attribute.id: attribute for attribute in node.right.attributes}
-    keys: list[Expr] = []
-    conditions: list[Expr] = []
-    for part in () if node.condition is None else conjuncts(node.condition):
+    keys: list[e.Expr] = []
+    conditions: list[e.Expr] = []
+    for part in () if node.condition is None else e.conjuncts(node.condition):
         used = part.columns & right.keys()
         if not used:
             continue
@@ -274,11 +265,11 @@ def _may_be_negative_zero(attribute: p.Attribute) -> bool:
     return kind is None or kind.is_fractional or kind.kind is Kind.OTHER
 
 
-def _equated_right(part: Expr, right: Collection[AttributeId]) -> Expr | None:
+def _equated_right(part: e.Expr, right: Collection[AttributeId]) -> e.Expr | None:
     """The right side of an equality between the sides."""
-    if not isinstance(part, Compare):
+    if not isinstance(part, e.Compare):
         return None
-    if part.op not in (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL):
+    if part.op not in (e.CompareOp.EQUAL, e.CompareOp.NULL_SAFE_EQUAL):
         return None
     for first, second in ((part.left, part.right), (part.right, part.left)):
         if not first.columns & set(right) and second.columns <= set(right):

@@ -12,7 +12,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 
 from impctl.data.schema import INTEGER, Kind, SqlType, from_spark
 from impctl.errors import count_text
-from impctl.expr.nodes import Coalesce, Compare, CompareOp, Expr, Span, conjunction
+from impctl.expr import nodes as e
 from impctl.plan.nodes import Attribute, Explode, Join, JoinKind, OneRow, Plan, Scan, Select
 from impctl.sql.expressions import ExprReader, arguments_of, function_name
 from impctl.sql.names import is_path
@@ -69,10 +69,10 @@ def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
     return pairs
 
 
-def equal_names(pairs: Pairs, span: Span | None) -> Expr | None:
+def equal_names(pairs: Pairs, span: e.Span | None) -> e.Expr | None:
     """Equality of each pair; None without pairs."""
-    equals = [Compare(CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs]
-    return conjunction(equals, span) if equals else None
+    equals = [e.Compare(e.CompareOp.EQUAL, a.expr, b.expr, span=span) for a, b in pairs]
+    return e.conjunction(equals, span) if equals else None
 
 
 def merged_scope(kind: JoinKind, left: Scope, right: Scope, pairs: Pairs) -> Scope:
@@ -101,9 +101,9 @@ def _first(positions: Sequence[int], entries: Sequence[ScopeEntry]) -> tuple[Sco
     return (*(entries[index] for index in positions), *others)
 
 
-def _merged(kind: JoinKind, left: Expr, right: Expr) -> Expr:
+def _merged(kind: JoinKind, left: e.Expr, right: e.Expr) -> e.Expr:
     if kind is JoinKind.FULL:
-        return Coalesce((left, right))
+        return e.Coalesce((left, right))
     return right if kind is JoinKind.RIGHT else left
 
 
@@ -145,7 +145,7 @@ class Generated(Struct, frozen=True):
     plan: Explode
 
     @property
-    def columns(self) -> list[tuple[str, Expr, Span | None]]:
+    def columns(self) -> list[tuple[str, e.Expr, e.Span | None]]:
         """Name, value and place of the columns that replace the item."""
         span = self.plan.span
         return [(attribute.name, attribute.ref(span), span) for attribute in self.plan.made]
@@ -499,7 +499,7 @@ def _live(scan: Scan, context: ParseContext) -> Plan:
     return Select(scan, live.condition(column.ref()))
 
 
-def name_span(node: exp.Table, context: ParseContext) -> Span:
+def name_span(node: exp.Table, context: ParseContext) -> e.Span:
     """The written table name without alias, checked against the text."""
     text = context.text
     spans = [text.span_of(piece) for piece in node.parts]
