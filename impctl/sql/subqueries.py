@@ -46,7 +46,7 @@ class SubqueryValue(Struct, frozen=True):
     keys: tuple[e.Expr, ...] = ()
 
 
-class Condition(Struct, frozen=True):
+class RowCondition(Struct, frozen=True):
     """A condition that may read plans joined beside the rows."""
 
     predicate: e.Expr
@@ -54,7 +54,7 @@ class Condition(Struct, frozen=True):
     span: e.Span | None = None
 
 
-ConditionPart = Condition | JoinedSubquery
+ConditionPart = RowCondition | JoinedSubquery
 
 
 def join_subqueries(
@@ -174,19 +174,19 @@ _NULL_WHEN_EMPTY = frozenset({"sum", "avg", "mean", "min", "max"})
 _PASSES_NULL = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Neg, exp.Paren, exp.Literal)
 
 
-def _read_single(node: Node, reader: ExprReader) -> Condition:
+def _read_single(node: Node, reader: ExprReader) -> RowCondition:
     """A condition, with the values and marks of the subqueries that it reads."""
     read = _marks(node, reader)
     for subquery in scalar_subqueries(node):
         read[id(subquery)] = _read(subquery, node, reader)
     if not read:
-        return Condition(reader.read(node))
+        return RowCondition(reader.read(node))
     span = reader.text.span_of(node)
     values = {key: item.value for key, item in read.items()}
     predicate = replace(reader, beside={**reader.beside, **values}).read(node)
     keys = [key for item in read.values() for key in item.keys]
     predicate = e.And((*keys, predicate), span=span) if keys else predicate
-    return Condition(predicate, tuple(item.beside for item in read.values()), span)
+    return RowCondition(predicate, tuple(item.beside for item in read.values()), span)
 
 
 def read_values(node: Node, reader: ExprReader) -> tuple[ExprReader, tuple[JoinedSubquery, ...]]:
@@ -504,7 +504,7 @@ def apply_condition(
 ) -> p.Plan:
     """Apply a condition to a plan; `finish` completes expressions that were read before."""
     parts = tuple(parts)
-    plain = [item for item in parts if isinstance(item, Condition) and not item.beside]
+    plain = [item for item in parts if isinstance(item, RowCondition) and not item.beside]
     if plain:
         predicates = [finish(item.predicate) for item in plain]
         plan = p.Select(plan, e.conjunction(predicates, span), span=span)
@@ -694,12 +694,12 @@ def _separated(
         read += [] if isinstance(item, JoinedSubquery) else [item.predicate]
         if not any(expr.columns & outside for expr in read):
             local.append(item)
-        elif isinstance(item, Condition) and not item.beside:
+        elif isinstance(item, RowCondition) and not item.beside:
             correlated.append(item.predicate)
         else:
             construct = (
                 "a comparison of a column of the enclosing query with a subquery"
-                if isinstance(item, Condition)
+                if isinstance(item, RowCondition)
                 else "a subquery that refers to a query two levels above"
             )
             hint = "use joins instead"
