@@ -596,15 +596,14 @@ def prune_by_condition(
 ) -> tuple[DataFile, ...]:
     """The files that may hold a row for which the condition is true; `columns` maps its
     attributes."""
-    return snapshot.files_at(_FilePruner(snapshot, columns, {}).of(condition).may_be_true)
+    return snapshot.files_at(_FilePruner(snapshot, columns).of(condition).may_be_true)
 
 
 class _FilePruner(Struct, frozen=True):
-    """Evaluates conditions over one snapshot's statistics, looked up once per column."""
+    """Evaluates conditions over one snapshot's statistics."""
 
     snapshot: Snapshot
     columns: Mapping[AttributeId, ColumnName]
-    known: dict[AttributeId, tuple[Column, ColumnBounds] | None]
 
     def of(self, condition: e.Expr) -> _Outcomes:
         """The condition over the rows of every file."""
@@ -644,12 +643,10 @@ class _FilePruner(Struct, frozen=True):
         """The column and its bounds by file; None if it has another type at this version."""
         if ref.id not in self.columns:
             return None
-        if ref.id not in self.known:
-            column = self.snapshot.column(self.columns[ref.id])
-            is_usable = column.type == ref.type and column.name not in self.snapshot.columns.opaque
-            bounds = file_bounds(self.snapshot, column.name) if is_usable else None
-            self.known[ref.id] = None if bounds is None else (column, bounds)
-        return self.known[ref.id]
+        column = self.snapshot.column(self.columns[ref.id])
+        if column.type != ref.type or column.name in self.snapshot.columns.opaque:
+            return None
+        return column, file_bounds(self.snapshot, column.name)
 
     def _missing(self, ref: e.ColumnRef) -> _Outcomes:
         bounds = self._bounds(ref)
@@ -679,19 +676,12 @@ class _FilePruner(Struct, frozen=True):
             return self._anything()
         op = e.CompareOp.EQUAL if is_null_safe else op
         bounds, is_filled = result[1], ~result[1].is_all_null
-        may_be_false = is_filled & _may_be_false(op, bounds, value)
+        assert op.opposite is not None, "every comparison but `<=>` has one"
+        may_be_false = is_filled & _condition_may_hold(op.opposite, bounds, value)
         return _Outcomes(
             is_filled & _condition_may_hold(op, bounds, value),
             may_be_false | bounds.may_hold_null if is_null_safe else may_be_false,
         )
-
-
-def _may_be_false(op: e.CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fraction) -> Flags:
-    """Whether the comparison may be false for a value that is not NULL."""
-    opposite = op.opposite
-    if opposite is None:
-        return np.ones(len(bounds), dtype=np.bool_)
-    return _condition_may_hold(opposite, bounds, value)
 
 
 def _condition_may_hold(
