@@ -401,23 +401,6 @@ def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
     assert other.table_id != held.table_id
 
 
-@pytest.mark.parametrize(
-    ("at", "known"), [(1e9, 1e9), (None, None), ("soon", None), (-5, None), (1e300, None)]
-)
-def test_the_time_is_the_commits_word_or_the_files(
-    growing_path: Path, at: object, known: object
-) -> None:
-    add_entry(growing_path, 1, 7, at)
-    os.utime(entry(growing_path, 1), (5e8, 5e8))
-    (result,) = of(growing_path).arrivals
-    assert result.at == (5e8 if known is None else known)
-
-
-def test_the_commits_own_clock_goes_before(growing_path: Path) -> None:
-    add_entry(growing_path, 1, 7, 1e9, inCommitTimestamp=2e12)
-    assert of(growing_path).arrivals[0].at == 2e9
-
-
 @pytest.mark.parametrize("metrics", [{"numDeletedRows": "-4"}, {"numDeletedRows": 10**30}, "?"])
 def test_what_a_writer_counts_wrongly_stays_in_bounds(growing_path: Path, metrics: object) -> None:
     add_entry(growing_path, 1, 7, 1e9, operationMetrics=metrics)

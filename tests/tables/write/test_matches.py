@@ -28,6 +28,8 @@ from impctl.tables.write.maintenance import create_table
 from impctl.tables.write.rows import match_rows
 from tests.support.random_cases import random_cases
 
+INSERT, DELETE, UPDATE = UpdateKind
+
 Row = Mapping[str, object]
 Truth = bool | None
 
@@ -199,7 +201,7 @@ def make(path: Path, data: pa.Table, parts: Sequence[str], *, statistics: bool) 
 
 def taken(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUpdate]:
     """The rows that the batch deleted or changed, and what it told."""
-    sets = {"row": "row + 1000"} if kind is UpdateKind.UPDATE else {}
+    sets = {"row": "row + 1000"} if kind is UPDATE else {}
     before = rows_left(path)
     request = UpdateRequest("t", kind, where=where, assignments=sets)
     done = apply_update(open_source("t", str(path)), request)
@@ -259,14 +261,14 @@ def test_an_empty_text_of_the_log_is_null(tmp_path: Path, where: str) -> None:
     )
     (entry,) = (tmp_path / "_delta_log").glob("*.json")
     entry.write_text(entry.read_text().replace('"p":null', '"p":""', 1))
-    hit, _ = taken(tmp_path, UpdateKind.DELETE, where)
+    hit, _ = taken(tmp_path, DELETE, where)
     assert hit == ({1} if where in ("p = 'a'", "p IS NOT NULL") else {0, 2})
 
 
 def test_a_choice_of_many_partitions(tmp_path: Path) -> None:
     entries = pa.table({"p": pa.array(range(100), pa.int32()), "row": range(100)})
     write_deltalake(str(tmp_path), entries, partition_by=["p"])
-    hit, _ = taken(tmp_path, UpdateKind.DELETE, "p < row OR p > 50")
+    hit, _ = taken(tmp_path, DELETE, "p < row OR p > 50")
     assert hit == set(range(51, 100))
 
 
@@ -293,7 +295,7 @@ def test_nan_is_above_all_numbers_and_both_zeros_are_equal(
 
 def test_both_zeros_are_one_key(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"g": [0.0, -0.0, nan, 1.0, 0.0]}))
-    request = UpdateRequest("t", UpdateKind.UPDATE, where="g < 1", assignments={"g": "g + 2"})
+    request = UpdateRequest("t", UPDATE, where="g < 1", assignments={"g": "g + 2"})
     assert apply_update(open_source("t", str(tmp_path)), request).updated == 3
     rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["g"]).column("g").to_pylist()
     assert sorted(map(str, rows)) == ["1.0", "2.0", "2.0", "2.0", "nan"]
@@ -485,7 +487,7 @@ def test_what_is_not_simple_is_refused_before_anything_is_written(source: DeltaS
         *((why, {"assignments": {target: value}}) for target, value, why in REFUSED_VALUES),
     ]
     for why, fields in cases:
-        kind = UpdateKind.UPDATE if "assignments" in fields else UpdateKind.DELETE
+        kind = UPDATE if "assignments" in fields else DELETE
         with pytest.raises(UnsupportedError, match=why) as caught:
             apply_update(source, UpdateRequest("t", kind, **fields))  # type: ignore[arg-type]  # of a table
         assert "An update of table `t` cannot use `" in caught.value.message
@@ -501,7 +503,7 @@ def test_a_value_that_fails_on_a_row_fails_before_anything_is_written(
     for row in range(8):
         where = f"row = {row}"
         if row in FAILING[target, value]:
-            request = UpdateRequest("t", UpdateKind.UPDATE, None, None, where, {target: value})
+            request = UpdateRequest("t", UPDATE, None, None, where, {target: value})
             with pytest.raises(EvaluationError, match="fails on a row of table `t`"):
                 apply_update(source, request)
         else:
@@ -523,7 +525,7 @@ def test_updates_store_what_was_computed_and_change_nothing_else(
         for row in before
     ]
     named = {target.upper(): value for target, value in batch.items()}
-    request = UpdateRequest("t", UpdateKind.UPDATE, where="i <> 1", assignments=named)
+    request = UpdateRequest("t", UPDATE, where="i <> 1", assignments=named)
     assert apply_update(source, request).updated == 6
     assert spelled(read_all(source)) == spelled(expected)
 
@@ -607,9 +609,7 @@ def path(tmp_path: Path) -> str:
 
 
 def set_to(path: str, column: str, written: str) -> object:
-    request = UpdateRequest(
-        "t", UpdateKind.UPDATE, assignments={column: written}, places={column: PLACE}
-    )
+    request = UpdateRequest("t", UPDATE, assignments={column: written}, places={column: PLACE})
     assert apply_update(open_source("t", path), request).updated == 1
     return read_rows(open_source("t", path).snapshot(), [column]).column(column)[0].as_py()
 
