@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from impctl.cli.process import Display, can_move, discard_output, has_colour
 from impctl.cli.signals import delay_interrupts, handle_alarm, set_alarm
-from impctl.errors import StorageError, UsageError
+from impctl.errors import UsageError
 from impctl.service.memory_limit import memory_from
 from impctl.service.settings import (
     DEFAULT_FILE,
@@ -157,17 +157,13 @@ def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], 
     """Write the metrics of the outcome, even of a failed one; add a failure if that fails."""
     if path is None:
         return outcome
-    from impctl.service.output import write_whole
+    from impctl.service.output import not_written, write_whole
     from impctl.service.results import Failure
 
     try:
         write_whole(path, text(outcome))
     except OSError as error:
-        failed = StorageError(
-            f"The metrics could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder with write access",
-            code="metrics_not_written",
-        )
+        failed = not_written("The metrics", path, error, "metrics_not_written")
         return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))
     return outcome
 

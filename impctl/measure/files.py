@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from errno import ENOTDIR
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +24,9 @@ from impctl.bench.quantity import plain_name as plain_name
 from impctl.bench.record import Record, record_from_json, record_to_json
 from impctl.bench.summary import FigureTable as FigureTable
 from impctl.bench.summary import figure_tables as figure_tables
-from impctl.errors import StorageError, UnsoundSketchError, UsageError
+from impctl.errors import UnsoundSketchError, UsageError
 from impctl.service.context import Reporter
-from impctl.service.output import check_output, try_output, write_whole
+from impctl.service.output import check_output, not_written, try_output, write_whole
 from impctl.service.results import Failure, GenerateResult, Outcome, WrittenResult
 from impctl.service.settings import Example, GenerateRequest
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
@@ -120,12 +118,7 @@ def _reporting_failure(kind: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # A file where a folder should be: the system says that it exists.
-        reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
-        raise StorageError(
-            f"The {kind} could not be written to `{path}`: {reason}",
-            hint="name a file in a folder with write access",
-        ) from error
+        raise not_written(f"The {kind}", path, error) from error
 
 
 # Write the tables that the shipped workloads and benchmarks read. Law: only new tables are written,

@@ -6,10 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, timedelta
-from itertools import count
 from typing import assert_never
-
-from msgspec import Struct
 
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ
 from impctl.errors import count_text
@@ -159,30 +156,14 @@ def _literal(literal: e.Literal) -> str:
     return str(value)
 
 
-class PlanLine(Struct, frozen=True):
-    """One operator of a plan, with its inputs as `children`."""
-
-    operator: str
-    detail: str
-    span: e.Span | None
-    children: tuple[PlanLine, ...]
-
-
-def describe(root: p.Plan, notes: Mapping[int, str] | None = None) -> PlanLine:
-    """The plan as lines; `notes` adds remarks by position in `root.walk()`."""
+def describe(root: p.Plan) -> Iterator[tuple[int, p.Plan, str, str]]:
+    """Each operator in the order of `walk()`: its depth, the node, its name and its details."""
     names = {attribute.id: attribute.name for node in root.walk() for attribute in node.attributes}
-    return _described(root, notes or {}, count(), names)
-
-
-def _described(
-    plan: p.Plan, notes: Mapping[int, str], positions: Iterator[int], names: Names
-) -> PlanLine:
-    operator, detail = _words(plan, names)
-    note = notes.get(next(positions))
-    if note is not None:
-        detail = f"{detail} [{note}]" if detail else f"[{note}]"
-    children = tuple(_described(child, notes, positions, names) for child in plan.inputs)
-    return PlanLine(operator, detail, plan.span, children)
+    pending = [(0, root)]
+    while pending:
+        depth, node = pending.pop()
+        yield depth, node, *_words(node, names)
+        pending += [(depth + 1, child) for child in reversed(node.inputs)]
 
 
 def _words(plan: p.Plan, names: Names) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError
-from impctl.errors import ImpctlError, QueryError, RetryableError, UsageError
+from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
 from impctl.service.decide import (
@@ -21,7 +21,7 @@ from impctl.service.decide import (
     open_task,
     read_deltas,
 )
-from impctl.service.engine_answer import engine_rows
+from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, write_answer
 from impctl.service.memory_limit import MemoryLimit, within_memory
@@ -281,13 +281,11 @@ def _by_engine(ctx: Context, limit: MemoryLimit, prepared: PreparedQuery) -> Row
     try:
         return engine_rows(ctx, limit, prepared, versions, pruned)
     except BlockedError as blocked:
-        raise QueryError(
-            f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
-            hint="materialize its result (`answer: true`) if `impctl explain` shows that this "
-            "is possible, or compare the results of two runs of `impctl query --out`",
-            code="engine_cannot",
-            location=prepared.place(blocked.span),
-        ) from None
+        hint = (
+            "materialize its result (`answer: true`) if `impctl explain` shows that this is "
+            "possible, or compare the results of two runs of `impctl query --out`"
+        )
+        raise engine_cannot(prepared, blocked, hint) from None
 
 
 def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow, compile_answer
 from impctl.data.vector import Bools, from_arrow
-from impctl.errors import NotExactError
+from impctl.errors import NotExactError, QueryError
 from impctl.expr.evaluate import Condition
 from impctl.service.context import Context, Versions, limited
 from impctl.service.cost_model import rows_of
@@ -31,7 +31,7 @@ from impctl.types import AccessId, TableName
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.flows import Source
+    from impctl.compile.flows import BlockedError, Source
     from impctl.data.schema import Column
     from impctl.engine.batch import Batch
     from impctl.expr.nodes import Expr
@@ -71,6 +71,18 @@ class ExcludedRows:
                 hint="in `--without`, compare doubles with a value that is less close to theirs",
             )
         return truth.sure_true()
+
+
+def engine_cannot(
+    prepared: PreparedQuery, blocked: BlockedError, hint: str, why: str = ""
+) -> QueryError:
+    """The error where only the engine may answer; `why`, if that needs a word."""
+    return QueryError(
+        f"The engine cannot run query `{prepared.spec.name}`{why}: {blocked.message}",
+        hint=hint,
+        code="engine_cannot",
+        location=prepared.place(blocked.span),
+    )
 
 
 def engine_answer(

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from impctl.compile.answers import kept_rows
 from impctl.compile.compile import MaintenancePlan
-from impctl.compile.flows import SideChoice, Strategy, row_bytes
+from impctl.compile.flows import Strategy, row_bytes
 from impctl.compile.jointree import shape as trees
 from impctl.compile.jointree.graph import Reason, TreeShape
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, missing_package
 from impctl.errors import ImpctlError, UnsafeSketchError, count_text
 from impctl.expr.nodes import Span
 from impctl.plan import nodes as p
-from impctl.plan.explain import PlanLine, describe
+from impctl.plan.explain import describe
 from impctl.plan.recursion import keyed_rows, recursion_notes
 from impctl.safety.judge import Judges
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
@@ -242,8 +242,14 @@ class _Explanation:
             policy=str(self._ctx.policy(self._spec)),
             plan=tuple(self._operators()),
             attributes=attributes,
-            joins=() if compiled is None else tuple(map(_side, compiled.sides)),
-            groups=() if compiled is None else tuple(map(_groups, compiled.groupings)),
+            joins=tuple(
+                JoinSideEntry(s.side, s.tables, s.strategy.value, s.mode, s.reason, s.rows, s.bytes)
+                for s in (() if compiled is None else compiled.sides)
+            ),
+            groups=tuple(
+                GroupsEntry(group.side, group.tables, group.mode, group.reason)
+                for group in (() if compiled is None else compiled.groupings)
+            ),
             buffers=tuple(self._buffers()),
             trees=tuple(self._trees()),
             state_bytes=None if pieces is None else pieces.bytes,
@@ -349,19 +355,18 @@ class _Explanation:
         if plan is not None and plan.mode is not MaintenanceMode.EXACT:
             blocking = _blocking(self._nodes, plan.span)
         sizes, read, pushed = self._state_by_position(), self._read(), self._pushed()
-        lines = _flat(describe(self._prepared.root), 0)
-        for position, ((depth, line), node) in enumerate(zip(lines, self._nodes, strict=True)):
+        for position, (depth, node, operator, detail) in enumerate(describe(self._prepared.root)):
             why = ""
             if plan is not None:
                 is_blocking = position == blocking
                 why = plan.reason if is_blocking else _why(node, plan, is_read=position in read)
             yield PlanEntry(
                 depth=depth,
-                operator=line.operator,
-                detail=line.detail,
+                operator=operator,
+                detail=detail,
                 how="" if plan is None else plan.mode.value,
                 why="; ".join(filter(None, (why, *(texts.get(position) for texts in notes)))),
-                place=self._prepared.place(line.span),
+                place=self._prepared.place(node.span),
                 state_bytes=sizes.get(position),
                 pushed=pushed.get(position, ()),
             )
@@ -377,22 +382,24 @@ class _Explanation:
             recursion_notes(root, keyed_rows(root, sketched.verdict.key_columns)),
         )
 
+    @property
+    def _owners(self) -> Mapping[str, p.Plan]:
+        return {} if self._compiled is None else self._compiled.owners
+
     def _state_by_position(self) -> dict[int, int]:
         if self._compiled is None or self._pieces is None:
             return {}
         sizes = dict.fromkeys(range(len(self._nodes)), 0)
-        for name, owner in self._compiled.owners.items():
+        for name, owner in self._owners.items():
             position = self._position(owner)
             if position is not None:
                 sizes[position] += self._pieces.sizes.get(name, 0)
         return sizes
 
     def _lineage_by_position(self) -> dict[int, str]:
-        if self._compiled is None or self._pieces is None:
-            return {}
         result = {}
-        for fixpoint in self._pieces.followed:
-            owner = self._compiled.owners.get(f"{fixpoint.name}.rows")
+        for fixpoint in () if self._pieces is None else self._pieces.followed:
+            owner = self._owners.get(f"{fixpoint.name}.rows")
             position = None if owner is None else self._position(owner)
             if position is not None:
                 result[position] = fixpoint.note
@@ -400,13 +407,11 @@ class _Explanation:
 
     def _read(self) -> frozenset[int | None]:
         """Positions of groupings and DISTINCTs whose groups are read when they change."""
-        if self._compiled is None:
-            return frozenset()
-        groupings = self._compiled.groupings
+        groupings = () if self._compiled is None else self._compiled.groupings
         read = {choice.side for choice in groupings if choice.strategy is Strategy.FILES}
         return frozenset(
             self._position(owner)
-            for name, owner in self._compiled.owners.items()
+            for name, owner in self._owners.items()
             # A semi join also owns the DISTINCT made for it, and its sides are shown instead.
             if name.partition(".")[0] in read and isinstance(owner, p.Aggregate | p.Distinct)
         )
@@ -461,31 +466,9 @@ class _Explanation:
         return result
 
 
-def _groups(choice: SideChoice) -> GroupsEntry:
-    return GroupsEntry(choice.side, choice.tables, choice.mode, choice.reason)
-
-
-def _side(choice: SideChoice) -> JoinSideEntry:
-    return JoinSideEntry(
-        choice.side,
-        choice.tables,
-        choice.strategy.value,
-        choice.mode,
-        choice.reason,
-        choice.rows,
-        choice.bytes,
-    )
-
-
 def _bytes(pieces: StoredPieces, piece: str) -> int:
     names = (name for name in pieces.sizes if name == piece or name.startswith(f"{piece}."))
     return sum(pieces.sizes[name] for name in names)
-
-
-def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
-    yield depth, line
-    for child in line.children:
-        yield from _flat(child, depth + 1)
 
 
 def _why(node: p.Plan, plan: MaintenancePlan, *, is_read: bool) -> str:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from impctl.errors import StorageError, UnsupportedError
-from impctl.service.output import check_output, whole_file
+from impctl.service.output import check_output, not_written, whole_file
 from impctl.service.text import Json, RowsFormat, ending_of, number_or_name, plain
 
 # Arrow columns as JSON values. Law: strict JSON with all digits: decimals are texts, numbers that
@@ -358,11 +358,8 @@ def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) 
                 for text in text_of(table, _TEXTS[ending], escape_formulas=escape_formulas):
                     file.write(text.encode())
     except OSError as error:
-        raise StorageError(
-            f"The result could not be written to `{path}`: {error.strerror or error}",
-            hint="name a file in a folder with write access, on a disk with enough space",
-            code="answer_not_written",
-        ) from error
+        hint = "name a file in a folder with write access, on a disk with enough space"
+        raise not_written("The result", path, error, "answer_not_written", hint) from error
 
 
 def _write_parquet(table: pa.Table, file: object) -> None:

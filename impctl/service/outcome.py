@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.errors import (
@@ -112,22 +111,6 @@ def _is_to_do(result: Result) -> bool:
 # `impctl_maintain_success` 0.
 
 
-class _Metric(Struct, frozen=True):
-    """Samples by query; those of the whole run have an empty name."""
-
-    name: str
-    kind: str
-    meaning: str
-    samples: dict[str, float]
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.meaning}"
-        yield f"# TYPE {self.name} {self.kind}"
-        for query, value in self.samples.items():
-            label = f'{{query="{_escaped(query)}"}}' if query else ""
-            yield f"{self.name}{label} {value!r}"
-
-
 def maintain_metrics(outcome: Outcome, ended_at: float) -> str:
     """What a run of `maintain` did, per query, failed queries included."""
     results = [result for result in outcome.results if isinstance(result, MaintainResult)]
@@ -148,9 +131,7 @@ def maintain_metrics(outcome: Outcome, ended_at: float) -> str:
         ("maintain_failures", "Failures of the last run", {"": float(len(outcome.failures))}),
         ("maintain_timestamp_seconds", "End of the last run", {"": ended_at}),
     )
-    return _text(
-        _Metric(f"impctl_{name}", "gauge", meaning, samples) for name, meaning, samples in gauges
-    )
+    return "".join(_metric(name, "gauge", meaning, samples) for name, meaning, samples in gauges)
 
 
 def gain_metrics(outcome: Outcome) -> str:
@@ -169,17 +150,20 @@ def gain_metrics(outcome: Outcome) -> str:
         ("upkeep_runs", "Captures and runs of maintain", lambda r: r.upkeep_runs),
         ("upkeep_seconds", "Time of captures and runs of maintain", lambda r: r.upkeep_ms / 1000),
     )
-    metrics = [
-        _Metric(f"impctl_{name}{end}", kind, meaning, {r.query: float(value(r)) for r in results})
-        for name, meaning, value in figures
-    ]
     last_uses = {r.query: r.last_use.timestamp() for r in results if r.last_use is not None}
-    name, meaning = "impctl_last_use_timestamp_seconds", "Time of the last use"
-    return _text((*metrics, _Metric(name, "gauge", meaning, last_uses)))
+    return "".join(
+        _metric(f"{name}{end}", kind, meaning, {r.query: float(value(r)) for r in results})
+        for name, meaning, value in figures
+    ) + _metric("last_use_timestamp_seconds", "gauge", "Time of the last use", last_uses)
 
 
-def _text(metrics: Iterable[_Metric]) -> str:
-    return "".join(f"{line}\n" for metric in metrics for line in metric.lines())
+def _metric(name: str, kind: str, meaning: str, samples: Mapping[str, float]) -> str:
+    """A metric with its samples by query; those of the whole run have an empty name."""
+    lines = [f"# HELP impctl_{name} {meaning}", f"# TYPE impctl_{name} {kind}"]
+    for query, value in samples.items():
+        label = f'{{query="{_escaped(query)}"}}' if query else ""
+        lines.append(f"impctl_{name}{label} {value!r}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _escaped(text: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from impctl.errors import UsageError
+from impctl.errors import StorageError, UsageError
 
 # Signals wait until a commit is reported. Law: a signal during the block is delivered once, at its
 # end, to the previous handler; an ignored signal stays ignored. Only the main thread gets signals.
@@ -117,6 +117,20 @@ def whole_file(
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+def not_written(
+    what: str,
+    path: Path,
+    error: OSError,
+    code: str | None = None,
+    hint: str = "name a file in a folder with write access",
+) -> StorageError:
+    """The error of a file that could not be written; `what` it is begins the sentence."""
+    # A file where a folder should be: the system says that it exists.
+    reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
+    message = f"{what} could not be written to `{path}`: {reason or error}"
+    return StorageError(message, hint=hint, code=code)
 
 
 def try_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None:

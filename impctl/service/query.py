@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.answers import answer_of_rows, kept_rows, looked_up_key
@@ -16,7 +15,6 @@ from impctl.errors import (
     JoinTooLargeError,
     NotExactError,
     OutOfMemoryError,
-    QueryError,
     RecaptureNeededError,
     TableError,
     UnsupportedError,
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from impctl.service.spark_answer import Passthrough
     from impctl.store.reader import StoreReader
     from impctl.types import QueryName
+    from impctl.workload.models import QuerySpec
 
 
 _FROM_STATE = "from the materialized result"
@@ -158,7 +157,7 @@ def read_without_plan(
 ) -> QueryResult | None:
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
-    from impctl.service.cost_model import is_slow_state_read, record_state_read
+    from impctl.service.cost_model import is_slow_state_read
 
     spec = ctx.query(query)
     store = ctx.reading_store()
@@ -186,21 +185,32 @@ def read_without_plan(
         return None
     if table is None:
         return None
+    facts = {"reason": NO_NEW_VERSION, "moments": stored_moments(stored)}
+    is_whole = condition is None
+    return _from_rows(
+        ctx, spec, table, watch.ms, is_whole=is_whole, versions=stored.versions, **facts
+    )
+
+
+def _from_rows(
+    ctx: Context, spec: QuerySpec, table: pa.Table, took: float, *, is_whole: bool, **facts: Any
+) -> QueryResult:
+    """The materialized result, `is_whole` without a condition; records what reading it took."""
+    from impctl.service.cost_model import record_state_read
+
     ctx.count_answer(spec.name)
-    elapsed_ms = watch.ms
-    if condition is None:
-        record_state_read(ctx, store, spec, table, elapsed_ms)
+    store = ctx.reading_store()
+    if is_whole and store is not None:
+        record_state_read(ctx, store, spec, table, took)
     return QueryResult(
         query=spec.name,
         answer=table,
-        versions=stored.versions,
         files_kept=0,
         files_total=0,
-        elapsed_ms=elapsed_ms,
-        reason=NO_NEW_VERSION,
-        moments=stored_moments(stored),
+        elapsed_ms=took,
         by=AnsweredBy.STATE,
         by_reason=_FROM_STATE,
+        **facts,
     )
 
 
@@ -215,29 +225,16 @@ _ATTEMPTS = 10
 """Retries when other processes maintain an answer while it is read."""
 
 
-class Answered(Struct, frozen=True):
-    """The answer, by whom and why; `read` counts what was read of the tables, None from state.
-    `quicker` says who would have been clearly faster, where impctl chose."""
-
-    query: ResolvedSketch
-    table: pa.Table
-    by: AnsweredBy
-    why: str
-    elapsed_ms: float
-    read: ReadChoice | None = None
-    quicker: str = ""
-    start_ms: float = 0.0
-
-
-def answered(
+def _answer(
     ctx: Context,
     result: ResolvedSketch,
     use: SketchPolicy,
     by: AnsweredBy,
     condition: str | None = None,
-) -> Answered:
-    """The answer of a query; UsageError or QueryError where `by` cannot give it. Without the
-    materialized result if the sketch is requested. `condition` selects rows by output columns."""
+) -> tuple[QueryResult, tuple[str, ...]]:
+    """The answer of a query, and warnings; UsageError or QueryError where `by` cannot give it.
+    Without the materialized result if the sketch is requested. `condition` selects rows by output
+    columns."""
     from impctl.service.resolve import chosen_read, condition_on
 
     where = None
@@ -266,7 +263,7 @@ def answered(
             raise UsageError(message, hint=hint, code="answer_not_kept")
     read = chosen_read(ctx.tables, result, use)
     try:
-        return _by_reading(ctx, result, read, by, where)
+        return _by_reading(ctx, result, read, by, where), result.warnings
     except EvaluationError as error:
         if not read.pruned.filters:
             raise
@@ -278,13 +275,36 @@ def answered(
         )
         result = replace(result, sketches=(), warnings=(*result.warnings, warning))
     read = chosen_read(ctx.tables, result, SketchPolicy.NEVER)
-    return _by_reading(ctx, result, read, by, where)
+    return _by_reading(ctx, result, read, by, where), result.warnings
 
 
 def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
     """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
+    from impctl.compile.compile import compile_answer
+    from impctl.compile.flows import BlockedError
+    from impctl.service.cost_model import answer_runs, compare_engines, state_estimate
+    from impctl.service.resolve import read_choice
+
     try:
-        return _who_answers(ctx, prepared)
+        store = ctx.reading_store()
+        stored = None if store is None else store.load(prepared.spec.name)
+        if stored is not None and not is_captured_alike(ctx, prepared.spec, stored):
+            stored = None
+        sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
+        read = read_choice(ctx.tables, prepared, sketches, versions)
+        expected = compare_engines(ctx, prepared, versions, read.pruned)
+        spark_ms = round(expected.spark.ms)
+        try:
+            compile_answer(ctx.memory.answer(prepared.planned))
+        except (BlockedError, UnsupportedError) as blocked:
+            why = _not_by_engine(prepared, blocked)
+            return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
+        by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
+        if stored is not None and stored.state_meta.get("answer"):
+            state = state_estimate(answer_runs(ctx, prepared.spec))
+            if not _is_slower(state, expected):
+                by, why = AnsweredBy.STATE, f"{_FROM_STATE}; without them, {why}"
+        return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
     except ImpctlError:
         return None
 
@@ -296,33 +316,6 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     location = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
     where = "" if location is None else f" ({location})"
     return f"the engine cannot run it: {blocked.message}{where}"
-
-
-def _who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry:
-    from impctl.compile.compile import compile_answer
-    from impctl.compile.flows import BlockedError
-    from impctl.service.cost_model import answer_runs, compare_engines, state_estimate
-    from impctl.service.resolve import read_choice
-
-    store = ctx.reading_store()
-    stored = None if store is None else store.load(prepared.spec.name)
-    if stored is not None and not is_captured_alike(ctx, prepared.spec, stored):
-        stored = None
-    sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
-    read = read_choice(ctx.tables, prepared, sketches, versions)
-    expected = compare_engines(ctx, prepared, versions, read.pruned)
-    spark_ms = round(expected.spark.ms)
-    try:
-        compile_answer(ctx.memory.answer(prepared.planned))
-    except (BlockedError, UnsupportedError) as blocked:
-        why = _not_by_engine(prepared, blocked)
-        return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
-    by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
-    if stored is not None and stored.state_meta.get("answer"):
-        state = state_estimate(answer_runs(ctx, prepared.spec))
-        if not _is_slower(state, expected):
-            by, why = AnsweredBy.STATE, f"{_FROM_STATE}; without them, {why}"
-    return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
 
 
 def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
@@ -353,38 +346,87 @@ def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
 
 def _by_reading(
     ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
-) -> Answered:
-    """The answer from these files; EvaluationError where the query fails on their rows."""
-    from impctl.service.cost_model import compare_engines
+) -> QueryResult:
+    """The answer from these files, by the engine or Spark; records what it took. EvaluationError
+    where the query fails on their rows."""
+    from impctl.compile.answers import answer_where
+    from impctl.service.cost_model import compare_engines, record_answer, rows_of
+    from impctl.service.resolve import record_use, sums_of
+    from impctl.service.spark_answer import answer_table
 
-    why, quicker = "requested", ""
+    spec, pruned = result.prepared.spec, read.pruned
+    why, quicker, start_ms, watch = "requested", "", 0.0, Stopwatch()
+    table: pa.Table | None = None
     if by is not AnsweredBy.SPARK:
-        expected = compare_engines(ctx, result.prepared, result.versions, read.pruned)
+        expected = compare_engines(ctx, result.prepared, result.versions, pruned)
+        why = expected.why if by is AnsweredBy.AUTO else why
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
-            run = _by_engine(ctx, result, read, expected, by, where)
-            if isinstance(run, Answered):
-                return replace(run, quicker=quicker)
-            why = run
-        else:
-            why = expected.why
-    return replace(_by_spark(ctx, result, read, why, where), quicker=quicker)
+            ctx.reporter.step(f"running {spec.name}")
+            watch = Stopwatch()
+            answer = _by_engine(ctx, result, read, by, where)
+            if isinstance(answer, str):
+                why = answer
+            else:
+                table = answer
+    who = AnsweredBy.SPARK if table is None else AnsweredBy.ENGINE
+    if table is None:
+        was_up = ctx.has_spark
+        ctx.spark()
+        ctx.reporter.step(f"running {spec.name}")
+        watch = Stopwatch()
+        table = answer_table(ctx, result.prepared, result.versions, pruned, result.sketches)
+        if where is not None:
+            table = answer_where(table, result.prepared.planned.root.attributes, where)
+        start_ms = 0.0 if was_up else ctx.spark_start_ms
+    took = watch.ms
+    record_use(ctx, result, pruned, read.plain, command="query", elapsed_ms=took)
+    files, _, read_bytes = sums_of(pruned)
+    amounts = (files, sum(map(rows_of, pruned.files.values())), read_bytes)
+    record_answer(ctx, spec, who, amounts, took, start_ms)
+    return QueryResult(
+        query=spec.name,
+        answer=table,
+        files_kept=pruned.files_kept,
+        files_total=pruned.files_total,
+        elapsed_ms=took,
+        left_away=read.unused,
+        by=who,
+        by_reason=why,
+        quicker=quicker,
+        **_facts(ctx, result),
+    )
 
 
-def _from_state(ctx: Context, result: ResolvedSketch, where: Expr | None) -> Answered | None:
+def _facts(ctx: Context, result: ResolvedSketch) -> dict[str, Any]:
+    """What a result says of its query, whoever answers."""
+    return {
+        "versions": result.versions,
+        "action": result.action,
+        "reason": result.reason,
+        "reuse": result.reuse,
+        "spark_start_ms": ctx.spark_start_ms,
+        "moments": result.prepared.moments,
+    }
+
+
+def _from_state(
+    ctx: Context, result: ResolvedSketch, where: Expr | None
+) -> tuple[QueryResult, tuple[str, ...]] | None:
     from impctl.service.resolve import current_query
 
     for _ in range(_ATTEMPTS):
-        store = ctx.reading_store()
+        store, spec = ctx.reading_store(), result.prepared.spec
         if result.generation is None or store is None:
             return None
         watch = Stopwatch()
-        plan = ctx.memory.answer(result.prepared.planned)
-        name = result.prepared.spec.name
-        table = materialized_result(ctx, store, name, plan.ending, result.generation, where, plan)
+        plan, generation = ctx.memory.answer(result.prepared.planned), result.generation
+        table = materialized_result(ctx, store, spec.name, plan.ending, generation, where, plan)
         if table is not None:
-            return Answered(result, table, AnsweredBy.STATE, _FROM_STATE, watch.ms)
-        result = current_query(ctx, result.prepared.spec.name)
+            facts, is_whole = _facts(ctx, result), where is None
+            answer = _from_rows(ctx, spec, table, watch.ms, is_whole=is_whole, **facts)
+            return answer, result.warnings
+        result = current_query(ctx, spec.name)
     return None
 
 
@@ -402,31 +444,21 @@ def _without_state(ctx: Context, result: ResolvedSketch, error: ImpctlError) -> 
 
 
 def _by_engine(
-    ctx: Context,
-    result: ResolvedSketch,
-    read: ReadChoice,
-    expected: EngineChoice,
-    by: AnsweredBy,
-    where: Expr | None,
-) -> Answered | str:
+    ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
+) -> pa.Table | str:
+    """The answer, or why the engine cannot give it."""
     from impctl.compile.flows import BlockedError
-    from impctl.service.engine_answer import engine_answer
+    from impctl.service.engine_answer import engine_answer, engine_cannot
     from impctl.service.resolve import is_for_others
 
-    ctx.reporter.step(f"running {result.prepared.spec.name}")
-    watch = Stopwatch()
     try:
-        table = engine_answer(
+        return engine_answer(
             ctx, result.prepared, result.versions, read.pruned, result.sketches, where
         )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
-            raise QueryError(
-                f"The engine cannot run query `{result.prepared.spec.name}`: {blocked.message}",
-                hint="omit `--by` to let Spark answer",
-                code="engine_cannot",
-                location=result.prepared.place(blocked.span),
-            ) from None
+            hint = "omit `--by` to let Spark answer"
+            raise engine_cannot(result.prepared, blocked, hint) from None
         return _not_by_engine(result.prepared, blocked)
     except (
         EvaluationError,
@@ -446,25 +478,6 @@ def _by_engine(
         if by is AnsweredBy.ENGINE or not is_cut or is_for_others(query):
             raise
         return f"the engine could not answer: {error.message}"
-    why = expected.why if by is AnsweredBy.AUTO else "requested"
-    return Answered(result, table, AnsweredBy.ENGINE, why, watch.ms, read)
-
-
-def _by_spark(
-    ctx: Context, result: ResolvedSketch, read: ReadChoice, why: str, where: Expr | None
-) -> Answered:
-    from impctl.compile.answers import answer_where
-    from impctl.service.spark_answer import answer_table
-
-    was_up = ctx.has_spark
-    ctx.spark()
-    ctx.reporter.step(f"running {result.prepared.spec.name}")
-    watch = Stopwatch()
-    table = answer_table(ctx, result.prepared, result.versions, read.pruned, result.sketches)
-    if where is not None:
-        table = answer_where(table, result.prepared.planned.root.attributes, where)
-    start_ms = 0.0 if was_up else ctx.spark_start_ms
-    return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
 def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
@@ -488,45 +501,3 @@ def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
         by=AnsweredBy.SPARK,
         by_reason="only Spark can read it",
     )
-
-
-def _answer(
-    ctx: Context, result: ResolvedSketch, use: SketchPolicy, by: AnsweredBy, where: str | None
-) -> tuple[QueryResult, tuple[str, ...]]:
-    """The answer and warnings; records what it took."""
-    from impctl.service.cost_model import record_answer, record_state_read, rows_of
-    from impctl.service.resolve import record_use, sums_of
-
-    answer = answered(ctx, result, use, by, where)
-    spec = answer.query.prepared.spec
-    if answer.read is None:
-        ctx.count_answer(spec.name)
-        store = ctx.reading_store()
-        # With a condition only part of the answer is read.
-        if store is not None and where is None:
-            record_state_read(ctx, store, spec, answer.table, answer.elapsed_ms)
-    else:
-        pruned, read = answer.read.pruned, answer.read.plain
-        record_use(ctx, answer.query, pruned, read, command="query", elapsed_ms=answer.elapsed_ms)
-        files, _, read_bytes = sums_of(pruned)
-        rows = sum(map(rows_of, pruned.files.values()))
-        amounts = (files, rows, read_bytes)
-        record_answer(ctx, spec, answer.by, amounts, answer.elapsed_ms, answer.start_ms)
-    shown = QueryResult(
-        query=spec.name,
-        answer=answer.table,
-        versions=answer.query.versions,
-        files_kept=0 if answer.read is None else answer.read.pruned.files_kept,
-        files_total=0 if answer.read is None else answer.read.pruned.files_total,
-        elapsed_ms=answer.elapsed_ms,
-        action=answer.query.action,
-        reason=answer.query.reason,
-        reuse=answer.query.reuse,
-        spark_start_ms=ctx.spark_start_ms,
-        left_away={} if answer.read is None else answer.read.unused,
-        moments=answer.query.prepared.moments,
-        by=answer.by,
-        by_reason=answer.why,
-        quicker=answer.quicker,
-    )
-    return shown, answer.query.warnings

@@ -70,7 +70,6 @@ from impctl.tables.source import oldest_version
 from impctl.types import AttributeId, TableName, TableVersion
 from impctl.version import is_stamped_alike
 from impctl.workload.models import (
-    JoinStrategy,
     LineageMode,
     MaintainMode,
     Policy,
@@ -418,16 +417,10 @@ def plain(
     return ResolvedSketch(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def why_no_sketch(ctx: Context, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
-    """The error, or if the query was never captured, why it cannot be."""
-    if error.code != "not_captured":
-        return error
-    return _reason_without(ctx, plain(ctx, spec, error), error)
-
-
 def _reason_without(
     ctx: Context, result: ResolvedSketch | Passthrough, error: ImpctlError
 ) -> ImpctlError:
+    """The error, or if the query was never captured, why it cannot be."""
     from impctl.service.capture import refusal_of
     from impctl.service.spark_answer import Passthrough
 
@@ -941,9 +934,8 @@ def resolved(ctx: Context, request: QueryRequest) -> ResolvedSketch | Passthroug
                 code="at_and_constants",
             )
         stored = older(ctx, ctx.query(request.query), request.at)
-        return (
-            replace(stored, sketches=(), action=NOT_USED) if use is SketchPolicy.NEVER else stored
-        )
+        is_unused = use is SketchPolicy.NEVER
+        return replace(stored, sketches=(), action=NOT_USED) if is_unused else stored
     spec, owner = _requested(ctx, request)
     if use is SketchPolicy.NEVER:
         return plain(ctx, spec)
@@ -962,8 +954,10 @@ def resolved(ctx: Context, request: QueryRequest) -> ResolvedSketch | Passthroug
             raise _none_serves(spec, result)
         return result
     except ImpctlError as error:
+        if required and error.code == "not_captured":
+            raise _reason_without(ctx, plain(ctx, spec, error), error) from None
         if required:
-            raise why_no_sketch(ctx, spec, error) from None
+            raise
         if not isinstance(error, _SKETCH_ERRORS) and error.code != STORE_READ_ONLY:
             raise
         return without_sketch(ctx, spec, error)
@@ -1006,16 +1000,7 @@ def _spec_of(sql: str) -> QuerySpec:
         offset += len(line) + 1
     start = Location(SQL_NAME, 1, 1)
     origin = SqlOrigin(start, tuple(runs), (TextPiece(0, 0, True),))
-    return QuerySpec(
-        name=SQL_NAME,
-        sql=sql,
-        sketch={},
-        policy=Policy.AUTO,
-        maintain=MaintainMode.LAZY,
-        join=JoinStrategy.AUTO,
-        location=start,
-        sql_origin=origin,
-    )
+    return QuerySpec(name=SQL_NAME, sql=sql, location=start, sql_origin=origin)
 
 
 # Text for other readers. Law: over its versions the text gives the query's answer, also on a Spark

@@ -27,14 +27,13 @@ from impctl.errors import (
     EvaluationError,
     NotExactError,
     RecaptureNeededError,
-    StorageError,
     UsageError,
 )
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr
 from impctl.service.maintenance_plan import is_same_circuit
-from impctl.service.output import check_output, whole_file
+from impctl.service.output import check_output, not_written, whole_file
 from impctl.service.prepare import prepare
 from impctl.service.stored import check_definition, stored_moments
 from impctl.store.disk import sync_entries
@@ -80,9 +79,7 @@ def changes_by_rows(
         if len(change):
             unsure |= _unsure_values(output.expr, change)
     rows = Batch(values, change.weights, ()).keep(is_in)
-    return _output_rows(
-        ending, [_AnswerPart(ending, rows, 1)], unsure[is_in] if bounded else None, zone
-    )
+    return _output_rows([RowsOf(ending, rows)], unsure[is_in] if bounded else None, zone)
 
 
 class RowsOf(Struct, frozen=True):
@@ -97,8 +94,8 @@ def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
     """The changes from one answer to another of the same columns."""
     old, new = (answer_rows(side.ending, side.rows) for side in (before, after))
     unsure = np.ones(len(old) + len(new), dtype=np.bool_) if after.bounded else None
-    parts = [_AnswerPart(before.ending, old, -1), _AnswerPart(after.ending, new, 1)]
-    return _output_rows(after.ending, parts, unsure, zone)
+    gone = Batch(old.columns, -old.weights, old.tags)
+    return _output_rows([RowsOf(before.ending, gone), RowsOf(after.ending, new)], unsure, zone)
 
 
 def whole_answer(after: RowsOf, zone: str) -> pa.Table:
@@ -106,19 +103,11 @@ def whole_answer(after: RowsOf, zone: str) -> pa.Table:
     return changes_between(RowsOf(after.ending, NO_ROWS), after, zone)
 
 
-class _AnswerPart(Struct, frozen=True):
-    """Rows of an answer, and the factor of their weights."""
-
-    ending: FinalSteps
-    rows: Batch
-    sign: int
-
-
-def _output_rows(
-    ending: FinalSteps, parts: Sequence[_AnswerPart], unsure: Bools | None, zone: str
-) -> pa.Table:
+def _output_rows(parts: Sequence[RowsOf], unsure: Bools | None, zone: str) -> pa.Table:
+    """The summed rows in the columns of the last part."""
+    outputs = parts[-1].ending.outputs
     filled = [part for part in parts if len(part.rows)]
-    types = typed((output.attribute for output in ending.outputs), None)
+    types = typed((output.attribute for output in outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
     if filled:
         values, weights, unsure = _consolidated(filled, unsure)
@@ -132,16 +121,16 @@ def _output_rows(
     head[COPIES] = pa.array(np.abs(weights), pa.int64())
     if unsure is not None:
         head[SURE] = pa.array(~unsure, pa.bool_())
-    names = [output.attribute.name for output in ending.outputs]
+    names = [output.attribute.name for output in outputs]
     return pa.Table.from_arrays([*head.values(), *columns], names=[*head, *names])
 
 
 def _consolidated(
-    parts: Sequence[_AnswerPart], unsure: Bools | None
+    parts: Sequence[RowsOf], unsure: Bools | None
 ) -> tuple[Sequence[Vector], Ints, Bools | None]:
     """Output columns with one NaN, each row once with its sum, in order; `unsure` if asked."""
     length = sum(len(part.rows) for part in parts)
-    weights = np.concatenate([part.rows.weights * part.sign for part in parts])
+    weights = np.concatenate([part.rows.weights for part in parts])
     values = [
         [
             _same_nan(Evaluator(output.expr).values(part.rows.columns, len(part.rows)))
@@ -404,12 +393,11 @@ class ChangeFiles:
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
         except OSError as error:
-            raise StorageError(
-                f"The changes could not be written to `{path}`: {error.strerror or error}",
-                hint="free disk space or grant write access, and run the command again; nothing "
-                "was committed",
-                code="changes_not_written",
-            ) from error
+            hint = (
+                "free disk space or grant write access, and run the command again; nothing was "
+                "committed"
+            )
+            raise not_written("The changes", path, error, "changes_not_written", hint) from error
         self.written.setdefault(lead.query, []).append(str(path))
 
 

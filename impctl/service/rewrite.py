@@ -12,12 +12,12 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from impctl.data.schema import Column, Kind
-from impctl.errors import StorageError, TableError, UnsafeSketchError
+from impctl.errors import TableError, UnsafeSketchError
 from impctl.plan.nodes import Fixpoint
 from impctl.safety.direction import Refusal
 from impctl.safety.failures import Interval, Sizes, part_failure
 from impctl.service.filters import Pruned, filters_of, interval_texts
-from impctl.service.output import check_output, write_whole
+from impctl.service.output import check_output, not_written, write_whole
 from impctl.service.prepare import fact_of, facts_of
 from impctl.service.resolve import (
     ResolvedSketch,
@@ -89,10 +89,7 @@ def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Arr
 # without the sketch, so it is not used if the query might fail only because of it.
 
 
-def dataframe(
-    ctx: Context,
-    request: QueryRequest,
-) -> tuple[DataFrame, tuple[str, ...]]:
+def dataframe(ctx: Context, request: QueryRequest) -> tuple[DataFrame, tuple[str, ...]]:
     """The frame of one query, and warnings."""
     result = resolved(ctx, request)
     if isinstance(result, Passthrough):
@@ -112,10 +109,7 @@ _NO_TEXT = "other engines may interpret its boundary values differently"
 _NAN = "its files may contain NaN, and engines that read Parquet may skip such rows"
 
 
-def files(
-    ctx: Context,
-    request: QueryRequest,
-) -> tuple[QueryFiles, tuple[str, ...]]:
+def files(ctx: Context, request: QueryRequest) -> tuple[QueryFiles, tuple[str, ...]]:
     """The files of one query, and warnings."""
     result = resolved(ctx, request)
     if isinstance(result, Passthrough):
@@ -243,13 +237,9 @@ def _table_files(snapshot: Snapshot, left: Sequence[DataFile], predicate: str | 
 BEST_ROWS_ONLY = "best_rows_only"
 
 
-def rewrite(
-    ctx: Context,
-    request: QueryRequest,
-    files: Path | None = None,
-) -> Outcome:
-    """The rewritten SQL of one query. `files`: a JSON file to
-    write, with the data files that the text reads by table."""
+def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> Outcome:
+    """The rewritten SQL of one query. `files`: a JSON file to write, with the data files that the
+    text reads by table."""
     if files is not None:
         check_output(files, ctx.reserved)
     match = resolved(ctx, request)
@@ -346,11 +336,7 @@ def _write_files(
     try:
         write_whole(path, json.dumps(listed, indent=1) + "\n")
     except OSError as error:
-        raise StorageError(
-            f"The list of files could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder with write access",
-            code="files_not_written",
-        ) from error
+        raise not_written("The list of files", path, error, "files_not_written") from error
 
 
 # Law: what is computed later, with no retry without the sketch (a text, a frame), does not use the

@@ -40,9 +40,8 @@ def plain(text: str) -> str:
     return text.translate(escapes)
 
 
-def number_text(value: float) -> str:
-    """`0.123`, `12.3`, `1,235`."""
-    return number(value)
+number_text = number
+"""`0.123`, `12.3`, `1,235`."""
 
 
 def duration_text(milliseconds: float) -> str:

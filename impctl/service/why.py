@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 from itertools import compress
 from reprlib import repr as shortened
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -36,7 +36,7 @@ from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, Li
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
 from impctl.service.context import Context, limits_of
-from impctl.service.engine_answer import ExcludedRows, engine_rows
+from impctl.service.engine_answer import ExcludedRows, engine_cannot, engine_rows
 from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import within_memory
@@ -269,32 +269,37 @@ _SHOWN = 3
 """Rows of an answer that are listed where several match."""
 
 
+def _facts(result: ResolvedSketch, files: tuple[int, int], *, by: str = ENGINE) -> dict[str, Any]:
+    """What both results say of their query; `files` were read, of so many."""
+    return {
+        "query": result.prepared.spec.name,
+        "versions": result.versions,
+        "files_kept": files[0],
+        "files_total": files[1],
+        "elapsed_ms": 0.0,
+        "action": result.action,
+        "reason": result.reason,
+        "moments": result.prepared.moments,
+        "by": by,
+    }
+
+
 def _why_result(
-    result: ResolvedSketch,
     row: Mapping[ColumnName, RowValue],
     derivation: Derivation,
     entries: tuple[WhyEntry, ...],
-    files: tuple[int, int],
-    *,
-    by: str = ENGINE,
+    lineage: int,
+    facts: Mapping[str, Any],
 ) -> WhyResult:
-    """All rows that derive the row; `files` were read, of so many."""
+    """All rows that derive the row."""
     return WhyResult(
-        query=result.prepared.spec.name,
         row=row,
         claim=str(derivation.claim),
         rows=entries,
         row_count=len(entries),
-        lineage=derivation.lineage,
+        lineage=lineage,
         limit=None,
-        versions=result.versions,
-        files_kept=files[0],
-        files_total=files[1],
-        elapsed_ms=0.0,
-        action=result.action,
-        reason=result.reason,
-        moments=result.prepared.moments,
-        by=by,
+        **facts,
     )
 
 
@@ -315,8 +320,9 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyRes
         raise _not_traced(result, blocked) from None
     (number, row) = only_row(result, ctx.session_zone, root, derivations)
     derivation = derivation_of(derivations.makings, number, tables.rows)
-    files = (tables.files, pruned.files_total)
-    return _why_result(result, row, derivation, tables.entries(derivation.rows), files)
+    facts = _facts(result, (tables.files, pruned.files_total))
+    entries = tables.entries(derivation.rows)
+    return _why_result(row, derivation, entries, derivation.lineage, facts)
 
 
 class _Tables:
@@ -423,32 +429,6 @@ _OF_TABLE = re.compile(r"\s*(?P<table>[\w.`-]+?)\s*:(?!:)\s*(?P<condition>.*)", 
 _OPTION = "--without"
 
 
-def _without_result(
-    result: ResolvedSketch,
-    changes: pa.Table,
-    conditions: Mapping[TableName, tuple[str, ...]],
-    excluded: Mapping[TableName, ExcludedRows],
-    files: tuple[int, int],
-    *,
-    by: str = ENGINE,
-) -> WithoutResult:
-    """The answer's changes without the excluded rows; `files` were read, of so many."""
-    return WithoutResult(
-        query=result.prepared.spec.name,
-        answer=changes,
-        without=conditions,
-        removed={table: rows.rows for table, rows in excluded.items()},
-        versions=result.versions,
-        files_kept=files[0],
-        files_total=files[1],
-        elapsed_ms=0.0,
-        action=result.action,
-        reason=result.reason,
-        moments=result.prepared.moments,
-        by=by,
-    )
-
-
 def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -> WithoutResult:
     """Changes of the answer if rows that satisfy one of these conditions were missing. Each is a
     condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for an invalid
@@ -468,38 +448,25 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
             before, after = engine_rows(*arguments), engine_rows(*arguments, excluded)
             changes = changes_between(before, after, ctx.session_zone)
     except BlockedError as blocked:
-        raise QueryError(
-            f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
-            f"{blocked.message}",
-            hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
-            code="engine_cannot",
-            location=prepared.place(blocked.span),
-        ) from None
-    files = (pruned.files_kept, pruned.files_total)
-    return _without_result(result, changes, conditions, excluded, files)
+        hint = "run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`"
+        why = f", which `{_OPTION}` requires"
+        raise engine_cannot(prepared, blocked, hint, why) from None
+    removed = {table: rows.rows for table, rows in excluded.items()}
+    facts = _facts(result, (pruned.files_kept, pruned.files_total))
+    return WithoutResult(answer=changes, without=conditions, removed=removed, **facts)
+
+
+_MONOTONE = (p.Scan, p.Select, p.Project, p.Sort, p.Distinct, p.Fixpoint, p.Recursive)
 
 
 def is_monotone(root: p.Plan) -> bool:
     """Whether no input row ever suppresses or changes a row of the answer."""
-    for node in root.walk():
-        match node:
-            case (
-                p.Scan()
-                | p.Select()
-                | p.Project()
-                | p.Sort()
-                | p.Distinct()
-                | p.Fixpoint()
-                | p.Recursive()
-            ):
-                continue
-            case (
-                p.Join(kind=p.JoinKind.INNER | p.JoinKind.SEMI)
-                | p.SetOperation(kind=p.SetKind.UNION)
-            ):
-                continue
-        return False
-    return True
+    return all(
+        isinstance(node, _MONOTONE)
+        or (isinstance(node, p.Join) and node.kind in (p.JoinKind.INNER, p.JoinKind.SEMI))
+        or (isinstance(node, p.SetOperation) and node.kind is p.SetKind.UNION)
+        for node in root.walk()
+    )
 
 
 def conditions_by_table(
@@ -614,9 +581,10 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Why
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     reached = RowLineage(traced.makings, number, state.first).leaves.tolist()
     rows = tuple(entries[leaf] for leaf in derivation.rows)
-    why = _why_result(result, row, derivation, rows, (0, _files_of(ctx, result)), by=STATE)
-    # Each distinct row was reported once.
-    return replace(why, lineage=sum(copies[leaf] for leaf in reached))
+    # Each distinct row is reported once.
+    lineage = sum(copies[leaf] for leaf in reached)
+    facts = _facts(result, (0, _files_of(ctx, result)), by=STATE)
+    return _why_result(row, derivation, rows, lineage, facts)
 
 
 # What-if answers by state. Law: reports the difference between the answers over the recursion's
@@ -648,8 +616,9 @@ def without_from_state(
         # The other way reports its place.
         return None
     changes = changes_between(before, after, ctx.session_zone)
-    files = (0, _files_of(ctx, result))
-    return _without_result(result, changes, conditions, excluded, files, by=STATE)
+    removed = {table: rows.rows for table, rows in excluded.items()}
+    facts = _facts(result, (0, _files_of(ctx, result)), by=STATE)
+    return WithoutResult(answer=changes, without=conditions, removed=removed, **facts)
 
 
 def _leaves(absorbed: AbsorbedRows, excluded: Mapping[TableName, ExcludedRows]) -> list[int] | None:

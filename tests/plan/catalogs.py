@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from impctl.data.schema import Column, Schema, from_spark, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import Expr
-from impctl.plan.explain import PlanLine, describe
+from impctl.plan.explain import describe
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
@@ -52,17 +52,14 @@ def selected(sql: str, catalog: Mapping[str, Schema] = CATALOG, zone: str = "UTC
 
 def tree(plan: Plan) -> str:
     """The plan as indented lines; scans by access alone, since their columns are all columns."""
-    return "\n".join(_lines(describe(plan), 0))
-
-
-def _lines(line: PlanLine, depth: int) -> list[str]:
-    detail = line.detail
-    if line.operator == "scan":
-        detail = detail.partition(" as ")[2]
-        if detail.endswith((", ".join(SALES.names), ", ".join(STOCK.names))):
-            detail = detail.partition(":")[0]
-    own = "  " * depth + f"{line.operator} {detail}".rstrip()
-    return [own, *(text for child in line.children for text in _lines(child, depth + 1))]
+    lines = []
+    for depth, _, operator, detail in describe(plan):
+        if operator == "scan":
+            detail = detail.partition(" as ")[2]
+            if detail.endswith((", ".join(SALES.names), ", ".join(STOCK.names))):
+                detail = detail.partition(":")[0]
+        lines.append("  " * depth + f"{operator} {detail}".rstrip())
+    return "\n".join(lines)
 
 
 def refusal(marked: str, reader: Callable[[str], object] = read) -> QueryError:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from impctl.data.schema import DOUBLE, INTEGER, LONG, TIMESTAMP, Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal, Mean
 from impctl.plan import nodes
-from impctl.plan.explain import PlanLine, call_text, column_name, describe, expr_text, order_text
+from impctl.plan.explain import call_text, column_name, describe, expr_text, order_text
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.lineage import follow, trace
 from impctl.plan.properties import can_fail, scan_conditions
@@ -54,31 +54,20 @@ def test_nodes_traverse_themselves(node: nodes.Plan) -> None:
 
 def test_lines_tell_operator_detail_and_place() -> None:
     sql = "SELECT brand, SUM(price * numSold) AS rev FROM sales WHERE ok GROUP BY brand"
-    line = describe(catalogs.plan_of(sql))
-    assert (line.operator, line.detail) == ("aggregate", "by brand: sum(price * numSold) AS rev")
-    (select,) = line.children
-    assert (select.operator, select.detail) == ("select", "ok")
-    assert sql[select.span.start : select.span.end] == "ok"
-    (scan,) = select.children
-    assert scan.operator == "scan"
-    assert scan.detail.startswith("sales as sales#1: sid, brand, price")
-    assert scan.children == ()
+    root = catalogs.plan_of(sql)
+    aggregate, select, (depth, _, operator, detail) = describe(root)
+    assert aggregate == (0, root, "aggregate", "by brand: sum(price * numSold) AS rev")
+    assert select[2:] == ("select", "ok")
+    assert sql[select[1].span.start : select[1].span.end] == "ok"
+    assert (depth, operator) == (2, "scan")
+    assert detail.startswith("sales as sales#1: sid, brand, price")
 
 
-def test_notes_go_to_nodes_by_position() -> None:
-    line = describe(
-        catalogs.plan_of("SELECT 1 FROM sales, stock"), {0: "root", 2: "left", 3: "right"}
-    )
-    assert line.detail == "1 [root]"
-    left, right = line.children[0].children
-    assert left.detail.endswith("[left]")
-    assert right.detail.endswith("[right]")
-
-
-def test_a_remark_stands_alone_where_there_is_no_detail() -> None:
-    line = describe(catalogs.plan_of("SELECT DISTINCT * FROM stock"), {0: "kept"})
-    assert isinstance(line, PlanLine)
-    assert (line.operator, line.detail) == ("distinct", "[kept]")
+def test_lines_are_in_the_order_of_the_nodes() -> None:
+    root = catalogs.plan_of("SELECT 1 FROM sales, stock")
+    assert [(depth, node) for depth, node, *_ in describe(root)] == [
+        *zip((0, 1, 2, 2), root.walk(), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("written", catalogs.cases("expressions", "reads like the SQL"))

@@ -719,6 +719,7 @@ def test_metrics_that_cannot_be_written_are_a_failure(gains: Cli) -> None:
     file.write_text("")
     ran = gains("gain", "--metrics", str(file / "impctl.prom"))
     assert ran.error["code"] == "metrics_not_written"
+    assert ran.error["message"].endswith("`: Not a directory")
     assert ran.results[0]["query"] == "q", "what was found is told all the same"
     assert gains.good("gain", "--metrics", "/dev/null").results
 
