@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.compile.flows import BlockedError
@@ -118,7 +118,14 @@ class AdvancedState:
             answer,
         )
         try:
-            self._step(ctx, task, self._writer)
+            needs = needs_of(ctx.tables, task)
+            if needs or task.move is not None:
+                shared = SharedChanges(ctx.tables, ctx.reporter)
+                shared.announce(needs)
+                deltas = read_deltas(ctx.tables, shared, needs)
+                check_not_replaced_meanwhile(self.stored, ctx.tables)
+                maintainer = Maintainer(ctx, None, self._state, task.move, self._writer)
+                maintainer.step(deltas, reason_code="incremental", reason="")
         except NOT_INCREMENTALLY as trouble:
             raise NotMaintainableError(trouble.message) from trouble
         if not collected:
@@ -147,17 +154,6 @@ class AdvancedState:
         assert compiled is not None
         assert compiled.kept is not None
         return compiled.kept
-
-    def _step(self, ctx: Context, task: StaleQuery, writer: ChangeWriter) -> None:
-        needs = needs_of(ctx.tables, task)
-        if not needs and task.move is None:
-            return
-        shared = SharedChanges(ctx.tables, ctx.reporter)
-        shared.announce(needs)
-        deltas = read_deltas(ctx.tables, shared, needs)
-        check_not_replaced_meanwhile(self.stored, ctx.tables)
-        maintainer = Maintainer(ctx, None, self._state, task.move, writer)
-        maintainer.step(deltas, reason_code="incremental", reason="")
 
 
 class FollowedAnswer:
@@ -373,52 +369,42 @@ def follow_changes(
     show: ShowChanges,
 ) -> None:
     """Report changes of one query's answer until interrupted, after the answer if `whole`."""
-    files = Files.of(settings)
+    files, watch, shown = Files.of(settings), TableWatch(), 0
+
+    def report(find: Callable[[], ChangesResult]) -> None:
+        nonlocal shown
+        at, took = datetime.now(UTC), Stopwatch()
+        result = find()
+        if result.row_count:
+            shown += 1
+            result = replace(result, elapsed_ms=took.ms)
+            started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            show(result, FollowedRun(shown, started, result.elapsed_ms, 0))
+
     with open_context(settings, reporter) as ctx:
         spec = ctx.query(query)
-        looking = _Looking(ctx, FollowedAnswer(ctx, spec), show)
+        answer = FollowedAnswer(ctx, spec)
         reporter.step(
             f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
         )
         if whole:
-            looking.report(lambda answer: answer.whole(ctx))
+            report(partial(answer.whole, ctx))
         while not stop.is_asked:
             files.check()
-            if request.max_runs is not None and looking.shown >= request.max_runs:
+            if request.max_runs is not None and shown >= request.max_runs:
                 return
-            if looking.watch.is_due(ctx):
+            if watch.is_due(ctx):
                 with stop.working():
-                    looking.look()
+                    now = ctx.next_run(watch.pinned())
+                    try:
+                        report(partial(answer.next, now))
+                    except RetryableError as error:
+                        if error.code == "sketch_moved":
+                            raise
+                        reporter.step(f"waiting to check again: {error.message}")
+                    else:
+                        watch.saw(now)
+                    finally:
+                        now.close()
             stop.wait(request.interval)
-
-
-class _Looking(Struct):
-    ctx: Context
-    answer: FollowedAnswer
-    show: ShowChanges
-    watch: TableWatch = field(default_factory=TableWatch)
-    shown: int = 0
-
-    def look(self) -> None:
-        ctx = self.ctx.next_run(self.watch.pinned())
-        try:
-            self.report(lambda answer: answer.next(ctx))
-        except RetryableError as error:
-            if error.code == "sketch_moved":
-                raise
-            self.ctx.reporter.step(f"waiting to check again: {error.message}")
-            return
-        finally:
-            ctx.close()
-        self.watch.saw(ctx)
-
-    def report(self, find: Callable[[FollowedAnswer], ChangesResult]) -> None:
-        at, watch = datetime.now(UTC), Stopwatch()
-        result = find(self.answer)
-        if not result.row_count:
-            return
-        self.shown += 1
-        result = replace(result, elapsed_ms=watch.ms)
-        started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        self.show(result, FollowedRun(self.shown, started, result.elapsed_ms, 0))

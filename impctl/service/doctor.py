@@ -8,16 +8,15 @@ import shutil
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from functools import partial
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -202,22 +201,14 @@ def _installed_version(package: str) -> str | None:
 
 def _declared() -> tuple[str | None, Sequence[str]]:
     """The required Python and packages."""
-    project = _of_checkout()
-    if project is not None:
-        return project["requires-python"], project["dependencies"]
-    try:
-        return metadata("impctl")["Requires-Python"], requires("impctl") or ()
-    except PackageNotFoundError:
-        return None, ()
-
-
-def _of_checkout() -> dict[str, Any] | None:
-    """The `project` table of impctl's own checkout, if it runs from one."""
-    try:
+    with suppress(OSError, tomllib.TOMLDecodeError):
         project = tomllib.loads(_PROJECT.read_text(encoding="utf-8")).get("project", {})
-    except (OSError, tomllib.TOMLDecodeError):
-        return None
-    return project if project.get("name") == "impctl" else None
+        # Another project's file may lie above an installed package.
+        if project.get("name") == "impctl":
+            return project["requires-python"], project["dependencies"]
+    with suppress(PackageNotFoundError):
+        return metadata("impctl")["Requires-Python"], requires("impctl") or ()
+    return None, ()
 
 
 def check_packages(run: Checkup) -> Iterator[Finding]:
@@ -311,31 +302,21 @@ _NO_JAVA = (
 
 def check_delta_jar(run: Checkup) -> Iterator[Finding]:
     """The Delta JAR is not needed; report if it is present."""
-    result = sorted({*_jars_of_pyspark(), *_jars_of(run.spark.conf)})
-    note = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
+    conf, result = run.spark.conf, set[str]()
+    spec = find_spec("pyspark")  # Its JARs are found without importing it.
+    if spec is not None and spec.origin is not None:
+        jars = (Path(spec.origin).parent / "jars").glob("delta-*.jar")
+        result.update(jar.name for jar in jars)
+    # Names of settings that use the JAR alone; their values may be secret.
+    result.update(f"`{name}`" for name in _JAR_SETTINGS if "delta" in conf.get(name, ""))
+    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
+        result.add("`spark.sql.extensions`")
+    note = f"; it is installed ({', '.join(sorted(result))}) and does no harm" if result else ""
     yield Subject(Area.SPARK, "delta jar").ok(
         "delta_jar",
         "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
         f"Spark reads their Parquet files{note}",
     )
-
-
-def _jars_of_pyspark() -> Iterator[str]:
-    """Delta's JARs among PySpark's, without importing it."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        return
-    for jar in sorted((Path(spec.origin).parent / "jars").glob("delta-*.jar")):
-        yield jar.name
-
-
-def _jars_of(conf: Mapping[str, str]) -> Iterator[str]:
-    """Names of settings that use the JAR; values may be secret."""
-    for name in _JAR_SETTINGS:
-        if "delta" in conf.get(name, ""):
-            yield f"`{name}`"
-    if _DELTA_EXTENSION in conf.get("spark.sql.extensions", ""):
-        yield "`spark.sql.extensions`"
 
 
 def check_spark(run: Checkup) -> Iterator[Finding]:
@@ -361,31 +342,18 @@ def check_spark(run: Checkup) -> Iterator[Finding]:
     yield subject.ok("spark_session", said)
     if run.ctx is not None:
         run.reporter.step("reading a file of each table with Spark")
-        yield from spark_findings(run.ctx, partial(rows_of_smallest_file, session))
-
-
-# Whether Spark reads the tables: the smallest file of each. Law: one finding per table of the
-# workload, whatever is wrong with the others.
-
-FileReading = Callable[[Snapshot], int | None]
-"""Rows of one file of a snapshot, by Spark; None if there is no file."""
-
-_CHECK = "spark_reads"
-
-
-def spark_findings(ctx: Context, read_one: FileReading) -> Iterator[Finding]:
-    """Read a file of each table."""
-    for table in ctx.workload.tables:
-        subject = Subject(Area.TABLE, table)
-        try:
-            rows = read_one(ctx.tables.snapshot(table))
-        except ImpctlError as error:
-            yield subject.failed(_CHECK, error)
-            continue
-        if rows is None:
-            yield subject.ok(_CHECK, "the table has no file for Spark to read")
-        else:
-            yield subject.ok(_CHECK, "Spark read a file of " + count_text(rows, "row"))
+        # One finding for each table, whatever is wrong with the others.
+        for table in run.ctx.workload.tables:
+            subject = Subject(Area.TABLE, table)
+            try:
+                rows = rows_of_smallest_file(session, run.ctx.tables.snapshot(table))
+            except ImpctlError as error:
+                yield subject.failed("spark_reads", error)
+                continue
+            said = "the table has no file for Spark to read"
+            if rows is not None:
+                said = "Spark read a file of " + count_text(rows, "row")
+            yield subject.ok("spark_reads", said)
 
 
 # Statements that set an advised table property. Law: each names the table by its path, so that it
@@ -517,6 +485,7 @@ def _moment(seconds: float) -> str:
 
 _MARGIN = 2
 """Intervals that must fit, so that one missed run does not lose the history."""
+_LONGER = "interval 30 days"
 
 
 def _history(
@@ -544,7 +513,7 @@ def _history(
                 "retention",
                 f"`{entry.setting}` is not a duration that impctl understands: `{entry.text}`",
                 "set it to a duration such as `interval 30 days`: "
-                + _longer(source, entry.setting),
+                + setting_calls(source.path, entry.setting, _LONGER),
             )
     known = [(entry.kept, entry.setting) for entry in settings if entry.kept is not None]
     if known:
@@ -552,13 +521,9 @@ def _history(
         oldest = committed_at(source, min(waiting) + 1) if waiting else None
         age = None if oldest is None else timedelta(seconds=max(time.time() - oldest, 0))
         span, setting = min(known, key=lambda pair: pair[0])
-        raise_it = f"keep it longer: {_longer(source, setting)}"
+        raise_it = f"keep it longer: {setting_calls(source.path, setting, _LONGER)}"
         keeps = f"History is kept for {_text(span)} (`{setting}`)"
         yield _schedule(subject, span, keeps, raise_it, age, every)
-
-
-def _longer(source: DeltaSource, setting: str) -> str:
-    return setting_calls(source.path, setting, "interval 30 days")
 
 
 def _schedule(
@@ -614,20 +579,18 @@ _GROWTH = 2
 """A recapture writes the new state before it removes the old one."""
 
 
-def check_store(run: Checkup) -> Iterator[Finding]:
+def check_store(run: Checkup) -> Sequence[Finding]:
     """Check the contents of the store; all its state only if requested."""
     run.reporter.step("checking the store")
     subject = _store(run)
     try:
         store = run.context.reading_store()
         if store is None:
-            no_store = "No store yet; the first `impctl capture` creates it"
-            findings = [subject.ok("store_opens", no_store)]
-        else:
-            findings = list(_contents(subject, store, run))
+            said = "No store yet; the first `impctl capture` creates it"
+            return [subject.ok("store_opens", said)]
+        return list(_contents(subject, store, run))
     except ImpctlError as error:
-        findings = [subject.failed("store_opens", error)]
-    yield from findings
+        return [subject.failed("store_opens", error)]
 
 
 def _store(run: Checkup) -> Subject:
@@ -774,7 +737,15 @@ _MOST_FILES = 100
 def check_sharing(run: Checkup) -> Iterator[Finding]:
     """Warn of files that use the same store, and of equal query names."""
     ctx = run.context
-    result = dict(_sharers(ctx))
+    workload_file, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
+    near = (file for pattern in ("*.yaml", "*.yml") for file in workload_file.parent.glob(pattern))
+    result: dict[str, Collection[str]] = {}
+    for file in sorted(near)[:_MOST_FILES]:
+        if os.path.realpath(file) != os.path.realpath(workload_file):
+            with suppress(ImpctlError, OSError):
+                other = load_workload(file, os.environ)
+                if os.path.realpath(other.store) == store:
+                    result[file.name] = other.queries.keys()
     if not result:
         return
     query_names = {name.lower() for name in ctx.workload.queries}
@@ -788,20 +759,6 @@ def check_sharing(run: Checkup) -> Iterator[Finding]:
         f"Other files use this store too: {', '.join(result)}{clash}",
         "give each file a separate `store`, as `impctl init` does",
     )
-
-
-def _sharers(ctx: Context) -> Iterator[tuple[str, tuple[str, ...]]]:
-    workload_file, store = Path(ctx.workload.file).absolute(), os.path.realpath(ctx.store_path)
-    near = (file for pattern in ("*.yaml", "*.yml") for file in workload_file.parent.glob(pattern))
-    for file in sorted(near)[:_MOST_FILES]:
-        if os.path.realpath(file) == os.path.realpath(workload_file):
-            continue
-        try:
-            other = load_workload(file, os.environ)
-        except (ImpctlError, OSError):
-            continue
-        if os.path.realpath(other.store) == store:
-            yield file.name, tuple(other.queries)
 
 
 # Sketches. Law: by statistics alone, as after a capture (`service.advice`); an unreadable table is

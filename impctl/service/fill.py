@@ -391,7 +391,8 @@ def filled_circuit(ctx: Context, query: SketchedQuery, plan: MaintenancePlan) ->
     """A session with the plan's circuit, filled at the pinned versions. By the engine if faster and
     possible, else from a pass of Spark; None if neither yields a state and only the sketch can be
     captured. OutOfMemoryError over the engine's memory limit."""
-    compiled = _compiled(plan)
+    compiled = plan.compiled
+    assert compiled is not None
     if is_loaded_here(ctx, compiled):
         session = loaded(ctx, compiled, query.partitions)
         if session is not None:
@@ -399,15 +400,11 @@ def filled_circuit(ctx: Context, query: SketchedQuery, plan: MaintenancePlan) ->
         if compiled.chain is None:
             return None
         # That circuit has already processed a part of the table.
-        compiled = _compiled(plan_after_capture(ctx, query))
+        compiled = plan_after_capture(ctx, query).compiled
+        assert compiled is not None
     try:
         return Filled(from_partials(ctx, compiled, query.partitions), uses_spark=True)
     except (EvaluationError, NotExactError):
         # The pass, or the engine on its result, met a value it cannot compute, or doubles too close
         # to call. If Spark cannot compute it either, the capture of the sketch alone says so.
         return None
-
-
-def _compiled(plan: MaintenancePlan) -> Dataflow:
-    assert plan.compiled is not None
-    return plan.compiled

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.data.vector import Vector, from_arrow
+from impctl.data.vector import from_arrow
 from impctl.expr.nodes import And, Expr
 from impctl.plan.nodes import Plan, Select
 from impctl.plan.properties import scan_conditions
@@ -170,64 +170,54 @@ Uris = dict[AccessId, set[str]]
 
 def narrow(ties: Sequence[ColumnTie], snapshots: Snapshots, left: Uris) -> None:
     """Drop files without join partners, by access."""
-    joined = _Joined(snapshots, left)
     for _ in range(_ROUNDS):
-        if not [tied for tied in ties if joined.narrowed_by(tied)]:
+        if not [tied for tied in ties if _has_narrowed(tied, snapshots, left)]:
             return
 
 
-class _Joined(Struct, frozen=True):
-    snapshots: Snapshots
-    left: Uris
+def _has_narrowed(tied: ColumnTie, snapshots: Snapshots, left: Uris) -> bool:
+    """Apply one tie; returns whether it dropped files."""
+    uris, access = left[tied.column.access], tied.column.access
+    columns = (tied.column, tied.to)
+    if len(uris) < 2 or not all(_is_known(column, snapshots) for column in columns):  # noqa: PLR2004
+        return False
+    meeting = _files_matching(tied, snapshots, left)
+    if meeting is None or uris <= meeting:
+        return False
+    left[access] = uris & meeting
+    return True
 
-    def narrowed_by(self, tied: ColumnTie) -> bool:
-        """Apply one tie; returns whether it dropped files."""
-        uris, access = self.left[tied.column.access], tied.column.access
-        if len(uris) < 2 or not self._is_known(tied.column) or not self._is_known(tied.to):  # noqa: PLR2004
-            return False
-        meeting = self._files_matching(tied)
-        if meeting is None or uris <= meeting:
-            return False
-        self.left[access] = uris & meeting
-        return True
 
-    def _is_known(self, column: ScanColumn) -> bool:
-        snapshot, attribute = self.snapshots[column.access], column.attribute
-        result = snapshot.schema.find(attribute.name)
-        if result is None or result.type != attribute.type:
-            return False
-        return result.name not in snapshot.columns.opaque
+def _is_known(column: ScanColumn, snapshots: Snapshots) -> bool:
+    snapshot, attribute = snapshots[column.access], column.attribute
+    result = snapshot.schema.find(attribute.name)
+    if result is None or result.type != attribute.type:
+        return False
+    return result.name not in snapshot.columns.opaque
 
-    def _files_matching(self, tied: ColumnTie) -> set[str] | None:
-        """Files of the tied column that may hold a value of the other one; None for all."""
-        snapshot, other = self.snapshots[tied.column.access], self.snapshots[tied.to.access]
-        accesses = (access for access, left in self.snapshots.items() if left.table == other.table)
-        uris = set[str]().union(*(self.left[access] for access in accesses))
-        keys = self._keys(tied, other, uris)
-        name = tied.column.attribute.name
-        if keys is not None:
-            return {file.uri for file in prune_to_values(snapshot, {name: keys})}
-        is_seen = np.array([uri in uris for uri in other.uris], dtype=np.bool_)
-        spans = key_spans(file_bounds(other, tied.to.attribute.name).keep(is_seen))
-        if spans is None:
-            return None
-        meets = spans.meets(file_bounds(snapshot, name))
-        return {snapshot.uris[index] for index in np.flatnonzero(meets).tolist()}
 
-    def _keys(self, tied: ColumnTie, other: Snapshot, uris: set[str]) -> Vector | None:
-        """The other column's values, read if that is cheap compared with what it may skip."""
-        files = [file for file in other.files if file.uri in uris]
-        rows = [file.rows for file in files]
-        if None in rows or sum(count or 0 for count in rows) > _FEW_ROWS:
-            return None
-        tied_files = self.snapshots[tied.column.access].files
-        size = bytes_of(file for file in tied_files if file.uri in self.left[tied.column.access])
-        if size < _TIMES_AS_LARGE * bytes_of(files):
-            return None
-        attribute = tied.to.attribute
+def _files_matching(tied: ColumnTie, snapshots: Snapshots, left: Uris) -> set[str] | None:
+    """Files of the tied column that may hold a value of the other one; None for all. The other
+    column's values are read if that is cheap compared with what they may skip."""
+    snapshot, other = snapshots[tied.column.access], snapshots[tied.to.access]
+    accesses = (access for access, one in snapshots.items() if one.table == other.table)
+    uris = set[str]().union(*(left[access] for access in accesses))
+    files = [file for file in other.files if file.uri in uris]
+    rows = [file.rows for file in files]
+    size = bytes_of(file for file in snapshot.files if file.uri in left[tied.column.access])
+    is_small = None not in rows and sum(count or 0 for count in rows) <= _FEW_ROWS
+    name, attribute = tied.column.attribute.name, tied.to.attribute
+    if is_small and size >= _TIMES_AS_LARGE * bytes_of(files):
         column = read_rows(other, [attribute.name], files).column(0)
         vector = from_arrow(column, other.readable(attribute.name).type)
-        return vector.take(np.flatnonzero(vector.validity()))
+        keys = vector.take(np.flatnonzero(vector.validity()))
+        return {file.uri for file in prune_to_values(snapshot, {name: keys})}
+    is_seen = np.array([uri in uris for uri in other.uris], dtype=np.bool_)
+    spans = key_spans(file_bounds(other, attribute.name).keep(is_seen))
+    if spans is None:
+        return None
+    meets = spans.meets(file_bounds(snapshot, name))
+    return {snapshot.uris[index] for index in np.flatnonzero(meets).tolist()}
 
 
 # Files that sketches and conditions keep. Law: a filter has every row that the sketch stands for. A

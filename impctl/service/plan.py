@@ -89,12 +89,9 @@ def _refused(ctx: Context, spec: QuerySpec, error: ImpctlError) -> PlanResult:
     return PlanResult(
         query=spec.name,
         action=REFUSED,
-        by=None,
         reason_code=error.code,
         reason=error.message,
         policy=str(ctx.policy(spec)),
-        since={},
-        versions={},
         hint=error.hint,
     )
 
@@ -108,7 +105,6 @@ def _to_capture(ctx: Context, spec: QuerySpec) -> PlanResult:
         reason_code="not_captured",
         reason="it has not been captured; run `impctl capture`",
         policy=str(ctx.policy(spec)),
-        since={},
         versions=ctx.tables.versions_of(prepared.tables),
     )
 

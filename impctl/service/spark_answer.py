@@ -110,33 +110,24 @@ def _text(
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
-    views = _views(ctx, prepared, versions, pruned)
-    entries = derived_entries(ctx, prepared, versions, pruned, sketches)
-    views |= {entry.view: entry.rows for entry in entries}
-    texts = {entry.span: entry.view for entry in entries}
-    return views, _sql(ctx.tables, prepared, versions, pruned, texts)
-
-
-def _sql(
-    tables: PinnedTables,
-    prepared: PreparedQuery,
-    versions: Versions,
-    pruned: Pruned | None,
-    entries: Mapping[Span, str],
-) -> str:
-    """The text to run: the query's own over guarded views, or one with ranges and guards in it. A
-    range must reach the files, so it is placed below the guard of its column; for tables read in
-    parts the views have the ranges."""
+    """The text to run, and its views: the query's own over guarded views, or one with ranges and
+    guards in it. A range must reach the files, so it is placed below the guard of its column; for
+    tables read in parts the views have the ranges."""
     from impctl.service.filters import guards_of
     from impctl.spark.predicates import rewrite_sql
 
+    query = prepared.query
+    views = _views(ctx, prepared, versions, pruned)
+    derived = derived_entries(ctx, prepared, versions, pruned, sketches)
+    views |= dict(derived.values())
+    entries = {span: view for span, (view, _) in derived.items()}
     if pruned is None:
-        return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
-    guards = guards_of(tables, pruned, versions)
+        return views, rewrite_sql(query, {}, entries=entries, is_local=True)
+    guards = guards_of(ctx.tables, pruned, versions)
     in_text = {a: f for a, f in pruned.filters.items() if f.partition.table not in pruned.parts}
     trusted = [a for a, f in in_text.items() if not _is_guarded(f.partition, guards)]
-    return rewrite_sql(
-        prepared.query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
+    return views, rewrite_sql(
+        query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
     )
 
 
@@ -186,27 +177,20 @@ def _views(
 _VIEW = "impctl_rows_of"
 
 
-class DerivedEntry(Struct, frozen=True):
-    """An entry's position in the text, and the view of its rows."""
-
-    span: Span
-    view: str
-    rows: DataFrame
-
-
 def derived_entries(
     ctx: Context,
     prepared: PreparedQuery,
     versions: Versions,
     pruned: Pruned | None,
     sketches: Sequence[StoredSketch] | None = None,
-) -> tuple[DerivedEntry, ...]:
-    """The outermost recursive entries; UnsupportedError (`recursion_limit`) for an unbounded one.
+) -> dict[Span, tuple[str, DataFrame]]:
+    """The outermost recursive entries by their position in the text: the name of a view, and its
+    rows; UnsupportedError (`recursion_limit`) for an unbounded one.
     With `sketches`, those that pruned the query, the engine derives what it can: Spark's rounds
     take seconds each."""
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
-        return ()
+        return {}
     from impctl.service.engine_answer import engine_answer
     from impctl.spark.recursion import Rounds
     from impctl.spark.run import plain_failures
@@ -218,14 +202,15 @@ def derived_entries(
     def tell(line: str) -> None:
         ctx.reporter.step(f"{name}: {line}")
 
-    result, rounds = [], Rounds(ctx.spark(), limits_of(ctx), tell)
+    rounds = Rounds(ctx.spark(), limits_of(ctx), tell)
+    result: dict[Span, tuple[str, DataFrame]] = {}
     for number, (span, fixpoint) in enumerate(unused.items()):
         columns = ", ".join(
             f"`{attribute.name.replace('`', '``')}` {attribute.type or 'string'}"
             for attribute in fixpoint.attributes
         )
         rows = ctx.spark().createDataFrame([], columns)
-        result.append(DerivedEntry(span, f"{_VIEW}_unused_{number}", rows))
+        result[span] = (f"{_VIEW}_unused_{number}", rows)
     for number, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
@@ -243,8 +228,8 @@ def derived_entries(
             with plain_failures(versions):
                 rows = rounds.rows(fixpoint, frames)
         names = (attribute.name for attribute in fixpoint.attributes)
-        result.append(DerivedEntry(span, f"{_VIEW}_{number}", rows.toDF(*names)))
-    return tuple(result)
+        result[span] = (f"{_VIEW}_{number}", rows.toDF(*names))
+    return result
 
 
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:

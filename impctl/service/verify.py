@@ -115,9 +115,9 @@ def _verify_sketches(ctx: Context, spec: QuerySpec, results: bool) -> list[Verif
     ctx.reporter.step(f"recapturing {spec.name}")
     ranges = {sketch.access: sketch.ranges for sketch in stored.sketches}
     accurate = needed(ctx, query, ranges, stored.versions)
-    nothing = (None, False, None)
-    compared = _results_equal(ctx, prepared, stored) if results else nothing
-    equal, counts_only, kept_equal = compared
+    equal, counts_only, kept_equal = None, False, None
+    if results:
+        equal, counts_only, kept_equal = _results_equal(ctx, prepared, stored)
     verified = []
     for sketch in stored.sketches:
         relation = compare(sketch.ranges, accurate[sketch.access])

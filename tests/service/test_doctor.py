@@ -23,10 +23,8 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
 from impctl.service import doctor
-from impctl.service.context import open_context
-from impctl.service.doctor import Installed, schedule_of, spark_findings
-from impctl.service.settings import ENVVARS, Settings
-from impctl.tables.snapshot import Snapshot
+from impctl.service.doctor import Installed, schedule_of
+from impctl.service.settings import ENVVARS
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.schema import workload_json_schema
 from tests.support.kept_workload import log_entry, set_time
@@ -428,23 +426,6 @@ def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, spark: Any) -> N
     assert told["odd"]["fix"]
     messages = [told[name]["message"] for name in ("bare", "t")]
     assert messages == ["the table has no file for Spark to read", "Spark read a file of 10 rows"]
-
-
-def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli) -> None:
-    add_tables(cli, cli.folder)
-
-    def rows_read(snapshot: Snapshot) -> int | None:
-        if snapshot.table == "odd":
-            raise UsageError("no file system", hint="add the JAR")
-        return snapshot.rows or None
-
-    with open_context(Settings(cli.workload)) as ctx:
-        result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(ctx, rows_read)}
-    assert result == {
-        "odd": ("problem", "no file system", "add the JAR"),
-        "bare": ("ok", "the table has no file for Spark to read", None),
-        "t": ("ok", "Spark read a file of 10 rows", None),
-    }
 
 
 Init = Callable[..., tuple[int, dict[str, Any]]]
