@@ -60,7 +60,7 @@ def measure_rewritten(case: SuiteCase) -> Iterator[Cell]:
 def _cells(case: SuiteCase) -> Iterator[Cell]:
     case.step(f"capturing {case.query.name}")
     with measured_copy(case.ctx, case.query) as measured:
-        held, pruned = _held(measured), measured.written().pruned
+        held, pruned = _held(measured), measured.written()[1]
         query = recursive_query(case, 1)
         answer = query.filled(query.tables).answer()
         metrics = single(

@@ -176,8 +176,8 @@ def duckdb_answers(
     tables, prepared = measured.scratch.tables, measured.prepared
 
     def sketched() -> tuple[str, Files]:
-        written = measured.written()
-        return written.sql, written.pruned.files
+        sql, pruned = measured.written()
+        return sql, pruned.files
 
     answers: dict[str, Callable[[], pa.Table]] = {}
     reasons = []

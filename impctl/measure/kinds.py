@@ -361,7 +361,7 @@ def measure_ways(case: MeasuredCase) -> Iterator[Cell]:
         note = "DuckDB is not installed"
         if connection is not None:
             answers, note = duckdb_answers(connection, measured)
-            pruned = measured.written().pruned
+            _, pruned = measured.written()
             files = {_DUCKDB: pruned.files_total, _DUCKDB_SKETCH: pruned.files_kept}
             ways += [
                 _TimedWay(name, answers[metric], files[name])

@@ -27,7 +27,7 @@ from impctl.service.maintenance_plan import (
     reopened,
 )
 from impctl.service.prepare import PreparedQuery, prepare
-from impctl.service.resolve import ReadChoice, WrittenQuery, read_choice, written_query
+from impctl.service.resolve import ReadChoice, read_choice, written_query
 from impctl.service.spark_answer import answer_table
 from impctl.service.step import Maintainer, StepDone
 from impctl.service.table_deltas import need_of
@@ -319,7 +319,7 @@ class MeasuredQuery:
         stored = self.stored
         return read_choice(self.scratch.tables, self.prepared, stored.sketches, stored.versions)
 
-    def written(self) -> WrittenQuery:
+    def written(self) -> tuple[str, Pruned]:
         """The text that `rewrite` prints, and the files that it reads."""
         tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
         query, sketches = prepared.query, stored.sketches

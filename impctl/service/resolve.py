@@ -1012,13 +1012,6 @@ _MOST_INTERVALS = 256
 """For a filter that Spark does not compile: DuckDB's time grows slowly with the intervals."""
 
 
-class WrittenQuery(Struct, frozen=True):
-    """The text, and what it leaves to read."""
-
-    sql: str
-    pruned: Pruned
-
-
 def written_query(
     tables: PinnedTables,
     prepared: PreparedQuery,
@@ -1027,9 +1020,10 @@ def written_query(
     versions: Versions,
     *,
     has_files: bool = False,
-) -> WrittenQuery:
-    """`query` with the sketches as range predicates, at these versions. `has_files`: the reader
-    gets a file list, so it is not Spark and may get more intervals."""
+) -> tuple[str, Pruned]:
+    """`query` with the sketches as range predicates, at these versions, and what it leaves to
+    read. `has_files`: the reader gets a file list, so it is not Spark and may get more
+    intervals."""
     from impctl.service.filters import filters_of, guards_of
     from impctl.spark.predicates import plain_condition, rewrite_sql
 
@@ -1046,11 +1040,11 @@ def written_query(
             )
         ]
         pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
-        return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
+        return rewrite_sql(query, pruned.filters, is_plain=True), pruned
     pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(tables, pruned, versions)
-    return WrittenQuery(rewrite_sql(query, pruned.filters, guards=guards), pruned)
+    return rewrite_sql(query, pruned.filters, guards=guards), pruned
 
 
 def is_for_others(query: Query) -> bool:

@@ -247,7 +247,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
         return _verbatim(ctx, match, files)
     match = _never_failing(ctx.tables, match, required=request.required)
     sketches, left_away = worth_using(ctx.tables, match, request.sketch)
-    written = written_query(
+    sql, pruned = written_query(
         ctx.tables,
         match.prepared,
         match.query,
@@ -255,7 +255,6 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
         match.versions,
         has_files=files is not None,
     )
-    pruned = written.pruned
     texts = [
         text
         for filter_ in dict.fromkeys(pruned.filters.values())
@@ -263,7 +262,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
     ]
     result = RewriteResult(
         query=match.prepared.spec.name,
-        sql=written.sql,
+        sql=sql,
         sketches=tuple(sketch_entry(sketch) for sketch in sketches),
         versions=match.versions,
         files_kept=pruned.files_kept,
