@@ -70,23 +70,32 @@ _FOR_TESTS = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES", "IMPCTL_FUZZ", "IMPCTL_SOAK", 
 """Variables that tests themselves read; every other one of impctl is removed for each test."""
 
 
-def _process_state() -> dict[str, object]:
-    """What one test could leave behind for the next."""
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    # Names with an underscore are set by libraries when they are loaded.
-    environment = {
-        f"${name}": value
-        for name, value in os.environ.items()
-        if name != "PYTEST_CURRENT_TEST" and not name.startswith("_")
-    }
-    return {
-        **environment,
+State = tuple[dict[str, str], dict[str, object]]
+
+
+def _process_state() -> State:
+    """What one test could leave behind for the next: its environment, and all else."""
+    environment = os.environ.copy()
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    return environment, {
         "current directory": os.getcwd(),
-        "signal handlers": handlers,
-        "import path": list(sys.path),
+        "signal handlers": [*map(signal.getsignal, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))],
+        "import path": [*sys.path],
         "locale": locale.setlocale(locale.LC_ALL),
         "umask": _umask(),
     }
+
+
+def _changes(before: State, after: State) -> dict[str, tuple[object, object]]:
+    """What is different, with both values; without names of the environment that have an
+    underscore, which are set by libraries when they are loaded."""
+    flat = [
+        {**{f"${name}": value for name, value in environment.items() if name[0] != "_"}, **rest}
+        for environment, rest in (before, after)
+    ]
+    names = flat[0].keys() | flat[1].keys()
+    both = {name: (flat[0].get(name), flat[1].get(name)) for name in names}
+    return {name: values for name, values in both.items() if values[0] != values[1]}
 
 
 _SET_BY_THE_FIRST_SESSION = {
@@ -110,32 +119,37 @@ def _umask() -> int:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    """A test that changes the state of the process and does not restore it fails."""
-    before, had_spark = _process_state(), _has_spark()
-    yield
-    after = _process_state()
-    changed = {what for what in before.keys() | after.keys() if before.get(what) != after.get(what)}
-    if _has_spark() and not had_spark:
-        changed -= _SET_BY_THE_FIRST_SESSION
-    assert not changed, {what: (before.get(what), after.get(what)) for what in changed}
-
-
-@pytest.fixture(autouse=True)
-def _environment(
-    _nothing_is_left_behind: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
     """No setting of the user's environment reaches a test; sketches are used, however small.
 
-    Tables of tests are so small that a sketch would not pay off. For the same reason tests marked
-    `spark` tell impctl to use Spark.
+    A test that changes the state of the process and does not restore it fails. Tables of tests are
+    so small that a sketch would not pay off. For the same reason tests marked `spark` tell impctl
+    to use Spark. The session has its usual settings: a workload of another test gives it others,
+    such as a time zone, which stay when its commands have run.
+
+    One fixture, because pytest takes half a millisecond for each in each of 9,000 tests.
     """
-    for name in os.environ:
-        if name.startswith("IMPCTL_") and name not in _FOR_TESTS:
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("IMPCTL_SKETCH", "always")
+    users = [n for n in os.environ if n.startswith("IMPCTL_") and n not in _FOR_TESTS]
+    of_user = {name: os.environ.pop(name) for name in users}
+    own = {"IMPCTL_SKETCH": "always"}
     if request.node.get_closest_marker("spark"):
-        monkeypatch.setenv("IMPCTL_BY", "spark")
+        own["IMPCTL_BY"] = "spark"
+    os.environ.update(own)
+    before, had_spark = _process_state(), _has_spark()
+    if "spark" in request.fixturenames:
+        _session()
+    try:
+        yield
+        after = _process_state()
+        if after != before:
+            changes = _changes(before, after)
+            if _has_spark() and not had_spark:
+                changes = {n: c for n, c in changes.items() if n not in _SET_BY_THE_FIRST_SESSION}
+            assert not changes, changes
+    finally:
+        for name in own:
+            os.environ.pop(name, None)
+        os.environ.update(of_user)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -200,14 +214,6 @@ def _session() -> Any:
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
     return open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))
-
-
-@pytest.fixture(autouse=True)
-def _usual_settings(request: pytest.FixtureRequest) -> None:
-    """The session has its usual settings: a workload of another test gives it others, such as a
-    time zone, which stay when its commands have run."""
-    if "spark" in request.fixturenames:
-        _session()
 
 
 @pytest.fixture

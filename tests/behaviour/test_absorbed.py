@@ -386,6 +386,7 @@ def test_with_the_least_state(
     check_followed(tmp_path, capsys, provenance, "status")
 
 
+@pytest.mark.slow
 @fast_by("lazy")
 def test_what_gc_collects_is_no_part_of_it(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str

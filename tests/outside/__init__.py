@@ -2,6 +2,5 @@
 
 Law: every case runs under all four policies from one captured store (`place.Place`), and after
 every action the sketch covers what plain Python finds in the table itself (`place`).
-Out of scope: reading odd tables (`tests/tables`), the store alone (`tests/store`); which case is
-tested where is listed, and checked, in `test_inventory.py`.
+Out of scope: reading odd tables (`tests/tables`), the store alone (`tests/store`).
 """
