@@ -37,7 +37,7 @@ from tests.support.run_cli import Capsys, Cli, refused
 _OPTIONS = {"space": "size=4m", "names": "size=64m,nr_inodes=20"}
 
 
-@pytest.fixture(params=list(_OPTIONS))
+@pytest.fixture(params=["space", pytest.param("names", marks=pytest.mark.slow)])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

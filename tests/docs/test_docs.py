@@ -6,54 +6,21 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import get_args
 
-import pytest
 import typer
+from msgspec import Struct
 
 from impctl import errors
 from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.output.outcome import to_json
 from impctl.cli.reference import reference_text
 from impctl.compile.jointree.shape import TreeNodeEntry
-from impctl.service.results import (
-    AnsweredEntry,
-    BuffersEntry,
-    CandidateEntry,
-    ChangesResult,
-    ClusteredSketch,
-    ExpectedReading,
-    FollowedRun,
-    FreshEntry,
-    GcEntry,
-    GroupsEntry,
-    JoinSideEntry,
-    LeftEntry,
-    MaintainStep,
-    NextChange,
-    PendingEntry,
-    PlanEntry,
-    PlannedChange,
-    PlannedPiece,
-    QueryResult,
-    RangesEntry,
-    ReadEntry,
-    RecordedRuns,
-    Result,
-    ReuseCandidate,
-    ReuseEntry,
-    RunEntry,
-    SimulatedSetting,
-    SketchEntry,
-    TreeRecord,
-    TreeResultEntry,
-    TreeWork,
-    VerifiedEntry,
-    WhyEntry,
-    WithoutResult,
-)
+from impctl.service import results
+from impctl.service.results import ChangesResult, QueryResult, Result, WithoutResult
 from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
 from tests.docs.benchmark_tables import RECORDS, drawn, marks, pages
@@ -78,15 +45,16 @@ def test_the_reference_is_current() -> None:
     assert read("cli-reference.md") == reference_text(), "run `make docs`"
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
-def test_every_command_and_option_has_its_place_and_words(command: str) -> None:
-    page = read("cli-reference.md").partition(f"\n## impctl {command}\n")[2].partition("\n## ")[0]
-    assert f"Example: `impctl {command} " in page
-    parsed = typer.main.get_command(build_app()).commands[command]  # type: ignore[attr-defined]
-    for param in parsed.params:
-        assert param.help, param.name
-        if param.param_type_name == "option":
-            assert all(f"`{name}" in page for name in param.opts)
+def test_every_command_and_option_has_its_place_and_words() -> None:
+    reference = read("cli-reference.md")
+    parsed = typer.main.get_command(build_app()).commands  # type: ignore[attr-defined]
+    for command in COMMANDS:
+        page = reference.partition(f"\n## impctl {command}\n")[2].partition("\n## ")[0]
+        assert f"Example: `impctl {command} " in page
+        for param in parsed[command].params:
+            assert param.help, (command, param.name)
+            if param.param_type_name == "option":
+                assert all(f"`{name}" in page for name in param.opts), (command, param.name)
 
 
 def test_the_readme_names_every_command() -> None:
@@ -182,41 +150,17 @@ def test_every_code_of_the_page_exists() -> None:
     assert [name for name in documented if f'"{name}"' not in code] == []
 
 
-ENTRIES = (
-    AnsweredEntry,
-    FollowedRun,
-    FreshEntry,
-    SketchEntry,
-    RangesEntry,
-    CandidateEntry,
-    ClusteredSketch,
-    ExpectedReading,
-    LeftEntry,
-    MaintainStep,
-    PlanEntry,
-    NextChange,
-    PlannedPiece,
-    SimulatedSetting,
-    RecordedRuns,
-    PlannedChange,
-    ReadEntry,
-    GroupsEntry,
-    BuffersEntry,
-    JoinSideEntry,
-    TreeResultEntry,
-    TreeRecord,
-    TreeWork,
-    TreeNodeEntry,
-    ReuseEntry,
-    ReuseCandidate,
-    PendingEntry,
-    RunEntry,
-    VerifiedEntry,
-    GcEntry,
-    WhyEntry,
-)
-
-
+OF_PROGRAMS = {"ArrowAnswer", "Failure", "Outcome", "QueryFiles", "TableFiles"}
+"""What a document has no fields of."""
+PARTS = [
+    kind
+    for name, kind in vars(results).items()
+    if isinstance(kind, type)
+    and issubclass(kind, Struct)
+    and kind.__module__ == results.__name__
+    and name not in OF_PROGRAMS
+]
+"""Results, and what is listed in them."""
 ROWS: Mapping[type, str] = {
     QueryResult: "query",
     ChangesResult: "changes",
@@ -225,30 +169,28 @@ ROWS: Mapping[type, str] = {
 """Results that are rows, and their examples."""
 
 
-@pytest.mark.parametrize("kind", [*get_args(Result), *ENTRIES])
-def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
-    names = list(kind.__struct_fields__)  # type: ignore[arg-type]
-    if kind in ROWS:
-        # Rows stand in the document in place of the Arrow table.
-        example = EXAMPLES[ROWS[kind]]
-        names = list(to_json(example))  # type: ignore[arg-type]
-    row = ", ".join(f"`{name}`" for name in names)
-    assert f"| {row} |\n" in read("json.md")
+def test_every_field_of_the_json_document_is_listed() -> None:
+    page = read("json.md")
+    for kind in {*get_args(Result), *PARTS, TreeNodeEntry}:
+        names = list(kind.__struct_fields__)
+        if kind in ROWS:
+            # Rows stand in the document in place of the Arrow table.
+            names = list(to_json(EXAMPLES[ROWS[kind]]))  # type: ignore[arg-type]
+        row = ", ".join(f"`{name}`" for name in names)
+        assert f"| {row} |\n" in page, kind
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        if "://" not in target and not target.startswith("mailto:"):
-            assert (page.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_headings_lead_to_one(page: Path) -> None:
-    for target, anchor in ANCHOR.findall(page.read_text(encoding="utf-8")):
-        other = page.parent / target if target else page
-        if "://" not in target and other.suffix == ".md":
-            assert anchor in headings(other), (target, anchor)
+def test_links_lead_to_pages_and_headings() -> None:
+    anchors = cache(headings)
+    for own_page in PAGES:
+        text = own_page.read_text(encoding="utf-8")
+        for target in LINK.findall(text):
+            if "://" not in target and not target.startswith("mailto:"):
+                assert (own_page.parent / target).exists(), (own_page, target)
+        for target, anchor in ANCHOR.findall(text):
+            other = (own_page.parent / target).resolve() if target else own_page
+            if "://" not in target and other.suffix == ".md":
+                assert anchor in anchors(other), (own_page, target, anchor)
 
 
 def headings(page: Path) -> set[str]:
@@ -278,10 +220,10 @@ RANGE_ID = re.compile(r"\bfragments?\b(?!:|\s+INTEGER)", re.IGNORECASE)
 """Neither the key of workload files nor the column of the catalog."""
 
 
-@pytest.mark.parametrize("page", PAGES_OF_WORDS, ids=lambda page: page.name)
-def test_pages_speak_of_ranges(page: Path) -> None:
-    text = CODE.sub("", page.read_text(encoding="utf-8"))
-    assert not [line for line in text.splitlines() if RANGE_ID.search(line)]
+def test_pages_speak_of_ranges() -> None:
+    for own_page in PAGES_OF_WORDS:
+        text = CODE.sub("", own_page.read_text(encoding="utf-8"))
+        assert not [line for line in text.splitlines() if RANGE_ID.search(line)], own_page
 
 
 def sentences(tree: ast.AST) -> Iterator[str]:
