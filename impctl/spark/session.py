@@ -357,9 +357,6 @@ def ended_with_its_start() -> Iterator[None]:
     """The block starts a JVM; any exception ends one that is not up yet. One start at a time: each
     changes process-wide state and restores it."""
     with _starts:
-        if os.name == "nt":
-            yield
-            return
         reader, writer = os.pipe()
         try:
             with _children_hold(writer):
@@ -527,17 +524,14 @@ def _java_options(conf: Mapping[str, str], log_level: str, folder: Path) -> str:
 
 @contextmanager
 def _environment(folder: Path, master: str, wanted: Mapping[str, str]) -> Iterator[None]:
-    """The environment in which pyspark starts the JVM, restored afterwards. Windows starts Java by
-    another script, which the launcher cannot replace. Local workers run this very Python, which has
-    pyarrow; a cluster's Python is up to its settings. The JVM reports its port in a file in
-    `folder`."""
+    """The environment in which pyspark starts the JVM, restored afterwards. Local workers run this
+    very Python, which has pyarrow; a cluster's Python is up to its settings. The JVM reports its
+    port in a file in `folder`."""
     wanted = dict(wanted)
     if master.startswith("local"):
         wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    java = find_java(os.environ)
-    if os.name != "nt":
-        write_launcher(java, folder / "java")
-        wanted["JAVA_HOME"] = str(folder / "java")
+    write_launcher(find_java(os.environ), folder / "java")
+    wanted["JAVA_HOME"] = str(folder / "java")
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
     temporary, tempfile.tempdir = tempfile.tempdir, str(folder)
@@ -630,12 +624,9 @@ def open_session(settings: SparkSettings) -> SparkSession:
     enable_pandas()  # which the client of Spark Connect needs, and Spark's Python side may use
     if is_address(settings.master):
         return adopt(open_remote(settings.master), conf)
-    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once.
-    for name in QUERY_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
+    _silence_failures()
     active = SparkSession.getActiveSession()
     if active is not None:
         return adopt(active, conf)
@@ -650,6 +641,14 @@ def open_session(settings: SparkSettings) -> SparkSession:
     except UsageError:
         session.stop()
         raise
+
+
+def _silence_failures() -> None:
+    """Spark's Python side repeats every failed query as JSON on stderr; impctl reports it once."""
+    from pyspark.logger import PySparkLogger
+
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
@@ -736,8 +735,6 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
 REMOTE = "SPARK_REMOTE"
 SCHEME = "sc://"
 _PORT = 15002
-_FAILURES_LOG = "SQLQueryContextLogger"
-"""The client's logger of failed queries, as JSON on stderr."""
 _PATIENCE = 10.0
 """Seconds to wait for the server's port; the client itself would try for minutes."""
 _NEEDED = ("grpc", "grpc_status", "google.rpc", "pandas", "zstandard")
@@ -777,7 +774,6 @@ def open_remote(address: str) -> SparkSession:
         )
     _require_answer(address)
     from pyspark.errors import PySparkException
-    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     try:
@@ -786,8 +782,7 @@ def open_remote(address: str) -> SparkSession:
         _ = session.version
     except PySparkException as error:
         raise _unreachable(address, str(error).splitlines()[0]) from error
-    # Failures of queries are raised and reported by callers; the client prints them, too.
-    PySparkLogger.getLogger(_FAILURES_LOG).setLevel(logging.CRITICAL)
+    _silence_failures()
     atexit.register(session.stop)
     return session
 
