@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.run_cli import python
 
 pytest.importorskip("pandas")
 
 
 def printed(code: str) -> str:
-    answer = subprocess.run(
-        [sys.executable, "-P", "-c", f"import sys\n{code}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    answer = python("-c", f"import sys\n{code}")
+    assert answer.returncode == 0, answer.stderr
     return answer.stdout
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import threading
 import warnings
 from datetime import UTC, date, datetime, timedelta
@@ -35,7 +32,7 @@ from impctl.spark.session import FIXED, is_connect, session_beside
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_laid_out_table, create_table
 from tests.support.kept_workload import duck
-from tests.support.run_cli import Cli, refused
+from tests.support.run_cli import Cli, python, refused
 from tests.tables import handmade
 from tests.tables.handmade import VectoredTable
 
@@ -332,13 +329,7 @@ def test_the_running_session_is_found_from_another_thread(folder: Path, mine: An
 
 @pytest.mark.spark
 def test_without_a_session_spark_is_started_and_nothing_is_printed(folder: Path) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", ALONE, str(folder / "w.yaml")],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
+    ran = python("-W", "ignore", "-c", ALONE, folder / "w.yaml")
     assert ran.stderr == ""
     assert ran.stdout == "[(0, 3, 45), (3, 3, 45)]\nEvaluationError\nTrue\n"
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
-import subprocess
-import sys
 import threading
 import warnings
 from collections import Counter
@@ -38,7 +35,7 @@ from impctl.errors import (
 from tests.api.conftest import write_folder
 from tests.behaviour.test_bad_input import held_lock
 from tests.support.kept_workload import answer_at, applied, grow, write_workload
-from tests.support.run_cli import ROWS, Cli, MadeOnce, refused
+from tests.support.run_cli import ROWS, Cli, MadeOnce, python, refused
 
 
 def append(folder: Path, *groups: int) -> None:
@@ -264,13 +261,7 @@ def test_importing_costs_nothing_and_work_without_spark_imports_no_pyspark(folde
         "    opened.capture('q'); opened.maintain('q'); opened.status(); opened.rewrite('q')\n"
         "assert 'pyspark' not in sys.modules\n"
     )
-    ran = subprocess.run(
-        [sys.executable, "-P", "-c", program, str(folder / "w.yaml")],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
+    ran = python("-c", program, folder / "w.yaml")
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
@@ -561,22 +552,16 @@ WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]]
 }
 
 
-@pytest.mark.parametrize("name", list(WRONG))
-def test_errors_are_those_of_the_command_line(
-    opened: impctl.OpenWorkload, cli: Cli, name: str
-) -> None:
-    call, command, words = WRONG[name]
-    ran = cli(command, *words)
-    with pytest.raises(ImpctlError) as caught:
-        call(opened)
-    error = caught.value
-    assert (error.code, error.message, error.hint) == (
-        ran.error["code"],
-        ran.error["message"],
-        ran.error["hint"],
-    )
-    assert to_json(error.location) == ran.error.get("location")
-    assert ran.code == error.exit_code == 2
+def test_errors_are_those_of_the_command_line(opened: impctl.OpenWorkload, cli: Cli) -> None:
+    for name, (call, command, words) in WRONG.items():
+        ran = cli(command, *words)
+        with pytest.raises(ImpctlError) as caught:
+            call(opened)
+        error = caught.value
+        told = {"code": error.code, "message": error.message, "hint": error.hint}
+        assert told == {part: ran.error[part] for part in told}, name
+        assert to_json(error.location) == ran.error.get("location"), name
+        assert ran.code == error.exit_code == 2, name
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +28,7 @@ from impctl.cli.boundary import run
 from impctl.errors import ImpctlError, Problem, WorkloadError, masked
 from impctl.service import context
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli
+from tests.support.run_cli import ROWS, WORKLOAD, Capsys, Cli, python
 from tests.tables import handmade
 
 ACCESS_KEY = "AKIAZQ7SECRETONE"
@@ -87,11 +85,7 @@ def write(folder: Path, table: str = "t", extra: str = "", conf: str = "") -> Pa
 
 def run_in_process(folder: Path, *arguments: str) -> str:
     """All that a process of its own says, streams of its children too."""
-    env = {**os.environ, "ZQ_KEY": ACCESS_KEY}
-    command = [sys.executable, "-P", "-m", "impctl", *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = python("-m", "impctl", *arguments, cwd=folder, ZQ_KEY=ACCESS_KEY)
     assert done.stdout + done.stderr
     return f"{done.stdout}{done.stderr}\nexit {done.returncode}"
 
@@ -262,8 +256,7 @@ def test_no_output_has_it(
 def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> None:
     """What libraries say while they load and when all ends is printed too."""
     signed(cli, SECRET, str(tmp_path / "gone"))
-    command = [sys.executable, "-P", "-m", "impctl", "capture", str(cli.workload), *words]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = python("-m", "impctl", "capture", cli.workload, *words)
     assert done.returncode
     assert_masked(done.stdout + done.stderr)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -23,6 +24,13 @@ class Ran(Struct, dict=True):
     code: int
     stdout: str
     stderr: str
+
+
+class Terminal(io.StringIO):
+    """A stream in memory that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class FakeApp(Struct, dict=True):

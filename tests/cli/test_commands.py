@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +26,7 @@ from impctl.service.settings import (
     SketchPolicy,
 )
 from impctl.workload.load import names_in
+from tests.support.run_cli import python, spoken
 
 BENCH = "the context"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
@@ -257,17 +256,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run_in(folder: Path, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    outside = {
-        "PATH": f"{folder}/bin:{os.environ['PATH']}",
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-    }
-    environment = {**os.environ, **outside, **variables}
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environment, check=False
-    )
-
-
 Asked = Callable[..., tuple[int, str]]
 
 
@@ -328,7 +316,8 @@ def test_the_script_offers_it_in_a_real_bash(folder: Path, asked: Asked) -> None
             f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}\n"
             '$function impctl; printf "%s\\n" "${COMPREPLY[@]}"\n'
         )
-        ran = run_in(folder, shutil.which("bash") or "bash", "-c", code)
+        path = f"{folder}/bin:{os.environ['PATH']}"
+        ran = spoken("bash", "-c", code, cwd=folder, PATH=path)
         assert (ran.returncode, ran.stderr) == (0, "")
         return ran.stdout.split()
 
@@ -369,7 +358,7 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
         "try: main()\nfinally: print(*sys.modules, file=sys.stderr)\n"
     )
     line = {"COMP_WORDS": "impctl status w.yaml --query ", "COMP_CWORD": "4"}
-    ran = run_in(folder, sys.executable, "-P", "-c", code, _IMPCTL_COMPLETE="complete_bash", **line)
+    ran = python("-c", code, cwd=folder, _IMPCTL_COMPLETE="complete_bash", **line)
     assert ran.stdout.split() == ["q_top", "q_brand"]
     loaded = set(ran.stderr.split())
     assert "yaml" in loaded

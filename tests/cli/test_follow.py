@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import pty
 import re
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 import typer
 
@@ -30,7 +25,9 @@ from impctl.cli.process import Display
 from impctl.errors import LockHeldError, SchemaChangedError
 from impctl.service.results import Failure, FollowedRun, MaintainResult, Outcome
 from impctl.tables.write.maintenance import create_table
+from tests.cli.conftest import Terminal
 from tests.crash.processes import some_rows
+from tests.support.run_cli import on_terminal, python
 
 RUN = FollowedRun(3, "2026-01-02T03:04:05.678Z", 12.34, 6, 1500.0)
 
@@ -160,11 +157,6 @@ print("done")
 """
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("stream", "display", "variables"),
     [
@@ -193,7 +185,7 @@ def test_lines_with_verbose() -> None:
 
 
 def test_a_terminal_gets_a_bar_that_goes_away() -> None:
-    shown = on_terminal(PROGRAM)
+    shown = on_terminal("-c", PROGRAM)
     before, _, after = shown.partition("capturing [q_top]")
     assert after, shown
     assert "\x1b[2K" in after
@@ -208,36 +200,12 @@ def test_a_bar_shows_the_item_its_number_and_the_time_left() -> None:
     time.sleep(0.3)
 """
     first = '    reporter.step("capturing [q_top]", 1, 2)\n    time.sleep(0.3)\n'
-    shown = on_terminal(PROGRAM.replace(first, items))
+    shown = on_terminal("-c", PROGRAM.replace(first, items))
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).split("\r")
     for item, place in (("maintaining q1", "1/3"), ("maintaining q3", "3/3")):
         assert any(item in line and place in line for line in lines), lines
     assert any("maintaining q2" in line and re.search(r"about \d+ s left", line) for line in lines)
     assert any("starting Spark" in line and "3/3" in line for line in lines)
-
-
-def on_terminal(program: str) -> str:
-    """What a program writes when both its streams are one terminal."""
-    ours, theirs = pty.openpty()
-    path = os.pathsep.join(sys.path)
-    environment = {"TERM": "xterm", "PATH": os.environ["PATH"], "PYTHONPATH": path}
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", program], stdout=theirs, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while chunk := read_or_end(ours):
-            shown += chunk
-    os.close(ours)
-    assert process.returncode == 0
-    return shown.decode()
-
-
-def read_or_end(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:  # how Linux says that the other end is closed
-        return b""
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
@@ -316,21 +284,9 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def words(*arguments: object) -> list[str]:
-    return ["-P", "-m", "impctl", *map(str, arguments)]
-
-
 def output_on_terminal(*arguments: object) -> str:
     """All that a real terminal gets, a bar's own codes left out by TERM."""
-    environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": os.pathsep.join(sys.path)}
-    return str(
-        pexpect.run(
-            sys.executable + " " + " ".join(f"'{word}'" for word in words(*arguments)),
-            env=environment,
-            encoding="utf-8",
-            timeout=120,
-        )
-    )
+    return on_terminal("-m", "impctl", *arguments, TERM="dumb")
 
 
 @pytest.mark.slow
@@ -362,12 +318,6 @@ def test_nothing_drives_a_terminal(workload: Path, arguments: tuple[str, ...]) -
 @pytest.mark.slow
 def test_sql_is_exact_in_a_pipe_and_can_be_copied_from_a_terminal(workload: Path) -> None:
     assert "captured" in output_on_terminal("capture", workload)
-    piped = subprocess.run(
-        [sys.executable, *words("rewrite", workload)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    piped = python("-m", "impctl", "rewrite", workload)
     assert f"{BIDI} {RAW}[31m" in piped.stdout
     assert "\\u202e\\u2066\\u200f\\u061c \\u001b[31m" in output_on_terminal("rewrite", workload)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import arro3.core
-import pexpect
 import pyarrow as pa
 import pytest
 import typer
@@ -47,18 +45,16 @@ from impctl.errors import (
 from impctl.service.outcome import GRAVITY
 from impctl.service.results import Failure, Outcome
 from impctl.service.settings import Policy
+from tests.cli.conftest import Terminal
 from tests.cli.examples import EXAMPLES
+from tests.support.run_cli import Spoken, on_terminal, python
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")
 SCRIPT = [sys.executable, "-P", "-m", "impctl"]
 
 
-def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("IMPCTL_")}
-    environment = {**kept, "COLUMNS": "80", **variables}
-    return subprocess.run(
-        [*SCRIPT, *words], capture_output=True, text=True, env=environment, check=False
-    )
+def start(*words: str, **variables: str) -> Spoken:
+    return python("-m", "impctl", *words, COLUMNS="80", **variables)
 
 
 @pytest.mark.slow
@@ -78,9 +74,7 @@ def seconds_used(*command: str) -> float:
 
 def test_nothing_is_loaded_before_signals_are_handled() -> None:
     """A signal that arrives earlier ends the process with a traceback and without a document."""
-    program = "import sys; import impctl.cli.main; print(*sys.modules)"
-    command = (sys.executable, "-P", "-c", program)
-    loaded = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
+    loaded = python("-c", "import sys; import impctl.cli.main; print(*sys.modules)").stdout.split()
     own = {name for name in loaded if name.startswith("impctl.")}
     assert own == {"impctl.version", "impctl.cli", "impctl.cli.main", "impctl.cli.signals"}
     assert not {"json", "msgspec", "typer"} & set(loaded)
@@ -380,22 +374,6 @@ def contexts() -> Iterator[tuple[str, Any, Any]]:
 ALL = {name: (command, context) for name, command, context in contexts()}
 
 
-def on_terminal(*words: str, columns: int) -> str:
-    """The help as a terminal of so many columns gets it."""
-    outside = {"COLUMNS", "NO_COLOR", "FORCE_COLOR"}
-    environment = {name: value for name, value in os.environ.items() if name not in outside}
-    environment |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = pexpect.spawn(
-        sys.executable,
-        ["-P", "-m", "impctl", *words, "--help"],
-        env=environment,
-        dimensions=(50, columns),
-        encoding="utf-8",
-        timeout=120,
-    )
-    return str(process.read()).replace("\r\n", "\n")
-
-
 def groups_of(name: str) -> list[str]:
     return [title for part in sections(*ALL[name]) for title, _ in part]
 
@@ -447,11 +425,6 @@ def test_a_pipe_gets_plain_headings(
         assert HEADING.findall(shown) == groups_of(name)
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """The help as a terminal gets it, without a process and a terminal for each."""
@@ -481,7 +454,8 @@ def test_a_terminal_gets_panels_as_wide_as_it_is(shown, words, columns: int) -> 
 
 def test_a_terminal_and_a_pipe_get_the_same_words() -> None:
     piped = re.sub(HEADING, r"\1", start("query", "--help").stdout)
-    drawn = ESCAPE.sub("", on_terminal("query", columns=100))
+    shown = on_terminal("-m", "impctl", "query", "--help", columns=100)
+    drawn = ESCAPE.sub("", shown.replace("\r\n", "\n"))
     assert {len(line) for line in drawn.splitlines() if line.startswith("│")} == {100}
     assert re.sub(r"[╭╮╰╯│─]", " ", drawn).split() == piped.split()
 

@@ -19,8 +19,8 @@ from typing import Any
 from impctl.service import capture
 from impctl.store import disk, states
 from impctl.store.disk import RealDisk
-from tests.crash.processes import Spoken, spoken
 from tests.support.random_cases import TIMES
+from tests.support.run_cli import Spoken, spoken
 
 STRIDE = 96
 PARTS = min(STRIDE, TIMES)

@@ -37,15 +37,6 @@ class Done(Struct, frozen=True):
     stderr: str
 
 
-Spoken = subprocess.CompletedProcess[str]
-
-
-def spoken(*command: str) -> Spoken:
-    """A command run to its end, whatever that is, with this process's modules."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
-
-
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
     called = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words]

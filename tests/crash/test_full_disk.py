@@ -23,16 +23,14 @@ from impctl.errors import ImpctlError, UsageError
 from impctl.store.disk import BENCH_SCRATCH, scratch_folder
 from impctl.store.store import Store
 from tests.crash.processes import (
-    Spoken,
     change,
     check_nothing_left,
     check_store,
     newest,
     ran,
-    spoken,
     write_workload,
 )
-from tests.support.run_cli import Capsys, Cli, refused
+from tests.support.run_cli import Capsys, Cli, Spoken, refused, spoken
 
 _OPTIONS = {"space": "size=4m", "names": "size=64m,nr_inodes=20"}
 

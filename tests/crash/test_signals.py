@@ -16,20 +16,18 @@ import pytest
 from impctl.service.results import SCHEMA_VERSION
 from tests.behaviour.test_bad_input import held_lock
 from tests.crash.processes import (
-    Spoken,
     change,
     check_store,
     disturbed,
     end,
     ran,
-    spoken,
     start,
     until_open,
     versions,
     write_batches,
     write_workload,
 )
-from tests.support.run_cli import Capsys, Cli
+from tests.support.run_cli import Capsys, Cli, python
 
 
 def until_loading(process: subprocess.Popen[str], library: str) -> None:
@@ -59,10 +57,6 @@ def test_a_signal_during_loading(tmp_path: Path, number: signal.Signals, library
     assert document == {"schema_version": SCHEMA_VERSION, **nothing}
 
 
-def python(program: str, *words: str) -> Spoken:
-    return spoken(sys.executable, "-P", "-c", program, *words)
-
-
 @pytest.mark.usefixtures("heard_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
@@ -77,7 +71,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "from impctl.cli.main import main\n"
         "main()\n"
     )
-    done = python(program, "status", "w.yaml")
+    done = python("-c", program, "status", "w.yaml")
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith("error: Interrupted [interrupted]\nhint: ")
 
@@ -113,7 +107,7 @@ def test_a_signal_as_the_work_begins(tmp_path: Path, number: signal.Signals, pla
         "    job.in_context = lambda *arguments: 1 / 0\n"
         "main()\n"
     )
-    done = python(program, "check", str(write_workload(tmp_path)), "--json")
+    done = python("-c", program, "check", str(write_workload(tmp_path)), "--json")
     assert (done.returncode, done.stderr) == (130, "")
     assert json.loads(done.stdout)["error"]["code"] == "interrupted"
 
@@ -151,7 +145,7 @@ def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str
 )
 def test_what_is_in_the_tables_is_told(tmp_path: Path, place: str, number: signal.Signals) -> None:
     workload = write_batches(tmp_path)
-    done = python(signalled_at(place, number), "apply", str(workload), "--all", "--json")
+    done = python("-c", signalled_at(place, number), "apply", str(workload), "--all", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     results = json.loads(done.stdout)["results"]
     newest = {result["table"]: result["version"] for result in results}
@@ -167,7 +161,7 @@ def test_telling_that_takes_long_is_given_up(tmp_path: Path) -> None:
         "impctl.cli.output.outcome.JsonOutput:show", signal.SIGTERM, "time.sleep(90)"
     )
     start = time.monotonic()
-    done = python(program, "apply", str(workload), "first", "--json")
+    done = python("-c", program, "apply", str(workload), "first", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert time.monotonic() - start < 60
 
@@ -184,7 +178,7 @@ def test_a_signal_while_the_interpreter_ends(number: signal.Signals) -> None:
         "from impctl.cli.main import main\n"
         "main()\n"
     )
-    done = python(program, "no-command")
+    done = python("-c", program, "no-command")
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
 

@@ -107,7 +107,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return Cli(capsys, Path("impctl-demo/demo.yaml"))
 
 
-def test_the_failure_on_the_page_of_troubleshooting(cli: Cli) -> None:
+def test_the_failures_on_the_pages_of_troubleshooting_and_json(cli: Cli) -> None:
     page = read("troubleshooting.md")
     (call,) = commands(page)
     name, workload, *words = shlex.split(call)
@@ -119,9 +119,6 @@ def test_the_failure_on_the_page_of_troubleshooting(cli: Cli) -> None:
     assert exit_code is not None
     assert ran.refusal == (int(exit_code[1]), code[1])
     assert f"hint: {ran.error['hint']}\n" in page
-
-
-def test_the_document_on_the_page_of_json(cli: Cli) -> None:
     page = read("json.md")
     name, _, *words = shlex.split(commands(page)[0])
     ran = cli(name, *(word for word in words if word != "--json"))

@@ -95,10 +95,10 @@ def _of_document(path: Path) -> Iterator[Sentence]:
 
 def _of_code(path: Path) -> Iterator[Sentence]:
     """Sentences of the texts in a module that are no docstring, and of the help of commands."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     is_command = path.parent.name == "commands"
     skipped: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
@@ -110,12 +110,12 @@ def _of_code(path: Path) -> Iterator[Sentence]:
                     skipped.add(id(statement.value))
     inner = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node and isinstance(part, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             text = "".join(
                 str(part.value) if isinstance(part, ast.Constant) else "N" for part in node.values

@@ -31,7 +31,7 @@ from impctl.sketch.boundaries import (
     with_splits,
 )
 from impctl.sketch.sketch import RangePartition
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import FEW, random_cases
 
 WIDE = decimal(38, 0)
 NARROW = decimal(10, 2)
@@ -246,6 +246,7 @@ def counted_ranges(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Count
     return result
 
 
+@FEW
 @given(SAMPLES, RANGES)
 def test_boundaries_divide_the_sample(sample: list[Any], ranges: int) -> None:
     boundaries: tuple[Any, ...] = equidepth_boundaries(sample, ranges)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from impctl.errors import RetryableError, UsageError
 from impctl.spark import session
 from impctl.spark.run import plain_failures
-from tests.support.run_cli import refused, write_running_example
+from tests.support.run_cli import python, refused, write_running_example
 
 pytestmark = pytest.mark.usefixtures("launched_here")
 
@@ -71,17 +70,6 @@ spark.sql.parquet.datetimeRebaseModeInRead LEGACY
 """
 
 
-def run_here(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Another Python runs the script, with more in its environment."""
-    return subprocess.run(
-        [sys.executable, "-P", "-c", script, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
     file = session.write_properties(tmp_path / "p", {"spark.x": "a b", "spark.ü": "€"})
     assert file.stat().st_mode & 0o777 == 0o600
@@ -103,7 +91,7 @@ def test_a_second_properties_file_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_settings_arrive_unseen() -> None:
     surroundings = "--conf spark.sql.ansi.enabled=false --conf spark.sql.session.timeZone=CET"
     arguments = f"{surroundings} pyspark-shell"
-    done = run_here(STARTED, f"SECRET{ODD}SECRET", PYSPARK_SUBMIT_ARGS=arguments)
+    done = python("-c", STARTED, f"SECRET{ODD}SECRET", PYSPARK_SUBMIT_ARGS=arguments)
     assert (done.stdout, done.stderr) == ("held\n", "")
 
 
@@ -111,7 +99,7 @@ def installed(folder: Path, defaults: str) -> list[str]:
     """What a session says where the installation has these defaults, and the environment others."""
     (folder / "spark-defaults.conf").write_text(defaults)
     arguments = "--conf spark.sql.legacy.timeParserPolicy=LEGACY pyspark-shell"
-    done = run_here(INSTALLED, SPARK_CONF_DIR=str(folder), PYSPARK_SUBMIT_ARGS=arguments)
+    done = python("-c", INSTALLED, SPARK_CONF_DIR=str(folder), PYSPARK_SUBMIT_ARGS=arguments)
     assert done.stderr == ""
     return done.stdout.splitlines()
 
@@ -302,14 +290,7 @@ def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
 @pytest.mark.skipif(bool(MISSING), reason=f'not installed: {MISSING}; `pip install ".[connect]"`')
 def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None:
     def impctl(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "impctl", *words],
-            cwd=tmp_path,
-            env={**os.environ, "SPARK_REMOTE": address},
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
+        done = python("-m", "impctl", *words, cwd=tmp_path, SPARK_REMOTE=address)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

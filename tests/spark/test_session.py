@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from impctl.errors import UsageError
 from impctl.spark import session
-from tests.support.run_cli import refused
+from tests.support.run_cli import python, refused
 
 LOUD_PROGRAM = """
 from impctl.errors import ImpctlError
@@ -60,12 +59,8 @@ def test_a_newer_spark_is_taken(version):
 @pytest.mark.spark
 @pytest.mark.usefixtures("launched_here")
 def test_nothing_but_the_answer_is_printed():
-    answer = subprocess.run(
-        [sys.executable, "-P", "-c", LOUD_PROGRAM], capture_output=True, text=True, check=False
-    )
-    assert answer.stderr == ""
-    assert answer.stdout == "EvaluationError\n"
-    assert answer.returncode == 0
+    answer = python("-c", LOUD_PROGRAM)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "EvaluationError\n", "")
 
 
 @pytest.mark.spark

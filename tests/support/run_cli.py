@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -42,6 +46,33 @@ def spied(monkeypatch: MonkeyPatch, owner: object, name: str) -> list[tuple[Any,
 
     monkeypatch.setattr(owner, name, spy)
     return calls
+
+
+Spoken = subprocess.CompletedProcess[str]
+
+
+def spoken(*command: object, cwd: Path | None = None, **environment: str) -> Spoken:
+    """A command run to its end, whatever that is, with this process's modules."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    words = [*map(str, command)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd, env=env)
+
+
+def python(*words: object, cwd: Path | None = None, **environment: str) -> Spoken:
+    """The same by this Python, without what lies in the folder that it is started in."""
+    return spoken(sys.executable, "-P", *words, cwd=cwd, **environment)
+
+
+def on_terminal(*words: object, columns: int = 80, **environment: str) -> str:
+    """What a real terminal gets of this Python with these words."""
+    outside = {"COLUMNS", "NO_COLOR", "FORCE_COLOR"}
+    env = {name: value for name, value in os.environ.items() if name not in outside}
+    env |= {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    arguments, size = ["-P", *map(str, words)], (50, columns)
+    process = pexpect.spawn(
+        sys.executable, arguments, env=env, dimensions=size, encoding="utf-8", timeout=120
+    )
+    return str(process.read())
 
 
 @contextmanager
@@ -132,17 +163,9 @@ class Cli:
     ) -> Cli:
         """Over a workload of queries (SQL, or all that the file has of one), and whatever else it
         has; its tables are the folders of these names beside it, unless all is said of them."""
-        if not isinstance(tables, Mapping):
-            tables = {table: {"path": table} for table in tables}
-        document = {
-            "version": 1,
-            "tables": tables,
-            "queries": {n: {"sql": q} if isinstance(q, str) else q for n, q in queries.items()},
-            "store": ".impctl",
-            "spark": {"master": "local[2]"},
-            **document,
-        }
-        return cls.over(capsys, folder, json.dumps(document), file)
+        usual = {"store": ".impctl", "spark": {"master": "local[2]"}}
+        document = {"tables": tables, "queries": queries, **usual, **document}
+        return cls.over(capsys, folder, document, file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
@@ -232,8 +255,8 @@ def write_files(
         specs = {**{name: {"path": name} for name in tables}, **specs}
         queries = workload["queries"].items()
         queries = {name: {"sql": one} if isinstance(one, str) else one for name, one in queries}
-        head = {"version": 1, "store": ".impctl"}
-        workload = json.dumps({**head, **workload, "tables": specs, "queries": queries})
+        whole = {"version": 1, **workload, "tables": specs, "queries": queries}
+        workload = json.dumps({**whole, "store": whole.get("store", ".impctl")})
     file = folder / workload_file
     file.write_text(workload)
     return file
