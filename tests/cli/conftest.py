@@ -83,7 +83,7 @@ USE_CASES = {
     "service.gc": ("gc",),
     "service.verify": ("verify",),
     "service.doctor": ("doctor",),
-    "service.init": ("init",),
+    "service.init": ("init", "init_demo"),
     "measure.files": ("generate", "compare_files", "report_file"),
     "measure.run": ("run_workload",),
 }
