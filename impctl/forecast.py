@@ -133,9 +133,9 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
     if len(values) < LEAST:
         return None
     numbers = np.array(values, dtype=np.float64)
-    predicted = choose_forecasts(numbers, np.array(times, dtype=np.float64))
-    ((low, high),) = intervals(numbers, predicted.values, 1).tolist()
-    return Forecast(float(predicted.values[-1]), low, high, str(FORECASTERS[predicted.by[-1]]))
+    predicted, by = choose_forecasts(numbers, np.array(times, dtype=np.float64))
+    ((low, high),) = intervals(numbers, predicted, 1).tolist()
+    return Forecast(float(predicted[-1]), low, high, str(FORECASTERS[by[-1]]))
 
 
 def intervals(values: Floats, predicted: Floats, last: int) -> Floats:
@@ -211,14 +211,6 @@ class Forecaster(StrEnum):
 FORECASTERS = tuple(Forecaster)
 
 
-class ChosenForecasts(Struct, frozen=True):
-    """One forecast for each number of a series and one for the next, with who made each. The first
-    has nothing before it: it is NaN."""
-
-    values: Floats
-    by: Numbers  # Positions in `FORECASTERS`
-
-
 def all_forecasts(values: Floats, times: Floats) -> Floats:
     """The forecasts of each forecaster for each number of `values` and for the next: a row each.
     `times` are the moments, in seconds since 1970, after which each number came, that of the next
@@ -238,13 +230,15 @@ def all_forecasts(values: Floats, times: Floats) -> Floats:
     )
 
 
-def choose_forecasts(values: Floats, times: Floats) -> ChosenForecasts:
-    """The chosen forecasts; `times` as of `all_forecasts`."""
+def choose_forecasts(values: Floats, times: Floats) -> tuple[Floats, Numbers]:
+    """One forecast for each number of `values` and one for the next, with who made each, by its
+    position in `FORECASTERS`. The first has nothing before it: it is NaN. `times` as of
+    `all_forecasts`."""
     predicted = all_forecasts(values, times)
     errors = np.abs(predicted[:, :-1] - values)
     # Each forecast is judged by those before it; nothing is known of the first.
     by = _least(mean_of(windows(errors, FORECASTS_JUDGED)))
-    return ChosenForecasts(predicted[by, np.arange(predicted.shape[1])], by)
+    return predicted[by, np.arange(predicted.shape[1])], by
 
 
 def windows(values: Floats, size: int) -> Floats:

@@ -119,13 +119,13 @@ def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: st
 def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
     values = histories()[name]
     at = moments("any", len(values))
-    result = choose_forecasts(np.array(values), np.array(at))
+    chosen, by = choose_forecasts(np.array(values), np.array(at))
     said = all_said(values, at)
     for n in range(2, len(values) + 1):
         errors = least_error(said[: n - 1], values[1:n])
         close = [k for k in range(6) if errors[k] <= min(errors) * (1 + 1e-9) + 1e-9]
-        assert result.by[n] in close
-        assert result.values[n] == pytest.approx(said[n - 1][result.by[n]], rel=1e-12)
+        assert by[n] in close
+        assert chosen[n] == pytest.approx(said[n - 1][by[n]], rel=1e-12)
 
 
 @pytest.mark.slow
@@ -166,23 +166,23 @@ def test_a_forecast_rests_on_nothing_that_came_later() -> None:
     generator = random.Random(8)
     values = np.array([generator.expovariate(0.01) for _ in range(200)])
     at = np.array(moments("any", 200))
-    whole = choose_forecasts(values, at)
-    ends = intervals(values, whole.values, 150)
+    whole, _ = choose_forecasts(values, at)
+    ends = intervals(values, whole, 150)
     for count in range(60, 200, 7):
-        part = choose_forecasts(values[:count], at[: count + 1])
-        assert np.array_equal(part.values, whole.values[: count + 1], equal_nan=True)
-        (result,) = intervals(values[:count], part.values, 1)
+        part, _ = choose_forecasts(values[:count], at[: count + 1])
+        assert np.array_equal(part, whole[: count + 1], equal_nan=True)
+        (result,) = intervals(values[:count], part, 1)
         assert result.tolist() == ends[count - 201].tolist()
 
 
 def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
     """How many times better than the last number and than the mean; how often intervals hold."""
-    result, warm = choose_forecasts(values, times), 60
-    error = np.abs(result.values[:-1] - values)[warm:].mean()
+    (chosen, _), warm = choose_forecasts(values, times), 60
+    error = np.abs(chosen[:-1] - values)[warm:].mean()
     last = np.abs(np.diff(values))[warm - 1 :].mean()
     means = np.cumsum(values)[:-1] / np.arange(1, len(values))
     mean = np.abs(means - values[1:])[warm - 1 :].mean()
-    ends = intervals(values, result.values, len(values) - warm + 1)[:-1]
+    ends = intervals(values, chosen, len(values) - warm + 1)[:-1]
     held = (ends[:, 0] <= values[warm:]) & (values[warm:] <= ends[:, 1])
     return float(last / error), float(mean / error), float(held.mean())
 

@@ -88,7 +88,7 @@ def render_report(record: Record) -> str:
         charts={
             f"{index}-{panel.number}": panel.chart
             for index, view in enumerate(views, 1)
-            for panel in view.drawing.panels
+            for panel in view["drawing"].panels
         },
         library=Markup(_asset(LIBRARY).strip()),
         noise=readable(record.noise, Unit.SHARE),
@@ -187,28 +187,18 @@ def _moment(started: str) -> str:
     return f"{utc:%Y-%m-%d %H:%M} UTC"
 
 
-class _View(Struct, frozen=True):
+def _view(record: Record, figure: Figure) -> dict[str, Any]:
     """A figure as the template shows it, with a table of `size` rows."""
-
-    figure: Figure
-    here: tuple[str, ...]
-    drawing: Drawing
-    notes: tuple[str, ...]
-    columns: tuple[FigureColumn, ...]
-    size: int
-
-
-def _view(record: Record, figure: Figure) -> _View:
     cells = record.cells_of(figure.name)
     drawing = draw(figure.chart, cells)
-    return _View(
-        figure,
-        _measured_here(replace(record, figures=(figure,), cells=cells), figure),
-        drawing,
-        tuple(_notes(record, figure, cells, drawing.hidden)),
-        tuple(column for column in _columns(cells) if any(map(any, column.fields))),
-        len(cells),
-    )
+    return {
+        "figure": figure,
+        "here": _measured_here(replace(record, figures=(figure,), cells=cells), figure),
+        "drawing": drawing,
+        "notes": tuple(_notes(record, figure, cells, drawing.hidden)),
+        "columns": [column for column in _columns(cells) if any(map(any, column.fields))],
+        "size": len(cells),
+    }
 
 
 def _measured_here(record: Record, figure: Figure) -> tuple[str, ...]:

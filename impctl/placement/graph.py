@@ -155,11 +155,6 @@ class Graph(Struct, frozen=True, dict=True):
         return sum(piece.sizes[modes[piece.name]] for piece in self.pieces)
 
 
-def pinned(graph: Graph, modes: Mapping[str, PieceMode]) -> Graph:
-    """The graph in which these pieces have only these modes; ValueError for one not allowed."""
-    return restricted(graph, {name: (mode,) for name, mode in modes.items()})
-
-
 def restricted(graph: Graph, modes: Mapping[str, Collection[PieceMode]]) -> Graph:
     """The graph with these pieces limited to these modes; ValueError if none is left or one not
     allowed."""

@@ -24,7 +24,7 @@ from impctl.placement.graph import (
     chance_of_hit,
     graph_of,
     own,
-    pinned,
+    restricted,
 )
 from impctl.placement.search import conversion_ms, evaluate, per_day, per_day_together
 from tests.compile.jointree.shapes import core
@@ -339,10 +339,10 @@ def test_what_is_no_graph_is_refused_and_a_pinned_piece_has_one_mode() -> None:
     sides = (side("l", (BOUNDED,)), side("r"))
     with pytest.raises(ValueError, match="modes bounded"):
         Graph((scan("r"), CostNode(work=Work.JOIN, inputs=(0, 0), pieces=sides)), kinds)
-    graph = pinned(joined(), {"left": READ})
+    graph = restricted(joined(), {"left": (READ,)})
     assert [piece.modes for piece in graph.pieces] == [(READ,), (KEPT, READ, REBUILT)]
     with pytest.raises(ValueError, match="left cannot be bounded"):
-        pinned(joined(), {"left": BOUNDED})
+        restricted(joined(), {"left": (BOUNDED,)})
 
 
 def test_groups_are_made_of_all_rows_below_and_told_by_their_keys() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from impctl.forecast import Forecast, History, effective_times, forecast, rate
+from impctl.forecast import Commit, Forecast, History, effective_times, forecast, rate
 from impctl.service.context import Context, known_histories
 from impctl.service.results import NextChange
 from impctl.types import TableName
@@ -39,26 +39,18 @@ _LATEST = 16
 Tables = frozenset[TableName]
 
 
-class MovedRows(Struct, frozen=True):
-    """Rows of one commit, or of several of a change, in a table; None if not in the log."""
-
-    rows: int | None
-    deleted: int | None
-
-
 class GroupedCommits(Struct, frozen=True):
-    """Commits that one run carries on: the time of the first, and the tables they changed.
+    """Commits that one run carries on: the time of the first, and the commits of each table.
     `is_after_gap`: changes before it are unknown."""
 
     at: float
-    moved: Mapping[TableName, MovedRows]
+    moved: Mapping[TableName, Sequence[Commit]]
     is_after_gap: bool
 
     @property
     def rows(self) -> int | None:
-        """Rows of all tables together."""
-        result = [arrival.rows for arrival in self.moved.values() if arrival.rows is not None]
-        return sum(result) if len(result) == len(self.moved) else None
+        """Rows of all tables together; None if a log does not count them."""
+        return _sum(commit.rows for commits in self.moved.values() for commit in commits)
 
 
 class ChangeKind(Struct, frozen=True):
@@ -113,11 +105,15 @@ def expected_of(kind: ChangeKind, now: float) -> Expected:
     means: dict[TableName, float | None] = {}
     deletes: dict[TableName, float] = {}
     for name in kind.tables:
-        moved = [change.moved[name] for change in latest]
-        counts = [part.rows for part in moved if part.rows is not None]
-        means[name] = statistics.fmean(counts) if counts else None
-        known = [(m.rows, m.deleted) for m in moved if m.rows is not None and m.deleted is not None]
+        commits = [change.moved[name] for change in latest]
+        # Rows are counted where deleted ones are.
+        known = [
+            (rows, _sum(commit.deleted for commit in part) or 0)
+            for part in commits
+            if (rows := _sum(commit.rows for commit in part)) is not None
+        ]
         rows = sum(rows for rows, _ in known)
+        means[name] = statistics.fmean(rows for rows, _ in known) if known else None
         deletes[name] = sum(deleted for _, deleted in known) / rows if rows else 0.0
     days = min(int(kind.days), _STRETCHES)
     daily = _counts([change.at for change in kind.changes], now, DAY, days)
@@ -156,20 +152,22 @@ def _changes(
     first = 0
     for end in range(1, len(commits) + 1):
         if end == len(commits) or commits[end][0] - commits[first][0] > pause:
-            moved: dict[TableName, MovedRows] = {}
-            is_after_gap = False
+            moved: dict[TableName, list[Commit]] = {}
             for _, name, number in commits[first:end]:
-                arrival, before = histories[name].arrivals[number], moved.get(name, MovedRows(0, 0))
-                moved[name] = MovedRows(
-                    _sum(before.rows, arrival.rows), _sum(before.deleted, arrival.deleted)
-                )
-                is_after_gap |= arrival.is_after_gap
+                moved.setdefault(name, []).append(histories[name].arrivals[number])
+            is_after_gap = any(commit.is_after_gap for part in moved.values() for commit in part)
             yield GroupedCommits(commits[first][0], moved, is_after_gap)
             first = end
 
 
-def _sum(left: int | None, right: int | None) -> int | None:
-    return None if left is None or right is None else left + right
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """The sum; None if one is unknown."""
+    result = 0
+    for count in counts:
+        if count is None:
+            return None
+        result += count
+    return result
 
 
 def _days(history: History, times: Sequence[float], now: float) -> float:

@@ -48,7 +48,7 @@ from impctl.service.schedule.due import (
     now_of,
     trigger_of,
 )
-from impctl.service.schedule.forecast import Expectations, Expected
+from impctl.service.schedule.forecast import Expectations, Expected, Tables
 from impctl.service.settings import SimulateRequest
 from impctl.service.text import moment_text, size_text
 from impctl.store.reader import StoreReader
@@ -362,8 +362,6 @@ def trigger_from(text: str) -> Trigger:
         )
     return result
 
-
-Tables = frozenset[TableName]
 
 _OTHERS = frozenset([""])
 """Tables that no run maintained, so that all runs count."""

@@ -25,7 +25,7 @@ from impctl.placement.graph import (
     PieceMode,
     Work,
     own,
-    pinned,
+    restricted,
 )
 from impctl.placement.search import (
     Modes,
@@ -47,6 +47,7 @@ from impctl.service.budget.choice import (
     is_worth,
     late_runs,
     missed_bound_text,
+    modes_of,
     needs_choice,
 )
 from impctl.service.budget.costs import FEWEST, priced
@@ -154,7 +155,7 @@ def test_what_a_query_pins_is_carried_out_whatever_it_costs() -> None:
     now = dict(choose({"q": graph}, None).queries["q"].modes)
     (piece,) = (one for one in graph.pieces if one.name == name)
     other = next(mode for mode in piece.modes if mode is not now[name])
-    asked = pinned(graph, {name: other})
+    asked = restricted(graph, {name: (other,)})
     choice = choose({"q": asked}, None)
     assert is_worth(kept_of(asked, now, choice, 1e12), is_over=False)
 
@@ -341,7 +342,7 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
     rng = Random(seed)
     graph, fixed = tree(rng, 5), rng.choice([0, 7, 1000])
     names = [piece.name for piece in graph.pieces]
-    every = [dict(zip(names, modes, strict=True)) for modes in product(*_modes_of(graph))]
+    every = [dict(zip(names, modes, strict=True)) for modes in product(*_every_mode(graph))]
     sizes = {graph.bytes_of(modes) for modes in every}
     least = min(sizes) + fixed
 
@@ -365,14 +366,14 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
     assert counted(result.queries["q"].modes) <= min(map(counted, every)) * 1.01
     assert result.ms_per_day <= 2.02 * work
     # What is kept stays.
-    now = {name: rng.choice(modes) for name, modes in zip(names, _modes_of(graph), strict=True)}
+    now = {name: rng.choice(modes) for name, modes in zip(names, _every_mode(graph), strict=True)}
     held = chosen_within({"q": graph}, 1, {}, [1.0] * len(graph.kinds), fixed, {"q": now})[0]
     assert (held.least, held.exceeds) == (result.least, True)
     then = held.queries["q"].modes
     assert all(then[name] is PieceMode.KEPT for name, mode in now.items() if mode is PieceMode.KEPT)
 
 
-def _modes_of(graph: Graph) -> list[tuple[PieceMode, ...]]:
+def _every_mode(graph: Graph) -> list[tuple[PieceMode, ...]]:
     return [piece.modes for piece in graph.pieces]
 
 
@@ -395,16 +396,12 @@ def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
     left = Piece(name="p.left", sizes={PieceMode.KEPT: 0})
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
     graph = Graph((*scans_of("tu"), join), (KindOfChange(frozenset({"t"}), 1.0),))
-    chosen = choose({"q": pinned(graph, {"p.right": PieceMode.KEPT})}, None)
+    chosen = choose({"q": restricted(graph, {"p.right": (PieceMode.KEPT,)})}, None)
     choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
     modes = {"p.left": PieceMode.KEPT, "p.right": PieceMode.READ}
     kept = replace(kept_of(graph, modes, choice), budget=50)
     assert is_worth(kept, is_over=True, has_captured=has_captured) == expected
     assert is_worth(replace(kept, budget=0), is_over=True), "the least was asked for"
-
-
-def modes_in(choice: StateChoice) -> dict[str, Modes]:
-    return {name: one.modes for name, one in choice.queries.items()}
 
 
 @random_seeds(5, 13, 20)
@@ -414,7 +411,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     assert plain.queries["q"].modes == {"left": PieceMode.READ, "right": PieceMode.KEPT}
     bound = {"q": Bound(1.0, "fresh_within 1ms")}
     costs = evaluate(graphs["q"], plain.queries["q"].modes).per_kind
-    assert late_runs(graphs, modes_in(plain), bound, (1.0, 0.06)) == [("q", 1)]
+    assert late_runs(graphs, modes_of(plain), bound, (1.0, 0.06)) == [("q", 1)]
     # Only one of the two can be held; the frequent one would be late then.
     held, unheld = chosen_within(graphs, 11, bound, (0.0, 0.06))
     assert held.queries["q"].modes == {"left": PieceMode.KEPT, "right": PieceMode.READ}
@@ -452,14 +449,14 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
         return [at for at, (ms, chance) in enumerate(each) if chance > 0.05 and 1.5 * ms > bound.ms]
 
     mine, before = late(result.queries["q"].modes), late(plain.queries["q"].modes)
-    told = late_runs(graphs, modes_in(result), {"q": bound}, chances)
+    told = late_runs(graphs, modes_of(result), {"q": bound}, chances)
     assert told == [("q", kind) for kind in mine]
     assert len(mine) <= len(before)
     assert result.exceeds == plain.exceeds
     assert result.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
     assert bool(unheld) == bool(mine)
     names = [piece.name for piece in graph.pieces]
-    every = [dict(zip(names, modes, strict=True)) for modes in product(*_modes_of(graph))]
+    every = [dict(zip(names, modes, strict=True)) for modes in product(*_every_mode(graph))]
     for one in unheld:
         doing = [modes for modes in every if not set(late(modes)) & set(mine)]
         assert one.ms == max(evaluate(graph, result.queries["q"].modes).per_kind[k] for k in mine)
@@ -591,7 +588,6 @@ class World:
         drawn = tree(self.random)
         # Of the two modes that there are today; scans before operators, as in circuits.
         nodes = tuple(_plain(node) for node in drawn.nodes)
-        nodes = tuple(_plain(node) for node in drawn.nodes)
         order = sorted(range(len(nodes)), key=lambda at: bool(nodes[at].inputs))
         moved = {old: new for new, old in enumerate(order)}
         ordered = (
@@ -707,7 +703,6 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     kinds = alone(world)
     if not kinds or not world.graph.pieces:
         return
-    costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
     costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
     turned = world.random.choice(world.graph.pieces).name
     is_read = world.modes[turned] is PieceMode.READ

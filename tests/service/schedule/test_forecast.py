@@ -33,6 +33,7 @@ from impctl.tables import source as module
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.models import ExpectedChanges, TableSpec
 from tests.support.kept_workload import as_format, log_entry, set_time
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import ROWS, Cli, MadeOnce, MonkeyPatch, Ran, spied
 
 NOW = 2e9
@@ -155,8 +156,6 @@ def test_rows_that_no_log_tells_are_not_guessed() -> None:
 
 def test_a_time_that_is_not_known_counts_for_no_days() -> None:
     held = history(every(DAY, 20), days=20)
-    gone = held.arrivals[10]
-    behind = Commit(*[getattr(gone, name) for name in Commit.__struct_fields__[:7]], True)
     behind = replace(held.arrivals[10], is_after_gap=True)
     broken = History("x", 20, held.since, (*held.arrivals[:10], behind, *held.arrivals[11:]))
     days = (alone(held)[0].days, alone(broken)[0].days)
@@ -368,11 +367,11 @@ def test_a_table_that_nobody_knows_may_change() -> None:
     assert rates(known.expected(["t", "u"])) == {"t": 0.5, "u": 0.5}
 
 
-def test_whatever_came_is_forecast_soundly() -> None:
-    generator = random.Random(11)
-    pick = generator.choice
-    for _ in range(120):
-        histories = {}
+@random_cases(fast=30, check=120, total=120)
+def test_whatever_came_is_forecast_soundly(cases: range) -> None:
+    for seed in cases:
+        generator, histories = random.Random(f"came {seed}"), {}
+        pick = generator.choice
         for name in "abc"[: generator.randrange(1, 4)]:
             at, arrivals = NOW - pick([10.0, DAY, 1e8]), []
             for version in range(generator.randrange(0, 40)):
