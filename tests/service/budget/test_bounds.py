@@ -97,12 +97,6 @@ def cli(cli_once: CliOnce) -> Cli:
 
 
 @pytest.fixture
-def captured(cli_once: CliOnce) -> Cli:
-    """All captured without a budget."""
-    return cli_once("buffers captured", lambda to: write_bounded(to, QUERIES, ROWS), Cli.captured)
-
-
-@pytest.fixture
 def few(cli_once: CliOnce) -> Cli:
     """One query with first rows, and one with values of MIN and MAX, captured without a budget."""
     return cli_once("few buffers", lambda to: write_bounded(to, FEW, ROWS), Cli.captured)
@@ -117,7 +111,7 @@ def bytes_of(folder: Path, name: str, piece: str) -> int:
         return sum(r.bytes for r in held.run_refs(name) if r.arrangement.startswith(f"{piece}."))
 
 
-def assert_same(cli: Cli, folder: Path, names: Iterable[str] = tuple(QUERIES)) -> None:
+def assert_same(cli: Cli, folder: Path, names: Iterable[str]) -> None:
     """Sketches and answers."""
     assert_alike(folder, names)
     with impctl.open(cli.workload) as opened:
@@ -130,15 +124,19 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "turns",
+    ("names", "turns"),
     [
-        pytest.param([(0,), (1, 2)], id="few"),
-        pytest.param([(turn,) for turn in range(6)], id="many", marks=pytest.mark.slow),
+        pytest.param(("first", "sets"), [(0,), (1, 2)], id="few"),
+        pytest.param(QUERIES, [(turn,) for turn in range(6)], id="many", marks=pytest.mark.slow),
     ],
 )
-def test_no_sketch_or_answer_notices_buffers(captured: Cli, turns: list[tuple[int, ...]]) -> None:
-    cli, tmp_path, rng = captured, captured.folder, random.Random(5)
-    assert not any(bounded(tmp_path, name) for name in QUERIES)
+def test_no_sketch_or_answer_notices_buffers(
+    cli: Cli, names: Iterable[str], turns: list[tuple[int, ...]]
+) -> None:
+    tmp_path, rng = cli.folder, random.Random(5)
+    these = [f"--query={name}{twin}" for name in names for twin in ("", "_kept")]
+    cli.good("capture", *these)
+    assert not any(bounded(tmp_path, name) for name in names)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")
     refilled = 0
@@ -146,22 +144,22 @@ def test_no_sketch_or_answer_notices_buffers(captured: Cli, turns: list[tuple[in
         for turn in changes:
             change_best(tmp_path, rng, turn)
         if number % 2 == 0:
-            whole = {(n, p): bytes_of(tmp_path, n, p) for n in QUERIES for p in PIECES[n]}
-            cli.good("maintain", "--disk", "0")
-            for name, pieces in PIECES.items():
-                assert bounded(tmp_path, name).keys() >= pieces, name
-                for piece in pieces:
+            whole = {(n, p): bytes_of(tmp_path, n, p) for n in names for p in PIECES[n]}
+            cli.good("maintain", "--disk", "0", *these)
+            for name in names:
+                assert bounded(tmp_path, name).keys() >= PIECES[name], name
+                for piece in PIECES[name]:
                     assert bytes_of(tmp_path, name, piece) < whole[name, piece]
                 assert not bounded(tmp_path, f"{name}_kept")
         else:
-            results = cli.good("maintain", "--disk", "0").results
+            results = cli.good("maintain", "--disk", "0", *these).results
             refilled += sum(r["refilled_groups"] for r in results)
-            assert_same(cli, tmp_path)
+            assert_same(cli, tmp_path, names)
             cli.workload.write_text(kept)
-            cli.good("maintain", "--disk", "1GB")
+            cli.good("maintain", "--disk", "1GB", *these)
             cli.workload.write_text(free)
-            assert not any(bounded(tmp_path, name) for name in QUERIES)
-        assert_same(cli, tmp_path)
+            assert not any(bounded(tmp_path, name) for name in names)
+        assert_same(cli, tmp_path, names)
     assert refilled > 0
 
 

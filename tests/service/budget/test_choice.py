@@ -64,7 +64,7 @@ from tests.placement.graphs import tree
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Capsys, Cli, MonkeyPatch, Ran, spied, write_files
+from tests.support.run_cli import Capsys, Cli, CliOnce, MonkeyPatch, Ran, spied, write_files
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
 MADE = StateChoiceBasis(
@@ -183,13 +183,23 @@ def looks(monkeypatch: MonkeyPatch) -> list[Any]:
     return spied(monkeypatch, keep_to, "choose_state")
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: Capsys) -> Cli:
+def write_two(folder: Path) -> None:
     """Tables whose rates the file says, so that they do not move with the clock."""
-    cli = Cli(capsys, write_workload(tmp_path, [(n, QUERIES[n], "auto") for n in ("two", "l")]))
-    cli.edit("t: {path: t}", "t: {path: t, changes: {every: 1h, rows: 6}}")
-    cli.edit("u: {path: u}", "u: {path: u, changes: {every: 5h, rows: 4, deletes: 50%}}")
-    return cli
+    file = write_workload(folder, [(name, QUERIES[name], "auto") for name in ("two", "l")])
+    text = file.read_text().replace("path: t}", "path: t, changes: {every: 1h, rows: 6}}")
+    said = "path: u, changes: {every: 5h, rows: 4, deletes: 50%}}"
+    file.write_text(text.replace("path: u}", said))
+
+
+@pytest.fixture
+def cli(cli_once: CliOnce) -> Cli:
+    return cli_once("two", write_two)
+
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> Cli:
+    """The same, captured without a budget."""
+    return cli_once("two, captured", write_two, Cli.captured)
 
 
 def paced(table: str, pause: str) -> str:
@@ -200,21 +210,21 @@ def exceeds(ran: Ran) -> bool:
     return any("[budget_exceeded]" in one for one in ran.document["warnings"])
 
 
-def test_a_tight_budget_is_tried_once(cli: Cli, looks: list[Any], monkeypatch: MonkeyPatch) -> None:
+def test_a_tight_budget_is_tried_once(
+    captured: Cli, looks: list[Any], monkeypatch: MonkeyPatch
+) -> None:
     # Of so little state a few rows are many.
     monkeypatch.setattr(keep_to, "_ALIKE", 1.0)
-    cli.good("capture")
-    assert not looks
     rng = random.Random(1)
     for turn in (0, 2, 4):
-        change(cli.folder, rng, turn)
-        assert exceeds(cli.good("maintain", "--disk", "0"))
-        assert (len(looks), bool(read_pieces(cli.folder, "two"))) == (1, True)
-    cli.good("maintain", "--disk", "0")
+        change(captured.folder, rng, turn)
+        assert exceeds(captured.good("maintain", "--disk", "0"))
+        assert (len(looks), bool(read_pieces(captured.folder, "two"))) == (1, True)
+    captured.good("maintain", "--disk", "0")
     assert len(looks) == 1, "nothing to do, and the budget is the same"
-    cli.edit("every: 5h", "every: 50h")
-    change(cli.folder, rng, 6)
-    assert exceeds(cli.good("maintain", "--disk", "0"))
+    captured.edit("every: 5h", "every: 50h")
+    change(captured.folder, rng, 6)
+    assert exceeds(captured.good("maintain", "--disk", "0"))
     assert len(looks) == 2, "a rate that moved"
 
 
@@ -251,22 +261,21 @@ def test_a_use_tries_no_budget(cli: Cli, looks: list[Any], monkeypatch: MonkeyPa
     assert not looks
 
 
-def test_a_late_run_leaves_the_choice_to_the_next_one(cli: Cli, looks: list[Any]) -> None:
-    cli.edit("join: auto", "join: auto, trigger: {fresh_within: 1ms}")
-    cli.good("capture")
-    change(cli.folder, random.Random(1), 0)
-    (said,) = cli.warnings("maintain", "--disk", "0")
+def test_a_late_run_leaves_the_choice_to_the_next_one(captured: Cli, looks: list[Any]) -> None:
+    captured.edit("join: auto", "join: auto, trigger: {fresh_within: 1ms}")
+    change(captured.folder, random.Random(1), 0)
+    (said,) = captured.warnings("maintain", "--disk", "0")
     assert "this run was late" in said
     assert not looks
-    assert not read_pieces(cli.folder, "two")
-    cli.good("maintain", "--disk", "0")
+    assert not read_pieces(captured.folder, "two")
+    captured.good("maintain", "--disk", "0")
     assert len(looks) == 1
-    assert read_pieces(cli.folder, "two")
+    assert read_pieces(captured.folder, "two")
     # By a budget that was looked at, too: then nothing but that it was late says so.
-    cli.edit("every: 5h", "every: 50h")
-    change(cli.folder, random.Random(1), 2)
+    captured.edit("every: 5h", "every: 50h")
+    change(captured.folder, random.Random(1), 2)
     for count in (1, 2):
-        cli.good("maintain", "--disk", "0")
+        captured.good("maintain", "--disk", "0")
         assert len(looks) == count
 
 
@@ -302,17 +311,21 @@ OF_L = "WHERE name = 'l'"
         (f"pin SET path = 'x' WHERE query_id = (SELECT id FROM query {OF_L})", True),
     ],
 )
-def test_an_altered_query_fails_no_other_run(cli: Cli, altered: str, is_converted: bool) -> None:
+def test_an_altered_query_fails_no_other_run(
+    captured: Cli, altered: str, is_converted: bool
+) -> None:
     """What its state takes cannot be told in one case, in the other only how it is kept."""
-    cli.good("capture")
-    with closing(sqlite3.connect(cli.folder / ".impctl" / "catalog.sqlite")) as catalog, catalog:
+    with (
+        closing(sqlite3.connect(captured.folder / ".impctl" / "catalog.sqlite")) as catalog,
+        catalog,
+    ):
         catalog.execute(f"UPDATE {altered}")
-    change(cli.folder, random.Random(1), 0)
+    change(captured.folder, random.Random(1), 0)
     for turn in range(2):
-        ran = cli.good("maintain", "--query", "two", "--disk", "0")
+        ran = captured.good("maintain", "--query", "two", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
         assert turn or any("does not change" in one for one in ran.document["warnings"])
-    assert bool(read_pieces(cli.folder, "two")) == is_converted
+    assert bool(read_pieces(captured.folder, "two")) == is_converted
 
 
 KEPT_OR_READ = {PieceMode.KEPT: 10, PieceMode.READ: 1}
@@ -512,16 +525,15 @@ def _warning(cli: Cli, budget: str) -> str:
 EXCEEDED = "[budget_exceeded]"
 
 
-def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(cli: Cli) -> None:
-    cli.good("capture")
-    change(cli.folder, random.Random(1), 0)
-    said = _warning(cli, "100B")
+def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(captured: Cli) -> None:
+    change(captured.folder, random.Random(1), 0)
+    said = _warning(captured, "100B")
     assert ", so no more of it is removed; raise the budget to " in said
-    assert not read_pieces(cli.folder, "two")
-    assert not read_pieces(cli.folder, "l")
+    assert not read_pieces(captured.folder, "two")
+    assert not read_pieces(captured.folder, "l")
     enough = said.split("raise the budget to ")[1].split(", or ")[0].replace(" ", "")
-    cli.good("maintain", "--disk", enough)
-    assert read_pieces(cli.folder, "two"), "within reach"
+    captured.good("maintain", "--disk", enough)
+    assert read_pieces(captured.folder, "two"), "within reach"
 
 
 @pytest.mark.slow
@@ -557,24 +569,23 @@ def known_runs(folder: Path) -> tuple[list[str], list[RunCost]]:
     return [one.layout for one in costs if one.kind is RunKind.MAINTAIN], told
 
 
-def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(cli: Cli) -> None:
+def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(captured: Cli) -> None:
     """Estimates, the choice to recapture, `plan` and `simulate` go by runs with the state as it is
     kept now; what a conversion took is added to what a capture did."""
-    cli.good("capture")
     rng = random.Random(1)
     for turn in range(3):
-        change(cli.folder, rng, turn)
-        cli.good("maintain", *(["--disk", "0"] if turn else []))
-    layouts, told = known_runs(cli.folder)
+        change(captured.folder, rng, turn)
+        captured.good("maintain", *(["--disk", "0"] if turn else []))
+    layouts, told = known_runs(captured.folder)
     assert [bool(layout) for layout in layouts] == [True, False, False], "the second was converted"
     assert [one.kind for one in told] == [RunKind.MAINTAIN, RunKind.RECAPTURE]
     assert {one.layout for one in told} == {layouts[0]}
-    change(cli.folder, rng, 3)
-    planned = cli.one("plan", "--query", "two")
+    change(captured.folder, rng, 3)
+    planned = captured.one("plan", "--query", "two")
     assert (planned["maintain_runs"], planned["recapture_runs"]) == (1, 1)
-    cli.good("maintain", "--disk", "1GB")
-    _, again = known_runs(cli.folder)
-    assert {one.layout for one in again} == {""} or read_pieces(cli.folder, "two")
+    captured.good("maintain", "--disk", "1GB")
+    _, again = known_runs(captured.folder)
+    assert {one.layout for one in again} == {""} or read_pieces(captured.folder, "two")
 
 
 TABLES = tuple(f"t{number}" for number in range(5))

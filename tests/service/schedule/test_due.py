@@ -48,7 +48,7 @@ from impctl.tables.source import DeltaSource
 from impctl.workload.models import ON_COMMIT, SimpleTrigger, Trigger
 from impctl.workload.scalars import read_cron
 from tests.support.kept_workload import log_entry, set_time
-from tests.support.random_cases import random_seeds
+from tests.support.random_cases import FEW, random_seeds
 from tests.support.run_cli import ROWS, WORKLOAD, Cli, CliOnce, MonkeyPatch, write_files
 
 # Half a day from now, so that no test has it pass unless it says so.
@@ -520,6 +520,7 @@ RANDOM_TRIGGERS = st.builds(
 ) | st.builds(Trigger, cron=st.sampled_from(CRONS).map(read_cron), timezone=st.sampled_from(ZONES))
 
 
+@FEW
 @given(RANDOM_TRIGGERS, st.floats(1.6e9, 2.0e9))
 def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
     moment = next_moment(trigger, since)
