@@ -378,7 +378,8 @@ def test_groups_by_every_type_of_key_are_found_in_files(
 @pytest.mark.parametrize(
     ("names", "turns", "more"),
     [
-        pytest.param(OTHERS, [0], 1, id="others"),
+        pytest.param(("keyed", "above", "first"), [0], 1, id="few"),
+        pytest.param(OTHERS, [0], 1, id="others", marks=pytest.mark.slow),
         pytest.param(GROUPINGS, [0, 2, 4], 3, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )

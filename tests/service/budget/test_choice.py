@@ -315,10 +315,8 @@ def test_an_altered_query_fails_no_other_run(
     captured: Cli, altered: str, is_converted: bool
 ) -> None:
     """What its state takes cannot be told in one case, in the other only how it is kept."""
-    with (
-        closing(sqlite3.connect(captured.folder / ".impctl" / "catalog.sqlite")) as catalog,
-        catalog,
-    ):
+    path = captured.folder / ".impctl" / "catalog.sqlite"
+    with closing(sqlite3.connect(path)) as catalog, catalog:
         catalog.execute(f"UPDATE {altered}")
     change(captured.folder, random.Random(1), 0)
     for turn in range(2):
