@@ -27,7 +27,7 @@ from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
 from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.linear import KeyTags
 from impctl.engine.operator import level_limits
-from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
+from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal, Span
 from impctl.plan import nodes as p
 from impctl.plan.recursion import is_derived_from_one_row, reads_fixpoint
 
@@ -185,6 +185,15 @@ def build_leaf(builder: CircuitBuilder, node: p.Recursive) -> Flow:
     return builder.project(given, outputs, columns, node)
 
 
+def columns_of_leaf(leaf: p.Recursive, flow: Flow, span: Span | None) -> tuple[Column, ...]:
+    """The columns of a leaf that stands for this flow; BlockedError if one is not available."""
+    columns = typed(leaf.attributes, span)
+    if not {name for name, _ in columns} <= flow.ids:
+        reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
+        raise BlockedError(reason, span)
+    return columns
+
+
 def as_rows(
     builder: CircuitBuilder,
     flow: Flow,
@@ -220,10 +229,7 @@ def _step(
     columns = typed(node.attributes, node.span)
     given = {node.id: Flow(-1, (*columns, *number_columns((rank, *numbers[:1]))), ())}
     for index, (leaf, flow) in enumerate(zip(leaves, apart, strict=True)):
-        columns = typed(leaf.attributes, node.span)
-        if not {name for name, _ in columns} <= flow.ids:
-            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
-            raise BlockedError(reason, node.span)
+        columns = columns_of_leaf(leaf, flow, node.span)
         given[leaf.fixpoint] = Flow(-2 - index, columns, flow.accesses)
     inner.given = given
     flow = inner.build(plan, must_be_sure=True)

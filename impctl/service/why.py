@@ -19,7 +19,7 @@ from impctl.compile.compile import compile_answer
 from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
-    derivations_of,
+    known_rows,
     leaves_of,
     numbered,
     rows_without,
@@ -558,14 +558,13 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Why
     """As `derived_row`; None where the state is not enough."""
     root = result.prepared.planned.root
     absorbed = absorbed_rows(ctx, result, root)
-    derived = None if absorbed is None else derivations_of(absorbed)
-    if absorbed is None or derived is None:
+    state = None if absorbed is None else known_rows(absorbed)
+    if absorbed is None or state is None:
         return None
-    state, known = derived
     selection = p.Select(root, condition_of_row(given, root.attributes))
     try:
         with within_memory(ctx) as limit:
-            traced = made_rows(selection, {}, state.first, limit.check, known, limits_of(ctx))
+            traced = made_rows(selection, {}, state.first, limit.check, state, limits_of(ctx))
     except BlockedError:
         # What is above is not traced: the other way reports its place.
         return None

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from impctl.compile.answers import arrow_column, arrow_type
-from impctl.compile.fixpoint import Keyed, rows_of, untagged
+from impctl.compile.fixpoint import Keyed, columns_of_leaf, rows_of, untagged
 from impctl.compile.flows import BlockedError, Flow, typed
 from impctl.data.keys import group_normal
 from impctl.data.schema import LONG
@@ -283,15 +283,9 @@ class IngredientOfPlan(Struct, frozen=True):
     has_scans: bool
 
 
-class Apart(Struct, frozen=True):
-    """A fixpoint's base and step as one plan, over its own rows and those of ingredients."""
-
-    plan: p.Plan
-    ingredients: tuple[IngredientOfPlan, ...]
-
-
-def taken_apart(node: p.Fixpoint) -> Apart:
-    """The base and the step of a fixpoint, under its columns, without its ingredients."""
+def taken_apart(node: p.Fixpoint) -> tuple[p.Plan, Sequence[IngredientOfPlan]]:
+    """A fixpoint's base and step as one plan, under its columns and over its own rows and those of
+    ingredients; and these."""
     read: dict[TableName, dict[ColumnName, p.Attribute]] = {}
     for scan in node.scans:
         read.setdefault(scan.table, {}).update(
@@ -301,7 +295,7 @@ def taken_apart(node: p.Fixpoint) -> Apart:
     base = taking.opened(under_columns_of(node.base, node))
     step = under_columns_of(taking.opened(node.step), node)
     both = p.SetOperation(p.SetKind.UNION, True, base, step, node.attributes, span=node.span)
-    return Apart(both, tuple(taking.ingredients))
+    return both, taking.ingredients
 
 
 class _Taking(Struct, frozen=True):
@@ -423,19 +417,16 @@ def build_absorbed(
     a `key`. BlockedError if it cannot be kept so."""
     _refuse(node)
     columns = typed(node.attributes, node.span)
-    apart = taken_apart(node)
-    numbered = RowNumbering(_refused).of(apart.plan)
+    plan, apart = taken_apart(node)
+    numbered = RowNumbering(_refused).of(plan)
     name = builder.name("fixpoint")
     inner.prefix = f"{name}."
     number = f"{name}/number"
     ingredients = _ingredients(builder, apart, key)
     given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
-    for index, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
-        leaf_columns = (
-            *typed(ingredient.leaf.attributes, node.span),
-            (number_of(ingredient.leaf).id, LONG),
-        )
-        given[ingredient.leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
+    for index, (leaf, flow) in enumerate(zip((i.leaf for i in apart), ingredients, strict=True)):
+        leaf_columns = (*typed(leaf.attributes, node.span), (number_of(leaf).id, LONG))
+        given[leaf.fixpoint] = Flow(-2 - index, leaf_columns, flow.accesses)
     inner.given = given
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
     bodies = tuple(number.id for number in numbered.numbers)
@@ -453,26 +444,23 @@ def build_absorbed(
                 number_of(ingredient.leaf).id,
                 ingredient.has_scans,
             )
-            for ingredient in apart.ingredients
+            for ingredient in apart
         ],
         bodies,
         len(flow.accesses),
         absorbs=absorbs,
     )
     rows = rows_of(builder, operator, ingredients, columns, flow.accesses, key)
-    return rows, AbsorbedRows(
-        node.id, operator, tuple(ingredient.of for ingredient in apart.ingredients)
-    )
+    return rows, AbsorbedRows(node.id, operator, tuple(ingredient.of for ingredient in apart))
 
 
-def _ingredients(builder: CircuitBuilder, apart: Apart, key: Keyed | None) -> list[Flow]:
+def _ingredients(
+    builder: CircuitBuilder, apart: Sequence[IngredientOfPlan], key: Keyed | None
+) -> list[Flow]:
     flows = []
-    for ingredient in apart.ingredients:
+    for ingredient in apart:
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
-        columns = typed(ingredient.leaf.attributes, ingredient.plan.span)
-        if not {name for name, _ in columns} <= flow.ids:
-            reason = "the engine does not support using a sum of doubles below WITH RECURSIVE"
-            raise BlockedError(reason, ingredient.plan.span)
+        columns_of_leaf(ingredient.leaf, flow, ingredient.plan.span)
         flows.append(untagged(builder, flow) if key is not None else flow)
     return flows
 
@@ -496,25 +484,9 @@ def _refused(node: p.Plan) -> p.Scan:
 
 # What the state of a fixpoint kept by absorption gives: its rows, rows of tables, all derivations;
 # no table is read. Distinct rows of tables, in the columns read, are numbered from 0 across
-# accesses, rows of the fixpoint from `first`.
+# accesses, rows of the fixpoint from `first` to below `end`.
 
 _ZONE = "UTC"  # The time zone of reported times: that of times in tables
-
-
-class KnownRows(Struct, frozen=True):
-    """Rows of a fixpoint with their numbers, shape (rows,), which are below `end`, and all makings
-    of them: heads, shape (makings,), and bodies, shape (makings, longest body), -1 for none."""
-
-    fixpoint: FixpointId
-    columns: Sequence[Vector]
-    numbers: Ints
-    heads: Ints
-    bodies: Ints
-    end: int
-
-    def tell(self, makings: MakingList) -> None:
-        """Add all makings of its rows."""
-        makings.add(self.heads, self.bodies)
 
 
 class TableRows(Struct, frozen=True):
@@ -526,42 +498,22 @@ class TableRows(Struct, frozen=True):
     rows: pa.Table
 
 
-class KeptDerivations:
-    """All derivations of one fixpoint, of rows of `tables`, whose numbers are below `first`."""
+class KnownRows(Struct, frozen=True):
+    """Rows of a fixpoint with their numbers, shape (rows,), and all makings of them: heads, shape
+    (makings,), and bodies, shape (makings, longest body), -1 for none; the rows of `tables` that
+    they are made of."""
 
-    def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
-        self.absorbed = absorbed
-        self.tables = tables
-        self.first = sum(len(table.numbers) for table in tables.values())
-
-    def known(self, number_of_leaf: Mapping[int, int]) -> KnownRows:
-        """The rows with all derivations, leaves by the numbers of their rows."""
-        operator = self.absorbed.operator
-        matrix = operator.numbers()
-        leaves = np.full(max(number_of_leaf, default=0) + 2, -1, dtype=np.int64)
-        for leaf, number in number_of_leaf.items():
-            leaves[leaf] = number
-        heads = self._of_rows(matrix[:, 0])
-        parts = matrix[:, 1:]
-        is_leaf = (parts >= 0) & (parts % 2 == 1)
-        of_leaves = leaves[np.where(is_leaf, parts, len(leaves) - 1)]
-        bodies = np.where(parts >= 0, np.where(is_leaf, of_leaves, self._of_rows(parts)), -1)
-        rows = operator.rows.whole()
-        if len(rows):
-            columns = [rows.columns[name] for name, _ in operator.columns]
-            numbers = self._of_rows(rows.columns[KEPT_NUMBER].values)
-        else:
-            columns = [all_null(kind, 0) for _, kind in operator.columns]
-            numbers = np.zeros(0, dtype=np.int64)
-        end = self.first + int(max(heads.max(initial=0), numbers.max(initial=0))) + 1
-        return KnownRows(self.absorbed.fixpoint, columns, numbers, heads, bodies, end)
-
-    def _of_rows(self, numbers: Ints) -> Ints:
-        result: Ints = numbers // 2 + self.first
-        return result
+    fixpoint: FixpointId
+    columns: Sequence[Vector]
+    numbers: Ints
+    heads: Ints
+    bodies: Ints
+    first: int
+    end: int
+    tables: Mapping[TableName, TableRows]
 
 
-def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] | None:
+def known_rows(absorbed: AbsorbedRows) -> KnownRows | None:
     """The derivations in the fixpoint's state; None if some leaves are no rows of a table, or if
     rows of one table are read by different columns and cannot be identified."""
     read: dict[TableName, tuple[ColumnName, ...]] = {}
@@ -575,8 +527,23 @@ def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] 
         table: _rows_of(absorbed, table, columns, numbers, number_of_leaf)
         for table, columns in read.items()
     }
-    kept = KeptDerivations(absorbed, tables)
-    return kept, kept.known(number_of_leaf)
+    operator, first = absorbed.operator, sum(len(table.numbers) for table in tables.values())
+    matrix, rows = operator.numbers(), operator.rows.whole()
+    leaves = np.full(max(number_of_leaf, default=0) + 2, -1, dtype=np.int64)
+    for leaf, number in number_of_leaf.items():
+        leaves[leaf] = number
+    heads, parts = matrix[:, 0] // 2 + first, matrix[:, 1:]
+    is_leaf = (parts >= 0) & (parts % 2 == 1)
+    of_leaves = leaves[np.where(is_leaf, parts, len(leaves) - 1)]
+    bodies = np.where(parts >= 0, np.where(is_leaf, of_leaves, parts // 2 + first), -1)
+    if len(rows):
+        columns = [rows.columns[name] for name, _ in operator.columns]
+        own_numbers = rows.columns[KEPT_NUMBER].values // 2 + first
+    else:
+        columns = [all_null(kind, 0) for _, kind in operator.columns]
+        own_numbers = np.zeros(0, dtype=np.int64)
+    end = first + int(max(heads.max(initial=0), own_numbers.max(initial=0))) + 1
+    return KnownRows(absorbed.fixpoint, columns, own_numbers, heads, bodies, first, end, tables)
 
 
 def _rows_of(

@@ -242,7 +242,7 @@ class _Program:
     def _fixpoint(self, node: p.Fixpoint) -> p.Scan:
         known = self._known
         if known is not None and known.fixpoint == node.id:
-            known.tell(self.makings)
+            self.makings.add(known.heads, known.bodies)
             return self._read_as(node, known.columns, known.numbers)
         if not node.is_set:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)

@@ -17,7 +17,7 @@ from impctl.compile.flows import BlockedError
 from impctl.compile.provenance.absorbed import (
     AbsorbedRows,
     MakingList,
-    derivations_of,
+    known_rows,
     leaves_of,
     numbered,
     rows_without,
@@ -660,8 +660,8 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
     rng = random.Random(f"kept {name} {seed}")
     _, node, absorbed, tables = stepped(name, absorbs, rng)
     made, first = from_tables(node, tables)
-    kept, known = derivations_of(absorbed)
-    held = made_rows(node, {}, kept.first, known=known)
+    kept = known_rows(absorbed)
+    held = made_rows(node, {}, kept.first, known=kept)
     smallest = None
     if absorbs.ship is Shipping.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
@@ -714,17 +714,17 @@ def test_what_would_be_left_is_what_the_rest_derives(
 def test_groups_are_no_rows_of_tables() -> None:
     for name in ("groups in the step", "a group as base"):
         _, _, absorbed, _ = stepped(name, SHIPS[0], random.Random(name))
-        assert derivations_of(absorbed) is None
+        assert known_rows(absorbed) is None
 
 
 @with_diagrams
 def test_rows_that_are_read_by_other_columns_cannot_be_told_to_be_one() -> None:
     """The base reads a column that the step does not."""
     _, _, absorbed, _ = stepped("reach", SHIPS[0], random.Random(1))
-    assert derivations_of(absorbed) is not None
+    assert known_rows(absorbed) is not None
     seeds, links = absorbed.of
     own = (type(seeds)("links", ("a",)), links)
-    assert derivations_of(AbsorbedRows(absorbed.fixpoint, absorbed.operator, own)) is None
+    assert known_rows(AbsorbedRows(absorbed.fixpoint, absorbed.operator, own)) is None
 
 
 @with_diagrams
@@ -741,6 +741,5 @@ def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
     query = MaintainedQuery(compile_plan(core, sketched, {}, absorbs=SHIPS[0]))
     query.load([("links", pa.table({"a": [1.0, 1.0], "b": [float("nan"), 2.0]}))])
     (absorbed,) = query.compiled.absorbed
-    told = derivations_of(absorbed)
-    links = told[0].tables["links"]
+    links = known_rows(absorbed).tables["links"]
     assert (len(links.numbers), list(links.copies), len(links.rows)) == (2, [1, 1], 2)
