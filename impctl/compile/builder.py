@@ -5,9 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,38 +33,23 @@ from impctl.compile.flows import (
     Strategy,
     check,
     check_condition,
-    range_attribute,
     read_by_engine,
     row_bytes,
     tables_of,
-    with_range_ids,
 )
-from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
-from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.data.schema import DOUBLE
 from impctl.engine import linear
-from impctl.engine.accumulators import (
-    PARTIAL_ROWS,
-    Accumulator,
-    Count,
-    ExactSum,
-    FloatSum,
-    Meaning,
-    PartialColumn,
-)
 from impctl.engine.aggregate import AggregateOperator, GroupsRead
 from impctl.engine.exact_sums import Parted, Rejoined, Sure
 from impctl.engine.linear import Union, UnionBranch
-from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
-from impctl.expr.types import type_of
+from impctl.expr.nodes import Call, Expr
 from impctl.plan import nodes as p
 from impctl.rules.pushdown import is_narrowed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from impctl.engine.fixpoint.fixpoint import FixpointOperator
     from impctl.engine.operator import Operator
-    from impctl.sketch.sketch import RangeIds, RangePartition
+    from impctl.sketch.sketch import RangePartition
     from impctl.types import AccessId, AttributeId, FixpointId
 
 LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
@@ -86,6 +70,14 @@ class TracedFixpoint(Struct, frozen=True):
     operator: FixpointOperator
     rows: Flow
     accesses: tuple[AccessId, ...]
+
+
+class FirstGrouping(Struct, frozen=True):
+    """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
+
+    operator: AggregateOperator
+    node: p.Aggregate
+    arguments: Mapping[AttributeId, Expr]
 
 
 class CircuitBuilder(ABC):
@@ -369,157 +361,3 @@ def _projected(
     kinds = dict(columns)
     named = [p.ComputedColumn(p.Attribute(name, name, kinds[name]), expr) for name, expr in outputs]
     return p.Project(plan, tuple(named))
-
-
-# A pass of partial aggregates, which Spark computes and a circuit absorbs: the query below its
-# first grouping, grouped by the keys and, unless the sketch is keyed, by the range. The pass first
-# sums doubles as if all were finite; if some are not (`needs_specials`), it is repeated with NaN
-# and infinities counted separately.
-
-_Call = tuple[PartialColumn, SqlType, p.AggregateCall]
-
-
-class Partials(Struct, frozen=True):
-    """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
-    key columns and, if `has_range`, the range id; the first of them counts rows. `key` is the
-    position of the key column that gives the range if no column does. The scan of the plan reads
-    `RANGE_COLUMN` too if `has_range`."""
-
-    plan: p.Plan
-    key_types: tuple[SqlType, ...]
-    key: int | None
-    columns: tuple[tuple[PartialColumn, SqlType], ...]
-    counts_specials: bool
-
-    @property
-    def has_range(self) -> bool:
-        """Whether a column gives the range; else a grouping column does."""
-        return self.key is None
-
-    def keys_of(self, table: pa.Table) -> list[Vector]:
-        return [from_arrow(table.column(i), kind) for i, kind in enumerate(self.key_types)]
-
-    def values_of(self, table: pa.Table) -> dict[PartialColumn, Any]:
-        """The partial aggregates of the pass's result; zero for NULL."""
-        return {
-            column: _numbers(self._of(table, index), kind)
-            for index, (column, kind) in enumerate(self.columns)
-        }
-
-    def range_ids_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
-        if self.key is None:
-            column = table.column(len(self.key_types))
-            ranges: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
-            return ranges
-        return partition.range_ids_of(from_arrow(table.column(self.key), self.key_types[self.key]))
-
-    def needs_specials(self, table: pa.Table) -> bool:
-        """Whether some double was NaN or infinite, so that the pass must count those apart."""
-        if self.counts_specials:
-            return False
-        sizes = (
-            from_arrow(self._of(table, index), DOUBLE)
-            for index, (column, _) in enumerate(self.columns)
-            if column.meaning is Meaning.SIZE
-        )
-        return any(not bool(np.isfinite(size.values).all()) for size in sizes)
-
-    def rows_per_range(self, table: pa.Table, partition: RangePartition) -> Ints | None:
-        """Rows of the table per range, shape (size,), from the pass's result. None if a node below
-        its grouping selects rows."""
-        assert isinstance(self.plan, p.Aggregate)
-        if not all(isinstance(node, p.Scan | p.Project) for node in self.plan.child.walk()):
-            return None
-        counts = np.zeros(partition.size, dtype=np.int64)
-        np.add.at(counts, self.range_ids_of(table, partition), _numbers(self._of(table, 0), LONG))
-        return counts
-
-    def _of(self, table: pa.Table, index: int) -> pa.ChunkedArray:
-        return table.column(len(self.key_types) + int(self.has_range) + index)
-
-
-class FirstGrouping(Struct, frozen=True):
-    """The lowest grouping: its operator, its plan node, and what each argument is computed from."""
-
-    operator: AggregateOperator
-    node: p.Aggregate
-    arguments: Mapping[AttributeId, Expr]
-
-
-def grouped_pass(
-    first: FirstGrouping, scan: p.Scan, key: int | None, *, counts_specials: bool
-) -> Partials:
-    """The pass for a grouping: a row per group, or per group and range without a `key`."""
-    node = first.node
-    child, keys = node.child, list(node.keys)
-    if key is None:
-        child = with_range_ids(child, (scan.access,))
-        keys.append(_range_output(scan))
-    calls = [(PARTIAL_ROWS, LONG, p.AggregateCall("count"))]
-    for accumulator in first.operator.accumulators:
-        calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
-    outputs = [p.AggregateOutput(_attribute(column, kind), call) for column, kind, call in calls]
-    plan = p.Aggregate(child, tuple(keys), tuple(outputs), span=node.span)
-    columns = tuple((column, kind) for column, kind, _ in calls)
-    key_types = tuple(kind for _, kind in first.operator.keys)
-    return Partials(plan, key_types, key, columns, counts_specials)
-
-
-def row_counts(top: p.Plan, scan: p.Scan) -> Partials:
-    """The pass without a grouping: qualifying rows per range."""
-    child = with_range_ids(top, (scan.access,))
-    rows = p.AggregateOutput(_attribute(PARTIAL_ROWS, LONG), p.AggregateCall("count"))
-    plan = p.Aggregate(child, (_range_output(scan),), (rows,))
-    return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
-
-
-def _attribute(column: PartialColumn, kind: SqlType) -> p.Attribute:
-    return p.Attribute(f"impctl/{column.name}", column.name, kind, True)
-
-
-def _range_output(scan: p.Scan) -> p.ComputedColumn:
-    attribute = range_attribute(scan.access)
-    return p.ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref())
-
-
-def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[_Call]:
-    slot = accumulator.slot
-    match accumulator:
-        case Count():
-            column = PartialColumn(Meaning.COUNT, slot)
-            return [(column, LONG, p.AggregateCall("count", (expr,)))]
-        case ExactSum():
-            column = PartialColumn(Meaning.SUM, slot)
-            return [(column, accumulator.result, p.AggregateCall("sum", (expr,)))]
-        case FloatSum():
-            return _float_calls(expr, slot, counts_specials)
-
-
-def _float_calls(expr: Expr, slot: int, counts_specials: bool) -> list[_Call]:
-    calls: list[_Call] = []
-    if counts_specials:
-        tests = {
-            meaning: Compare(CompareOp.EQUAL, Cast(expr, DOUBLE), Literal(value, DOUBLE))
-            for meaning, value in (
-                (Meaning.NAN, float("nan")),
-                (Meaning.PLUS_INFINITY, float("inf")),
-                (Meaning.MINUS_INFINITY, float("-inf")),
-            )
-        }
-        one, zero = Literal(1, LONG), Literal(0, LONG)
-        for meaning, test in tests.items():
-            marked = Case(((test, one),), zero)
-            calls.append((PartialColumn(meaning, slot), LONG, p.AggregateCall("sum", (marked,))))
-        nothing = Literal(0.0, type_of(expr) or DOUBLE)
-        expr = Case(((Or(tuple(tests.values())), nothing),), expr)
-    magnitude = Call("abs", (expr,), type_of(expr))
-    calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, p.AggregateCall("sum", (expr,))))
-    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, p.AggregateCall("sum", (magnitude,))))
-    return calls
-
-
-def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
-    vector: Vector = from_arrow(column, kind)
-    if vector.valid is None:
-        return vector.values
-    return np.where(vector.valid, vector.values, np.zeros(1, dtype=vector.values.dtype))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from msgspec import Struct, field
@@ -163,7 +162,6 @@ def _exact(compiled: Dataflow) -> MaintenancePlan:
 # does is refused with its place in the SQL, never approximated. Compile after `rules` split AVG.
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
-KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
 
 _TURNED_OUT = "it turned out small enough to keep"
 
@@ -298,78 +296,75 @@ def compile_plan(
     decides which sides of joins are kept (default: all), `buffers` how many rows or values MIN, MAX
     and top-k keep if they can be refilled; `absorbs` keeps fixpoints by absorption."""
     nodes = tuple(root.walk())
-    result = None if barriers is None else [nodes[position] for position in barriers]
-    compile_root = partial(
-        _compiled,
-        sketched=sketched,
-        chooser=chooser,
-        barriers=result,
-        buffers=buffers,
-        keyed_rows=keyed_rows(root, key_columns),
-        absorbs=absorbs,
-    )
+    barrier_nodes = None if barriers is None else [nodes[position] for position in barriers]
+    keyed_fixpoints = keyed_rows(root, key_columns)
+
+    def compiled(
+        top: Plan,
+        keys: KeyColumns,
+        blocks: Sequence[PlannedBlock] = (),
+        *,
+        has_doubts: bool = True,
+    ) -> Dataflow:
+        rows = counted(top) if answer is None and not blocks else top
+        chain = nodes_to(rows)
+        keyed = {} if chain is None else _keyed(top, chain, sketched, keys)
+        last, chosen = _last_and_barriers(top, barrier_nodes, answer)
+        builder = PlanBuilder(
+            sketched,
+            keyed,
+            last,
+            chooser,
+            barriers=chosen,
+            buffers=buffers,
+            has_doubts=has_doubts,
+            answer=answer,
+            blocks=blocks,
+            keyed_rows=keyed_fixpoints,
+            absorbs=absorbs,
+        )
+        flow = builder.root(rows, is_passed=chain is not None)
+        if not flow.accesses:
+            raise BlockedError("the query has no sketch to maintain", top.span)
+        circuit = builder.circuit()
+        passed = _passed(top, chain, builder, circuit, keyed, keys)
+        sizes = tuple(sketched[access].size for access in flow.accesses)
+        return _dataflow(builder, circuit, flow.accesses, sizes, passed)
+
     # The barrier above all sketched accesses.
-    covering = (n for n in result or () if sketched.keys() <= {s.access for s in n.scans})
+    covering = (n for n in barrier_nodes or () if sketched.keys() <= {s.access for s in n.scans})
     barrier = next(covering, None)
 
     def plain() -> Dataflow:
         if barrier is None or answer is not None:
-            return compile_root(root, key_columns, answer=answer)
+            return compiled(root, key_columns)
         try:
-            return compile_root(root, key_columns, has_doubts=False)
+            return compiled(root, key_columns, has_doubts=False)
         except BlockedError:
             # The rows of this barrier all count: nodes above it cannot change a sketch.
-            return compile_root(barrier, {})
+            return compiled(barrier, {})
 
     if trees is None:
         return plain()
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
     has_tree = any(isinstance(block.shape, TreeShape) for block in blocks)
-    compiled = compile_root(root, {}, answer=answer, blocks=blocks) if has_tree else plain()
-    return replace(compiled, shapes=tuple(block.shape for block in blocks))
+    result = compiled(root, {}, blocks) if has_tree else plain()
+    return replace(result, shapes=tuple(block.shape for block in blocks))
 
 
-def _compiled(
-    root: Plan,
-    key_columns: KeyColumns,
-    *,
-    sketched: Mapping[AccessId, RangePartition],
-    chooser: Chooser | None,
-    barriers: Collection[Plan] | None,
-    buffers: Buffers,
-    keyed_rows: KeyedRows,
-    absorbs: Absorbs | None,
-    has_doubts: bool = True,
-    answer: AnswerPlan | None = None,
-    blocks: Sequence[PlannedBlock] = (),
+def _dataflow(
+    builder: PlanBuilder,
+    circuit: Circuit,
+    accesses: tuple[AccessId, ...],
+    sizes: tuple[int, ...],
+    chain: Chain | None,
 ) -> Dataflow:
-    rows = counted(root) if answer is None and not blocks else root
-    chain = nodes_to(rows)
-    keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
-    last, chosen = _last_and_barriers(root, barriers, answer)
-    builder = PlanBuilder(
-        sketched,
-        keyed,
-        last,
-        chooser,
-        barriers=chosen,
-        buffers=buffers,
-        has_doubts=has_doubts,
-        answer=answer,
-        blocks=blocks,
-        keyed_rows=keyed_rows,
-        absorbs=absorbs,
-    )
-    flow = builder.root(rows, is_passed=chain is not None)
-    if not flow.accesses:
-        raise BlockedError("the query has no sketch to maintain", root.span)
-    circuit = builder.circuit()
     return Dataflow(
         sources=tuple(builder.sources),
-        accesses=flow.accesses,
-        sizes=tuple(sketched[access].size for access in flow.accesses),
+        accesses=accesses,
+        sizes=sizes,
         circuit=circuit,
-        chain=_passed(root, chain, builder, circuit, keyed, key_columns),
+        chain=chain,
         sides=tuple(builder.sides),
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
@@ -413,16 +408,7 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
     chooser = StoredChoices(is_to_fill=True)
     builder = PlanBuilder({}, {}, last, chooser, answer=answer, blocks=blocks)
     builder.root(answer.kept)
-    return Dataflow(
-        sources=tuple(builder.sources),
-        accesses=(),
-        sizes=(),
-        circuit=Circuit(builder.operators, builder.inputs),
-        chain=None,
-        sides=tuple(builder.sides),
-        distant=tuple(builder.distant),
-        kept=builder.kept,
-    )
+    return _dataflow(builder, Circuit(builder.operators, builder.inputs), (), (), None)
 
 
 def _note(builder: PlanBuilder) -> str:

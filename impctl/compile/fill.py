@@ -9,27 +9,106 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.compile.build import PlanBuilder
-from impctl.compile.builder import FirstGrouping, Partials, grouped_pass, row_counts
-from impctl.engine.accumulators import PARTIAL_ROWS
+from impctl.compile.flows import range_attribute, with_range_ids
+from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
+from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.engine.accumulators import (
+    PARTIAL_ROWS,
+    Accumulator,
+    Count,
+    ExactSum,
+    FloatSum,
+    Meaning,
+    PartialColumn,
+)
 from impctl.engine.batch import Batch, consolidated, empty_batch, loading
 from impctl.engine.circuit import Circuit
 from impctl.engine.range_counts import DenseCounts
 from impctl.engine.tags import RowTags
-from impctl.plan.nodes import Aggregate as AggregateNode
-from impctl.plan.nodes import Plan, Project, Scan, Select, Sort
+from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
+from impctl.expr.types import type_of
+from impctl.plan import nodes as p
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from impctl.compile.builder import FirstGrouping
     from impctl.compile.flows import Flow, Readable
     from impctl.data.pages import StoredTable
-    from impctl.data.vector import Ints
     from impctl.engine.aggregate import AggregateOperator
     from impctl.engine.trace import Arrangement
-    from impctl.sketch.sketch import RangePartition, Renumbering
+    from impctl.sketch.sketch import RangeIds, RangePartition, Renumbering
     from impctl.types import AccessId
+
+
+# A pass of partial aggregates, which Spark computes and a circuit absorbs: the query below its
+# first grouping, grouped by the keys and, unless the sketch is keyed, by the range. The pass first
+# sums doubles as if all were finite; if some are not (`needs_specials`), it is repeated with NaN
+# and infinities counted separately.
+
+_Call = tuple[PartialColumn, SqlType, p.AggregateCall]
+
+
+class Partials(Struct, frozen=True):
+    """The pass: its plan, and what its result columns mean, in order. `columns` come after `keys`
+    key columns and, if `has_range`, the range id; the first of them counts rows. `key` is the
+    position of the key column that gives the range if no column does. The scan of the plan reads
+    `RANGE_COLUMN` too if `has_range`."""
+
+    plan: p.Plan
+    key_types: tuple[SqlType, ...]
+    key: int | None
+    columns: tuple[tuple[PartialColumn, SqlType], ...]
+    counts_specials: bool
+
+    @property
+    def has_range(self) -> bool:
+        """Whether a column gives the range; else a grouping column does."""
+        return self.key is None
+
+    def keys_of(self, table: pa.Table) -> list[Vector]:
+        return [from_arrow(table.column(i), kind) for i, kind in enumerate(self.key_types)]
+
+    def values_of(self, table: pa.Table) -> dict[PartialColumn, Any]:
+        """The partial aggregates of the pass's result; zero for NULL."""
+        return {
+            column: _numbers(self._of(table, index), kind)
+            for index, (column, kind) in enumerate(self.columns)
+        }
+
+    def range_ids_of(self, table: pa.Table, partition: RangePartition) -> RangeIds:
+        if self.key is None:
+            column = table.column(len(self.key_types))
+            ranges: RangeIds = from_arrow(column, INTEGER).values.astype(np.int32)
+            return ranges
+        return partition.range_ids_of(from_arrow(table.column(self.key), self.key_types[self.key]))
+
+    def needs_specials(self, table: pa.Table) -> bool:
+        """Whether some double was NaN or infinite, so that the pass must count those apart."""
+        if self.counts_specials:
+            return False
+        sizes = (
+            from_arrow(self._of(table, index), DOUBLE)
+            for index, (column, _) in enumerate(self.columns)
+            if column.meaning is Meaning.SIZE
+        )
+        return any(not bool(np.isfinite(size.values).all()) for size in sizes)
+
+    def rows_per_range(self, table: pa.Table, partition: RangePartition) -> Ints | None:
+        """Rows of the table per range, shape (size,), from the pass's result. None if a node below
+        its grouping selects rows."""
+        assert isinstance(self.plan, p.Aggregate)
+        if not all(isinstance(node, p.Scan | p.Project) for node in self.plan.child.walk()):
+            return None
+        counts = np.zeros(partition.size, dtype=np.int64)
+        np.add.at(counts, self.range_ids_of(table, partition), _numbers(self._of(table, 0), LONG))
+        return counts
+
+    def _of(self, table: pa.Table, index: int) -> pa.ChunkedArray:
+        return table.column(len(self.key_types) + int(self.has_range) + index)
 
 
 class Chain(Struct, frozen=True):
@@ -39,8 +118,8 @@ class Chain(Struct, frozen=True):
     grouping column that equals the partition attribute, if that gives each group one range. The
     methods return the change of the circuit's output, for the caller to count in the sketches."""
 
-    scan: Scan
-    top: Plan
+    scan: p.Scan
+    top: p.Plan
     circuit: Circuit
     first: FirstGrouping | None
     key: int | None
@@ -56,9 +135,29 @@ class Chain(Struct, frozen=True):
         return self.first is None or self.is_keyed
 
     def partials(self, *, counts_specials: bool = False) -> Partials:
-        if self.first is None:
-            return row_counts(self.top, self.scan)
-        return grouped_pass(self.first, self.scan, self.key, counts_specials=counts_specials)
+        """The pass: a row per group, or per group and range without a `key`; without a grouping the
+        qualifying rows per range."""
+        child, keys, span = self.top, list[p.ComputedColumn](), None
+        key_types: tuple[SqlType, ...] = ()
+        calls = [(PARTIAL_ROWS, LONG, p.AggregateCall("count"))]
+        if self.first is not None:
+            first, node = self.first, self.first.node
+            child, keys, span = node.child, list(node.keys), node.span
+            key_types = tuple(kind for _, kind in first.operator.keys)
+            for accumulator in first.operator.accumulators:
+                calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
+        if self.key is None:
+            child = with_range_ids(child, (self.scan.access,))
+            attribute = range_attribute(self.scan.access)
+            keys.append(p.ComputedColumn(replace(attribute, id="impctl/key"), attribute.ref()))
+        outputs = tuple(
+            p.AggregateOutput(p.Attribute(f"impctl/{one.name}", one.name, kind, True), call)
+            for one, kind, call in calls
+        )
+        plan = p.Aggregate(child, tuple(keys), outputs, span=span)
+        columns = tuple((column, kind) for column, kind, _ in calls)
+        specials = counts_specials and self.first is not None
+        return Partials(plan, key_types, self.key, columns, specials)
 
     def start(self) -> Batch | None:
         """Bring the fresh circuit to its state over the empty table."""
@@ -96,13 +195,56 @@ class Chain(Struct, frozen=True):
                 yield passed
 
 
-def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
+def _calls(accumulator: Accumulator, expr: Expr, counts_specials: bool) -> list[_Call]:
+    slot = accumulator.slot
+    match accumulator:
+        case Count():
+            column = PartialColumn(Meaning.COUNT, slot)
+            return [(column, LONG, p.AggregateCall("count", (expr,)))]
+        case ExactSum():
+            column = PartialColumn(Meaning.SUM, slot)
+            return [(column, accumulator.result, p.AggregateCall("sum", (expr,)))]
+        case FloatSum():
+            return _float_calls(expr, slot, counts_specials)
+
+
+def _float_calls(expr: Expr, slot: int, counts_specials: bool) -> list[_Call]:
+    calls: list[_Call] = []
+    if counts_specials:
+        tests = {
+            meaning: Compare(CompareOp.EQUAL, Cast(expr, DOUBLE), Literal(value, DOUBLE))
+            for meaning, value in (
+                (Meaning.NAN, float("nan")),
+                (Meaning.PLUS_INFINITY, float("inf")),
+                (Meaning.MINUS_INFINITY, float("-inf")),
+            )
+        }
+        one, zero = Literal(1, LONG), Literal(0, LONG)
+        for meaning, test in tests.items():
+            marked = Case(((test, one),), zero)
+            calls.append((PartialColumn(meaning, slot), LONG, p.AggregateCall("sum", (marked,))))
+        nothing = Literal(0.0, type_of(expr) or DOUBLE)
+        expr = Case(((Or(tuple(tests.values())), nothing),), expr)
+    magnitude = Call("abs", (expr,), type_of(expr))
+    calls.append((PartialColumn(Meaning.SUM, slot), DOUBLE, p.AggregateCall("sum", (expr,))))
+    calls.append((PartialColumn(Meaning.SIZE, slot), DOUBLE, p.AggregateCall("sum", (magnitude,))))
+    return calls
+
+
+def _numbers(column: pa.ChunkedArray, kind: SqlType) -> Any:
+    vector: Vector = from_arrow(column, kind)
+    if vector.valid is None:
+        return vector.values
+    return np.where(vector.valid, vector.values, np.zeros(1, dtype=vector.values.dtype))
+
+
+def nodes_to(root: p.Plan) -> tuple[p.Plan, ...] | None:
     """The nodes from the scan to the root, if they are simple ones over one table."""
     nodes = [root]
-    while not isinstance(node := nodes[-1], Scan):
-        if not isinstance(node, Select | Project | AggregateNode | Sort):
+    while not isinstance(node := nodes[-1], p.Scan):
+        if not isinstance(node, p.Select | p.Project | p.Aggregate | p.Sort):
             return None
-        if isinstance(node, AggregateNode) and node.grouping_sets is not None:
+        if isinstance(node, p.Aggregate) and node.grouping_sets is not None:
             return None
         nodes.append(node.child)
     return tuple(reversed(nodes))

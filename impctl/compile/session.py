@@ -30,8 +30,8 @@ from impctl.types import AccessId, ColumnName, TableName
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import TableRows
-    from impctl.compile.builder import Partials
     from impctl.compile.compile import Dataflow
+    from impctl.compile.fill import Partials
     from impctl.data.pages import StoredTable
     from impctl.engine.circuit import Circuit
     from impctl.engine.operator import Keeper, Operator

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.jointree.cost import TreeChoice
 from impctl.compile.session import MaintainedQuery, TouchedQuery, Turn
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import (
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from impctl.compile.builder import Partials
     from impctl.compile.compile import Dataflow, MaintenancePlan
-    from impctl.compile.fill import RangeRows
+    from impctl.compile.fill import Partials, RangeRows
     from impctl.data.vector import Ints
     from impctl.service.context import Partitions, RangesByAccess, Versions
     from impctl.service.prepare import PreparedQuery
@@ -365,11 +364,11 @@ def _alternatives(
     prepared = query.prepared
     chooser = replace(chooser_for(ctx, prepared, reads=False), absorbs=None)
     if plan.provenance:
-        alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
+        alike = replace(chooser, trees=TreeChoice(plan.has_tree))
         has_answer = plan.answer is not None
         plan = chosen_plan(query, alike, has_answer=has_answer)
         yield plan, query
-    planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
+    planted = replace(chooser, trees=TreeChoice(is_tree=True, reason=_AS_TREES))
     is_open = prepared.spec.join is JoinStrategy.AUTO and not plan.has_tree
     if plan.answer is not None and is_open:
         planned = chosen_plan(query, planted)
@@ -378,7 +377,7 @@ def _alternatives(
     if plan.answer is not None:
         prepared = replace(prepared, spec=replace(prepared.spec, answer=False))
         query = replace(query, prepared=prepared)
-        alike = replace(chooser, trees=TreesAsRecorded(plan.has_tree))
+        alike = replace(chooser, trees=TreeChoice(plan.has_tree))
         yield replace(chosen_plan(query, alike), no_answer=_NOT_BESIDE), query
     if is_open:
         tree = chosen_plan(query, planted)

@@ -23,7 +23,6 @@ from impctl.compile.jointree.cost import (
     KeySide,
     TreeChoice,
     TreeChooser,
-    TreesAsRecorded,
     TreesByFanOut,
 )
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
@@ -177,13 +176,13 @@ def _described_earlier(ctx: Context, prepared: PreparedQuery) -> StateMeta | Non
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
     join = prepared.spec.join
     if join is not JoinStrategy.AUTO:
-        return TreesAsRecorded(join is JoinStrategy.TREE, f"as set by `join: {join}`")
+        return TreeChoice(join is JoinStrategy.TREE, f"as set by `join: {join}`")
     if prepared.spec.state is StateKept.LEAST:
-        return TreesAsRecorded(False, "`state: least` stores only what is needed")
+        return TreeChoice(False, "`state: least` stores only what is needed")
     if prepared.moves_above:
-        return TreesAsRecorded(False, "time-dependent constants need an index")
+        return TreeChoice(False, "time-dependent constants need an index")
     if not reads:
-        return TreesAsRecorded(False, "its fan-out is not known")
+        return TreeChoice(False, "its fan-out is not known")
     weights = {scan.table: tables.snapshot(scan.table).likely_rows for scan in prepared.scans}
     return TreesByFanOut(PinnedFanOuts(tables), weights)
 
@@ -193,7 +192,7 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     sides = StoredChoices(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
-    return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers, absorbs=absorbs)
+    return JoinChooser(sides, TreeChoice(is_tree), meta.buffers, absorbs=absorbs)
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:

@@ -28,8 +28,8 @@ from impctl.types import AccessId, ColumnName, TableName, TableVersion
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.compile.builder import Partials
     from impctl.compile.compile import Dataflow
+    from impctl.compile.fill import Partials
     from impctl.compile.flows import Source
     from impctl.data.vector import Vector
     from impctl.service.context import Context, Reporter

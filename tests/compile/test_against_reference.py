@@ -13,9 +13,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from impctl.compile.builder import Partials
 from impctl.compile.compile import Dataflow, compile_plan
-from impctl.compile.fill import RangeRows
+from impctl.compile.fill import Partials, RangeRows
 from impctl.compile.flows import RANGE_COLUMN, BlockedError
 from impctl.compile.session import (
     GroupedRows,

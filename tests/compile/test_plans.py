@@ -30,7 +30,7 @@ from impctl.compile.compile import (
     plan_maintenance_of_answer,
 )
 from impctl.compile.flows import BlockedError, Chooser, Strategy
-from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.jointree.cost import TreeChoice
 from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING
@@ -232,7 +232,7 @@ def one_case(
     buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Dataflow:
-        joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
+        joins = JoinChooser(sides, TreeChoice(has_trees), some_buffers(bounds))
         if not verdict.safe:
             return compiled_unsafe(root, partitions, joins, buffer)
         return captured(trial, root, verdict, partitions, joins, buffer, lineage)

@@ -577,23 +577,19 @@ class TreeChoice(Struct, frozen=True):
     if computed for the choice; building reuses them."""
 
     is_tree: bool
-    reason: str
+    reason: str = "as captured"
     estimate: JoinEstimate | None = None
     blocks: tuple[PlannedBlock, ...] = ()
+
+    def choose(self, core: Plan) -> TreeChoice:
+        """Any plan has the choice that is made already."""
+        return self
 
 
 class TreeChooser(Protocol):
     def choose(self, core: Plan) -> TreeChoice:
         """The choice for a plan; trees where it has none are no choice at all."""
         ...
-
-
-class TreesAsRecorded(Struct, frozen=True):
-    is_tree: bool
-    reason: str = "as captured"
-
-    def choose(self, core: Plan) -> TreeChoice:
-        return TreeChoice(self.is_tree, self.reason)
 
 
 class TreesByFanOut(Struct, frozen=True):

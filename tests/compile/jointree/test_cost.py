@@ -29,7 +29,6 @@ from impctl.compile.jointree.cost import (
     TouchingAccess,
     TreeChoice,
     TreeCost,
-    TreesAsRecorded,
     TreesByFanOut,
     condition_on,
     estimate,
@@ -304,7 +303,7 @@ def test_what_was_planned_to_choose_is_built(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("is_tree", [True, False])
 def test_what_the_capture_chose_holds(is_tree: bool) -> None:
-    assert TreesAsRecorded(is_tree).choose(core(PAIR)).is_tree is is_tree
+    assert TreeChoice(is_tree).choose(core(PAIR)).is_tree is is_tree
 
 
 def cost(
