@@ -76,16 +76,15 @@ class RequestedRows(Struct, frozen=True):
 
 class JoinGraph(Struct, frozen=True):
     """`conditions` are those that are no equality of a class, `inside` the positions of joins
-    beside that belong to a bag's rows; `edges` has the others. `asked` is in terms of the
-    relations."""
+    beside that belong to a bag's rows, and why they are no edge; `edges` has the others. `asked` is
+    in terms of the relations."""
 
     relations: Relations
     asked: RequestedRows
     classes: tuple[KeyClass, ...]
     conditions: tuple[Expr, ...]
     edges: Mapping[int, EdgeJoin]
-    inside: tuple[int, ...]
-    first_inside: Merging | None  # Why the first join beside inside a bag is no edge
+    inside: Mapping[int, Merging]
     equal_at: Span | None  # The place of the first equality between relations
     bounded: frozenset[AttributeId]
     bags: Bags
@@ -94,6 +93,11 @@ class JoinGraph(Struct, frozen=True):
     def count(self) -> int:
         """The number of relations; larger numbers stand for what joins beside add."""
         return len(self.relations.plans)
+
+    def joins_inside(self, bag: Collection[int]) -> list[OuterOrSemiJoin]:
+        """The joins beside that belong to the rows of this bag."""
+        relations = self.relations
+        return [relations.beside[i] for i in self.inside if relations.host_of(i) <= frozenset(bag)]
 
     def calls_of_edge(self, beside: int) -> Calls:
         """The calls whose arguments are of the other side of a left edge."""
@@ -134,8 +138,7 @@ def decompose(plan: p.Plan, asked: RequestedRows) -> JoinGraph:
         classes,
         conditions,
         edges,
-        tuple(inside),
-        next(iter(inside.values()), None),
+        inside,
         equalities[0][0].span if equalities else None,
         bounded,
         bags,
@@ -295,14 +298,14 @@ def with_all_columns(
 _FEWEST = 3
 
 
-def circle_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> CircleRows | None:
+def circle_of(bag: Collection[int], joins: JoinGraph) -> CircleRows | None:
     """The circle that a bag is; None if it is none."""
     members = sorted(bag)
     if len(members) < _FEWEST or max(members) >= joins.count or joins.bounded:
         return None
-    if any(joins.relations.host_of(beside) <= frozenset(bag) for beside in joins.inside):
+    if joins.joins_inside(bag):
         return None
-    conditions = conditions_in(bag, joins, is_first=is_first)
+    conditions = conditions_in(bag, joins)
     classes = [c for c in joins.classes if len(c.relations & set(members)) > 1]
     sets = [
         frozenset(index for index, c in enumerate(classes) if relation in c.relations)
@@ -606,8 +609,7 @@ def _one_node(rows: p.Plan, asked: RequestedRows) -> SubTree:
 
 def _changes(joins: JoinGraph, bag: frozenset[int], changed: Changed) -> int:
     plans = [joins.relations.plans[relation] for relation in bag if relation < joins.count]
-    relations = joins.relations
-    plans += [relations.beside[i].other for i in joins.inside if relations.host_of(i) <= bag]
+    plans += [beside.other for beside in joins.joins_inside(bag)]
     return sum(changed.get(scan.table, 0) for plan in plans for scan in plan.scans)
 
 
@@ -731,8 +733,7 @@ class _Nodes:
         members = self._members[bag]
         if not members:
             return ShapeNode((), None, kept, key)
-        rows = rows_of(members, self._joins, is_first=0 in members)
-        circle = circle_of(members, self._joins, is_first=0 in members)
+        rows, circle = rows_of(members, self._joins), circle_of(members, self._joins)
         accesses = tuple(scan.access for scan in rows.scans)
         arguments = self._arguments(bag)
         return ShapeNode(accesses, rows, kept, key, arguments=arguments, circle=circle)
@@ -866,11 +867,11 @@ def _read_above(root: p.Plan, joins: p.Plan) -> frozenset[AttributeId]:
 # them alone, equalities of classes included; other joins inside it are on top.
 
 
-def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> p.Plan:
-    """The plan of a bag; conditions that read no column go to the first one."""
+def rows_of(bag: Collection[int], joins: JoinGraph) -> p.Plan:
+    """The plan of a bag; conditions that read no column go to that of the first relation."""
     relations, count = joins.relations, joins.count
     members = [relation for relation in sorted(bag) if relation < count]
-    conditions = conditions_in(bag, joins, is_first=is_first)
+    conditions = conditions_in(bag, joins)
     for condition in _equalities(bag, joins.classes):
         conditions.append((condition, relations.owners_of(condition)))
     plans = [
@@ -885,26 +886,17 @@ def rows_of(bag: Collection[int], joins: JoinGraph, *, is_first: bool) -> p.Plan
         assert isinstance(joined, p.Join)
         between = [part for part, read in conditions if len(read) > 1 and max(read) < count]
         joined = p.Join(p.JoinKind.INNER, joined.left, joined.right, all_of(between))
-    for index in joins.inside:
-        if relations.host_of(index) <= frozenset(bag):
-            beside = relations.beside[index]
-            on = all_of(beside.parts)
-            null_aware, span = beside.null_aware, beside.span
-            joined = p.Join(beside.kind, joined, beside.other, on, null_aware, span=span)
+    for beside in joins.joins_inside(bag):
+        on, null_aware = all_of(beside.parts), beside.null_aware
+        joined = p.Join(beside.kind, joined, beside.other, on, null_aware, span=beside.span)
     return selected(joined, [condition for condition, read in conditions if max(read) >= count])
 
 
-def conditions_in(
-    bag: Collection[int], joins: JoinGraph, *, is_first: bool
-) -> list[tuple[Expr, frozenset[int]]]:
+def conditions_in(bag: Collection[int], joins: JoinGraph) -> list[tuple[Expr, frozenset[int]]]:
     """The conditions over this bag's relations alone, without equalities of a class; with these."""
-    read = [(condition, joins.relations.owners_of(condition)) for condition in joins.conditions]
-    owned = [
-        (condition, owners)
-        for condition, owners in read
-        if owners <= frozenset(bag) and (owners or is_first)
-    ]
-    return [(condition, owners or frozenset({min(bag)})) for condition, owners in owned]
+    # What reads no column is met by the first relation's rows.
+    read = [(part, joins.relations.owners_of(part) or {0}) for part in joins.conditions]
+    return [(part, frozenset(owners)) for part, owners in read if owners <= frozenset(bag)]
 
 
 def selected(plan: p.Plan, conditions: Sequence[Expr]) -> p.Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -130,8 +131,8 @@ def _shape_of(
         return _not_joined(block.joins)
     result = grown(joins, changed or {}, may_be_virtual=True)
     if len(result.nodes) == 1 and result.nodes[0].circle is None:
-        merging = result.merged[0] if result.merged else joins.first_inside
-        assert merging is not None, "one of several relations, or with a join beside, has a reason"
+        # One of several relations, or with a join beside, has a reason.
+        merging = next(chain(result.merged, joins.inside.values()))
         return NoTree(Reason.ONE_BAG, merging.text, merging.span)
     objection = objection_to(joins)
     if objection is not None:

@@ -120,11 +120,6 @@ def test_all_hypergraphs_with_five_edges_over_five_classes() -> None:
         check_cores(bags)
 
 
-def test_a_class_of_all_three_makes_a_triangle_acyclic() -> None:
-    assert not without_ears(bags_of("ab", "bc", "ca", "abc"))
-    assert without_ears(bags_of("ab", "bc", "ca"))
-
-
 @pytest.mark.parametrize(
     ("texts", "cores"),
     [
