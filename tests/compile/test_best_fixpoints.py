@@ -461,7 +461,7 @@ def _pairs(fixpoint: BestFixpoint, columns: Mapping[str, Vector]) -> list[tuple[
     return list(zip(*(columns[name].to_arrow().to_pylist() for name in names), strict=True))
 
 
-def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[Row]]) -> None:
+def check(name: str, query: MaintainedQuery, tables: dict[str, list[Row]]) -> None:
     """All that is kept, against a recount."""
     fixpoint = fixpoint_of(query)
     held = fixpoint.rows
@@ -494,7 +494,6 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
             every[pair] += weight
         assert every == Counter((head, made) for head, made, _ in result)
     assert sorted(own_rows(fixpoint), key=repr) == sorted(rows, key=repr)
-    assert sketches_of(query) == case.expected(tables)
 
 
 def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
@@ -534,7 +533,8 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
     tables = {"links": links, "seeds": seeds}
     given.begin(query)
     query.load(DRAWN.whole(tables))
-    check(name, case, query, tables)
+    check(name, query, tables)
+    assert sketches_of(query) == case.expected(tables)
     stored = Stored()
     turns = rng.choice((4, 5, 7, 16))
     for turn in range(turns):
@@ -556,7 +556,10 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
             changes[table] = change_of(table, came + gone, weights)
         given.begin(query)
         query.step(changes)
-        check(name, case, query, tables)
+        check(name, query, tables)
+        if turn % 3 == 0 or turn == turns - 1:
+            # The reference takes half of the time.
+            assert sketches_of(query) == case.expected(tables)
         if turn % 6 == 3:
             query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
             query.circuit.end_by(Limits(rounds=300))
@@ -587,7 +590,8 @@ def test_links_that_take_away_or_go_far_are_left_to_the_operators(
         tables["links"].append(link)
         given.begin(query)
         query.step({"links": change_of("links", [link], [1])})
-        check("cheapest", case, query, tables)
+        check("cheapest", query, tables)
+        assert sketches_of(query) == case.expected(tables)
         assert given.followed == 1
 
 
