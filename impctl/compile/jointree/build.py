@@ -145,14 +145,6 @@ class PlannedBlock(Struct, frozen=True):
     shape: TreeShape | NoTree
 
 
-class _Prepared(Struct, frozen=True):
-    """A node's rows as a flow with the columns it keeps and its arguments, by name and type."""
-
-    flow: Flow | None
-    kept: TypedColumns
-    arguments: TypedColumns
-
-
 def build_blocks(builder: CircuitBuilder, blocks: Sequence[PlannedBlock]) -> Flow:
     """Build the sum of all branches' ranges. BlockedError for what the engine does not maintain."""
     flows = []
@@ -240,24 +232,49 @@ class _BuiltTree(Struct, frozen=True):
 
 def _grown(builder: CircuitBuilder, shape: TreeShape, calls: Calls | None) -> _BuiltTree:
     name = builder.name("tree")
-    arguments = _arguments(shape, calls)
-    prepared_nodes = [
-        _prepared(builder, f"{name}/{index}", node, arguments[index], shape)
-        for index, node in enumerate(shape.nodes)
-    ]
-    inputs = tuple(node_.flow for node_ in prepared_nodes if node_.flow is not None)
-    accesses = tuple(access for flow in inputs for access in flow.accesses)
+    nodes: list[TreeNode] = []
+    inputs: list[Flow] = []
+    accesses: list[AccessId] = []
+    for index, arguments in enumerate(_arguments(shape, calls)):
+        node, own_name = shape.nodes[index], f"{name}/{index}"
+        flow, kept, own_arguments = _prepared(builder, own_name, node, arguments, shape)
+        links = tuple(
+            Link(
+                child,
+                shape.nodes[child].edge,
+                tuple(kept[i][0] for i in shape.nodes[child].parent_key),
+            )
+            for child in shape.children_of(index)
+        )
+        own_accesses = () if flow is None else flow.accesses
+        nodes.append(
+            TreeNode(
+                own_name,
+                None if flow is None else len(inputs),
+                kept,
+                tuple(kept[i][0] for i in node.key),
+                node.null_safe,
+                links,
+                own_arguments,
+                tuple(
+                    Access(position, _by(node, access, builder.sketched[access], kept))
+                    for position, access in enumerate(own_accesses, len(accesses))
+                ),
+                bitwise=frozenset(kept[i][0] for ref, i in node.shown if ref.type.is_fractional),
+            )
+        )
+        inputs += () if flow is None else (flow,)
+        accesses += own_accesses
     columns = () if calls is None else calls.columns
-    nodes = _nodes(builder, name, shape, prepared_nodes)
     once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
     ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
-    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
+    tree = JoinTree(name, tuple(nodes), shape.mode, columns, len(accesses), once, ordered)
     shown = tuple(
         Shown(ref.id, known_type(ref.type, ref.span), index, nodes[index].kept_names[kept_index])
         for index, node in enumerate(shape.nodes)
         for ref, kept_index in node.shown
     )
-    return _BuiltTree(tree, inputs, accesses, shown)
+    return _BuiltTree(tree, tuple(inputs), tuple(accesses), shown)
 
 
 def _kept(
@@ -304,7 +321,8 @@ def _prepared(
     node: ShapeNode,
     arguments: tuple[tuple[AttributeId, Expr], ...],
     shape: TreeShape,
-) -> _Prepared:
+) -> tuple[Flow | None, TypedColumns, TypedColumns]:
+    """A node's rows as a flow with the columns it keeps and its arguments, by name and type."""
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{index}", expr) for index, expr in enumerate(node.kept)]
     types = [(column_id, known_type_of(expr, span)) for column_id, expr in (*kept, *arguments)]
@@ -313,7 +331,7 @@ def _prepared(
         if ref.type.is_fractional:
             stored[index] = (stored[index][0], LONG)
     if node.rows is None:
-        return _Prepared(None, tuple(stored), ())
+        return None, tuple(stored), ()
     outputs = (*kept, *arguments)
     if node.circle is None:
         flow = builder.build(node.rows, must_be_sure=True)
@@ -323,46 +341,7 @@ def _prepared(
         flow = build_circle(builder, circle, node.circle, asked, node.rows)
     flow = builder.project(flow, outputs, tuple(types), node.rows)
     refuse_approximate(flow, "looking up or adding up", node.rows.span)
-    return _Prepared(flow, tuple(stored[: len(kept)]), tuple(stored[len(kept) :]))
-
-
-def _nodes(
-    builder: CircuitBuilder, name: str, shape: TreeShape, prepared: Sequence[_Prepared]
-) -> tuple[TreeNode, ...]:
-    nodes: list[TreeNode] = []
-    inputs = position = 0
-    for index, (node, built) in enumerate(zip(shape.nodes, prepared, strict=True)):
-        links = tuple(
-            Link(
-                child,
-                shape.nodes[child].edge,
-                tuple(built.kept[i][0] for i in shape.nodes[child].parent_key),
-            )
-            for child in shape.children_of(index)
-        )
-        accesses_below = () if built.flow is None else built.flow.accesses
-        accesses = tuple(
-            Access(position + i, _by(node, access, builder.sketched[access], built.kept))
-            for i, access in enumerate(accesses_below)
-        )
-        position += len(accesses_below)
-        nodes.append(
-            TreeNode(
-                f"{name}/{index}",
-                None if built.flow is None else inputs,
-                built.kept,
-                tuple(built.kept[i][0] for i in node.key),
-                node.null_safe,
-                links,
-                built.arguments,
-                accesses,
-                bitwise=frozenset(
-                    built.kept[i][0] for ref, i in node.shown if ref.type.is_fractional
-                ),
-            )
-        )
-        inputs += built.flow is not None
-    return tuple(nodes)
+    return flow, tuple(stored[: len(kept)]), tuple(stored[len(kept) :])
 
 
 def _by(

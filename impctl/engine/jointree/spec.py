@@ -134,12 +134,6 @@ class JoinTree(Struct, frozen=True):
         for the way down."""
         return f"{self.name}/group"
 
-    def edges(self) -> Iterator[tuple[TreeNode, Link, TreeNode]]:
-        """Every edge as (parent, link, child)."""
-        for node in self.nodes:
-            for link in node.links:
-                yield node, link, self.nodes[link.child]
-
 
 def checked(tree: JoinTree) -> JoinTree:
     """The tree, validated. InvariantError for what is no tree at all, UnsupportedError for a call

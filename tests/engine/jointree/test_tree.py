@@ -165,7 +165,6 @@ def with_root(**changes: object) -> JoinTree:
 def test_a_tree_is_taken() -> None:
     assert Tree(GOOD).tree == GOOD
     assert GOOD.inputs == 2
-    assert [edge[0].name + edge[2].name for edge in GOOD.edges()] == ["rs"]
 
 
 NO_TREES: dict[str, Callable[[], JoinTree]] = {
