@@ -7,13 +7,13 @@ not derive from exactly one value of the column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import BOOLEAN
+from impctl.data.schema import BOOLEAN, Kind
 from impctl.expr import nodes as e
 from impctl.plan import nodes as p
 from impctl.plan.properties import scan_predicates
@@ -32,24 +32,37 @@ class NotFollowedError(Exception):
 
 
 class LeafPath(Struct, frozen=True):
-    """A path of rows from a leaf up through a plan. Every row of the plan comes by one path, from
-    one row of the leaf (none, if `leaf` is None) and rows of other parts.
+    """A path of rows from leaves up through a plan. Every row of the plan comes by one path, from
+    one row of each leaf and rows of other parts.
 
-    `leaf` are the leaf's columns; `columns` the plan's columns as expressions over columns of the
-    leaf and other parts; rows must meet all `conditions`. `matches` are conditions of outer joins:
-    without a match, columns are NULL."""
+    `leaves` are the columns of each leaf; `columns` the plan's columns as expressions over columns
+    of leaves and other parts; rows must meet all `conditions`. `matches` are conditions of outer
+    and anti joins: without a match, columns are NULL. `equated` are what conditions make identical.
+    `obstacle`: why the values of a row do not follow from one row of one leaf; empty if they do."""
 
-    leaf: tuple[p.Attribute, ...] | None
+    leaves: tuple[tuple[p.Attribute, ...], ...]
     columns: Mapping[AttributeId, e.Expr]
     conditions: tuple[e.Expr, ...] = ()
     matches: tuple[e.Expr, ...] = ()
+    equated: tuple[tuple[e.Expr, e.Expr], ...] = ()
+    obstacle: str = ""
+
+    @property
+    def leaf(self) -> tuple[p.Attribute, ...] | None:
+        return self.leaves[0] if self.leaves else None
 
     def expr(self, attribute: p.Attribute) -> e.Expr:
         return self.columns.get(attribute.id, attribute.ref())
 
     def over(self, expr: e.Expr) -> e.Expr:
-        """An expression over the plan's columns, rewritten to columns of leaf and other parts."""
+        """An expression over the plan's columns, rewritten to columns of leaves and other parts."""
         return expr.substitute(self.columns)
+
+    def is_kept(self, attribute: p.Attribute, position: int) -> bool:
+        """Whether the column has the value that all leaves have at this position."""
+        pairs = [(_identity(left), _identity(right)) for left, right in self.equated]
+        equal = _linked({_identity(self.expr(attribute))}, pairs)
+        return all(leaf[position].id in equal for leaf in self.leaves)
 
 
 IsLeaf = Callable[[p.Plan], bool]
@@ -58,14 +71,17 @@ IsLeaf = Callable[[p.Plan], bool]
 def paths_of(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
     """All paths through the plan; NotFollowedError if one is unknown."""
     if is_leaf(plan):
-        return [LeafPath(plan.attributes, {})]
+        return [LeafPath((plan.attributes,), {})]
     if not any(map(is_leaf, plan.walk())):
-        return [LeafPath(None, {})]
+        return [LeafPath((), {})]
     match plan:
         case p.Sort() | p.Distinct():
             return paths_of(plan.child, is_leaf)
         case p.Select():
-            return [_filtered(path, plan.predicate) for path in paths_of(plan.child, is_leaf)]
+            return [
+                _filtered(_with_equalities(path, plan.predicate), plan.predicate)
+                for path in paths_of(plan.child, is_leaf)
+            ]
         case p.Project():
             return [_projected(path, plan) for path in paths_of(plan.child, is_leaf)]
         case p.Join():
@@ -76,7 +92,23 @@ def paths_of(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
 
 
 def _filtered(path: LeafPath, predicate: e.Expr) -> LeafPath:
-    return replace(path, conditions=(*path.conditions, *map(path.over, e.conjuncts(predicate))))
+    conditions = (*path.conditions, *map(path.over, e.conjuncts(predicate)))
+    return replace(path, conditions=conditions)
+
+
+def _with_equalities(path: LeafPath, predicate: e.Expr) -> LeafPath:
+    """The path with the condition's equalities, except of types with values such as 0.0 and -0.0,
+    which are equal but not identical."""
+    equated = [
+        (path.over(left), path.over(right))
+        for left, right in e.equated_columns(predicate)
+        if left.type == right.type and not (left.type.is_fractional or left.type.kind is Kind.OTHER)
+    ]
+    return replace(path, equated=(*path.equated, *equated))
+
+
+def _identity(expr: e.Expr) -> AttributeId | e.Expr:
+    return expr.id if isinstance(expr, e.ColumnRef) else expr
 
 
 def _projected(path: LeafPath, plan: p.Project) -> LeafPath:
@@ -85,21 +117,26 @@ def _projected(path: LeafPath, plan: p.Project) -> LeafPath:
 
 
 def _joined(plan: p.Join, is_leaf: IsLeaf) -> list[LeafPath]:
-    if plan.kind is p.JoinKind.ANTI or plan.null_aware:
-        raise NotFollowedError(f"its rows pass through a {plan.kind} join")
+    is_anti = plan.kind is p.JoinKind.ANTI or plan.null_aware
     left, right = (paths_of(side, is_leaf) for side in (plan.left, plan.right))
     result = []
     for first in left:
         for second in right:
-            if first.leaf is not None and second.leaf is not None:
-                raise NotFollowedError("it is read twice")
-            leaf = first.leaf if first.leaf is not None else second.leaf
+            obstacle = first.obstacle or second.obstacle
+            if is_anti:
+                obstacle = f"its rows pass through a {plan.kind} join"
+            elif first.leaves and second.leaves:
+                obstacle = obstacle or "it is read twice"
             both = LeafPath(
-                leaf,
+                (*first.leaves, *second.leaves),
                 {**first.columns, **second.columns},
                 (*first.conditions, *second.conditions),
                 (*first.matches, *second.matches),
+                (*first.equated, *second.equated),
+                obstacle,
             )
+            if plan.condition is not None and plan.kind is p.JoinKind.INNER:
+                both = _with_equalities(both, plan.condition)
             if plan.condition is not None and plan.kind in (p.JoinKind.INNER, p.JoinKind.SEMI):
                 both = _filtered(both, plan.condition)
             elif plan.condition is not None:
@@ -245,12 +282,19 @@ def _equated(keys: frozenset[AttributeId], predicate: e.Expr | None) -> frozense
     """The keys and all columns of the same type that a conjunct equates with one of them."""
     equated = [] if predicate is None else e.equated_columns(predicate)
     pairs = [(left.id, right.id) for left, right in equated if left.type == right.type]
-    result = set(keys)
+    return frozenset(_linked(set(keys), pairs))
+
+
+_Linked = TypeVar("_Linked")
+
+
+def _linked(start: set[_Linked], pairs: Sequence[tuple[_Linked, _Linked]]) -> set[_Linked]:
+    """These values, and all that pairs link with them, directly or not."""
     for _ in pairs:
-        for left, right in pairs:
-            if left in result or right in result:
-                result |= {left, right}
-    return frozenset(result)
+        for pair in pairs:
+            if not start.isdisjoint(pair):
+                start |= {*pair}
+    return start
 
 
 def follow(plan: p.Plan, origin: p.Plan, ids: tuple[AttributeId, ...]) -> p.Plan | None:

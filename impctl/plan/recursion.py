@@ -14,47 +14,31 @@ from impctl.plan import nodes as p
 from impctl.plan.lineage import IsLeaf, LeafPath, NotFollowedError, paths_of
 from impctl.types import AccessId, AttributeId, FixpointId
 
-_MOST_PATHS = 64
-"""Limit on paths through the UNIONs of a step; beyond it nothing is known."""
-_Origin = tuple[AttributeId, int]
-"""A leaf, by its first column, and the position of one of its columns."""
-
-
-class _StepPath(Struct, frozen=True):
-    """A path through the UNIONs of a step: the leaves it reads, and per column the columns of
-    leaves that equal it."""
-
-    leaves: tuple[AttributeId, ...]
-    origins: Mapping[AttributeId, frozenset[_Origin]]
-
 
 def is_linear(fixpoint: p.Fixpoint) -> bool:
     """Whether every row of the step is derived from at most one row of the fixpoint."""
-    paths = _paths(fixpoint.step, fixpoint.id)
-    return paths is not None and all(len(path.leaves) <= 1 for path in paths)
+    paths = _paths(fixpoint)
+    return bool(paths) and all(len(path.leaves) <= 1 for path in paths)
 
 
 def is_derived_from_one_row(fixpoint: p.Fixpoint) -> bool:
     """Whether every row of the step is derived from exactly one row of the fixpoint."""
-    paths = _paths(fixpoint.step, fixpoint.id)
-    return bool(paths) and all(len(path.leaves) == 1 for path in paths or ())
+    paths = _paths(fixpoint)
+    return bool(paths) and all(len(path.leaves) == 1 for path in paths)
 
 
 def stable_columns(fixpoint: p.Fixpoint) -> frozenset[AttributeId]:
     """Ids of the fixpoint's columns that no step changes: every derived row has the value of the
     rows that it is derived from. None for a step with rows that derive from no row of the
     fixpoint."""
-    paths = _paths(fixpoint.step, fixpoint.id)
+    paths = _paths(fixpoint)
     if not paths or not all(path.leaves for path in paths):
         return frozenset()
     heads = fixpoint.step.attributes
     return frozenset(
         attribute.id
         for position, (attribute, head) in enumerate(zip(fixpoint.attributes, heads, strict=True))
-        if all(
-            {(leaf, position) for leaf in path.leaves} <= path.origins.get(head.id, frozenset())
-            for path in paths
-        )
+        if all(path.is_kept(head, position) for path in paths)
     )
 
 
@@ -82,79 +66,14 @@ def reads_fixpoint(plan: p.Plan, fixpoint: FixpointId) -> bool:
     return bool(leaves_in(plan, fixpoint))
 
 
-def _paths(plan: p.Plan, fixpoint: FixpointId) -> list[_StepPath] | None:
-    """All paths through the plan; None if there are too many or one cannot be followed."""
-    if not reads_fixpoint(plan, fixpoint):
-        return [_StepPath((), {})]
-    match plan:
-        case p.Recursive():
-            leaf = plan.attributes[0].id
-            columns = enumerate(plan.attributes)
-            return [
-                _StepPath((leaf,), {a.id: frozenset({(leaf, position)}) for position, a in columns})
-            ]
-        case p.Sort() | p.Distinct():
-            return _paths(plan.child, fixpoint)
-        case p.Select():
-            below = _paths(plan.child, fixpoint)
-            return below and [_equated(path, plan.predicate) for path in below]
-        case p.Project():
-            below = _paths(plan.child, fixpoint)
-            return below and [
-                replace(path, origins=p.renamed(plan.outputs, path.origins)) for path in below
-            ]
-        case p.Join():
-            return _joined(plan, fixpoint)
-        case p.SetOperation(kind=p.SetKind.UNION):
-            return _either(plan, fixpoint)
-    return None
-
-
-def _joined(plan: p.Join, fixpoint: FixpointId) -> list[_StepPath] | None:
-    left, right = (_paths(side, fixpoint) for side in (plan.left, plan.right))
-    if left is None or right is None or len(left) * len(right) > _MOST_PATHS:
-        return None
-    result = [
-        _StepPath((*first.leaves, *second.leaves), {**first.origins, **second.origins})
-        for first in left
-        for second in right
-    ]
-    if plan.kind is not p.JoinKind.INNER or plan.condition is None:
-        return result
-    return [_equated(path, plan.condition) for path in result]
-
-
-def _either(plan: p.SetOperation, fixpoint: FixpointId) -> list[_StepPath] | None:
-    result: list[_StepPath] = []
-    for side in plan.inputs:
-        paths = _paths(side, fixpoint)
-        if paths is None or len(result) + len(paths) > _MOST_PATHS:
-            return None
-        pairs = list(zip(plan.attributes, side.attributes, strict=True))
-        for path in paths:
-            origins = {
-                output.id: path.origins[source.id]
-                for output, source in pairs
-                if source.id in path.origins and source.type == output.type
-            }
-            result.append(_StepPath(path.leaves, origins))
-    return result
-
-
-def _equated(path: _StepPath, predicate: e.Expr) -> _StepPath:
-    """The path with the condition's equalities, except of types with values such as 0.0 and -0.0,
-    which are equal but not identical."""
-    pairs = [
-        (left.id, right.id)
-        for left, right in e.equated_columns(predicate)
-        if left.type == right.type and not (left.type.is_fractional or left.type.kind is Kind.OTHER)
-    ]
-    origins = dict(path.origins)
-    for _ in pairs:
-        for left, right in pairs:
-            both = origins.get(left, frozenset()) | origins.get(right, frozenset())
-            origins[left] = origins[right] = both
-    return replace(path, origins=origins)
+def _paths(fixpoint: p.Fixpoint) -> list[LeafPath]:
+    """All paths through the step; none if there are too many or one cannot be followed."""
+    try:
+        return paths_of(
+            fixpoint.step, lambda n: isinstance(n, p.Recursive) and n.fixpoint == fixpoint.id
+        )
+    except NotFollowedError:
+        return []
 
 
 def approximate_columns(plan: p.Plan) -> frozenset[AttributeId]:
@@ -422,11 +341,15 @@ def _refuse(
 
 
 def _followed(plan: p.Plan, is_leaf: IsLeaf) -> list[LeafPath]:
-    """The paths that read rows of the leaf."""
+    """The paths that read rows of the leaf, one each."""
     try:
-        return [path for path in paths_of(plan, is_leaf) if path.leaf is not None]
+        paths = [path for path in paths_of(plan, is_leaf) if path.leaves]
     except NotFollowedError as error:
         raise NotBestOnlyError(str(error)) from None
+    obstacle = next((path.obstacle for path in paths if path.obstacle), None)
+    if obstacle is not None:
+        raise NotBestOnlyError(obstacle)
+    return paths
 
 
 def _positions(path: LeafPath, exprs: Iterable[e.Expr]) -> set[int]:

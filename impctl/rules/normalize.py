@@ -305,7 +305,7 @@ def _required(
         paths = paths_of(rows, lambda node: node is fixpoint)
     except NotFollowedError:
         return None
-    if len(paths) != 1:
+    if len(paths) != 1 or paths[0].obstacle:
         return None
     met, best = set(), []
     for condition in on:
