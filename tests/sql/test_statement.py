@@ -14,15 +14,10 @@ from impctl.plan.nodes import Aggregate, Explode, Plan, Project, Scan, Select, S
 from impctl.rules.optimize import apply_rules
 from impctl.sql.pivot import as_column, constant_of, name_of
 from impctl.sql.statement import parse_query
-from tests.plan.catalogs import CATALOG, cases, pairs, plan_of, read, refusal, text_of
+from tests.plan.catalogs import CATALOG, cases, pairs, plan_of, read, refusal, text_of, tree
 from tests.support.run_cli import refused
 
 GOLDEN = pairs("parse")
-
-
-@pytest.mark.parametrize(("sql", "expected"), GOLDEN, ids=[sql[:60] for sql, _ in GOLDEN])
-def test_golden_trees(sql: str, expected: str) -> None:
-    assert text_of(sql) == expected
 
 
 def made_by(node: Plan) -> list[str]:
@@ -39,16 +34,15 @@ def made_by(node: Plan) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("sql", [sql for sql, _ in GOLDEN])
-def test_identities_are_unique(sql: str) -> None:
-    made = [identity for node in plan_of(sql).walk() for identity in made_by(node)]
+@pytest.mark.parametrize(("sql", "expected"), GOLDEN, ids=[sql[:60] for sql, _ in GOLDEN])
+def test_golden_trees(sql: str, expected: str) -> None:
+    """The tree, its identities, which are unique, and the spans of its scans."""
+    plan = plan_of(sql)
+    assert tree(plan) == expected
+    made = [identity for node in plan.walk() for identity in made_by(node)]
     assert len(made) == len(set(made))
     assert not any(identity.startswith("?") for identity in made)
-
-
-@pytest.mark.parametrize("sql", [sql for sql, _ in GOLDEN])
-def test_scan_spans_cover_exactly_the_written_name(sql: str) -> None:
-    for scan in plan_of(sql).scans:
+    for scan in plan.scans:
         assert sql[scan.span.start : scan.span.end].lower() == scan.table
 
 
