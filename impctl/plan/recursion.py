@@ -147,9 +147,7 @@ def is_recursive(plan: p.Plan) -> bool:
 
 def with_fixpoint_tables(plan: p.Plan) -> p.Plan:
     """The plan with tables instead of its outer fixpoints."""
-    if isinstance(plan, p.Fixpoint):
-        return table_of(plan)
-    return plan.map_inputs(with_fixpoint_tables)
+    return table_of(plan) if isinstance(plan, p.Fixpoint) else plan.map_inputs(with_fixpoint_tables)
 
 
 def leaves_of(fixpoint: p.Fixpoint) -> tuple[p.Recursive, ...]:

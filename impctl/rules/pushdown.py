@@ -121,13 +121,19 @@ def _push(plan: p.Plan, predicates: Predicates) -> p.Plan:
             assert_never(plan)
 
 
+_NO_COLUMNS: Mapping[AttributeId, e.Expr] = {}
+
+
 def _through(
-    plan: p.Distinct | p.Sort | p.Explode | p.Window,
+    plan: p.Distinct | p.Sort | p.Explode | p.Window | p.Project | p.Aggregate,
     predicates: Predicates,
     moves: Callable[[e.Expr], bool],
+    columns: Mapping[AttributeId, e.Expr] = _NO_COLUMNS,
 ) -> p.Plan:
+    """Push what `moves` below the node, which computes these `columns`."""
     moving, staying = _split(predicates, moves)
-    return _selected(replace(plan, child=_push(plan.child, moving)), staying)
+    below = tuple(predicate.substitute(columns) for predicate in moving) if columns else moving
+    return _selected(replace(plan, child=_push(plan.child, below)), staying)
 
 
 def _selected(plan: p.Plan, predicates: Predicates) -> p.Plan:
@@ -202,14 +208,11 @@ def _through_project(plan: p.Project, predicates: Predicates) -> p.Plan:
     if not all(_is_fixed(expr) for expr in exprs.values()):
         # Rows numbered or sampled here must stay the same.
         return _selected(replace(plan, child=_push(plan.child, ())), predicates)
-    moving, staying = _split(
-        predicates,
-        lambda part: (
-            _is_fixed(part) and sum(1 for _ in part.substitute(exprs).walk()) <= _SIZE_LIMIT
-        ),
-    )
-    below = tuple(predicate.substitute(exprs) for predicate in moving)
-    return _selected(replace(plan, child=_push(plan.child, below)), staying)
+
+    def moves(part: e.Expr) -> bool:
+        return _is_fixed(part) and sum(1 for _ in part.substitute(exprs).walk()) <= _SIZE_LIMIT
+
+    return _through(plan, predicates, moves, exprs)
 
 
 def _through_aggregate(plan: p.Aggregate, predicates: Predicates) -> p.Plan:
@@ -226,9 +229,7 @@ def _through_aggregate(plan: p.Aggregate, predicates: Predicates) -> p.Plan:
             and _keeps_equals(predicate, attributes)
         )
 
-    moving, staying = _split(predicates, moves)
-    below = tuple(predicate.substitute(keys) for predicate in moving)
-    return _selected(replace(plan, child=_push(plan.child, below)), staying)
+    return _through(plan, predicates, moves, keys)
 
 
 def _through_explode(plan: p.Explode, predicates: Predicates) -> p.Plan:

@@ -27,6 +27,7 @@ from impctl.data.schema import (
     decimal,
     other,
 )
+from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
@@ -232,15 +233,20 @@ def computed(call: Call) -> Expr:
     if call.name in _READ and len(call.arguments) == 1 and isinstance(call.arguments[0], Literal):
         moment = _as(call.arguments[0], _READ[call.name], call.zone)
         return call if moment is None else Literal(moment, _READ[call.name], span=call.span)
-    if call.type is None or call.type not in (DATE, *_TIMES) or find_blocker(call) is not None:
+    result = one_value(call) if call.type in (DATE, *_TIMES) else None
+    if result is None or not result.validity()[0]:
         return call
+    return Literal(int(result.filled()[0]), result.type, span=call.span)
+
+
+def one_value(expr: Expr) -> Vector | None:
+    """The value of an expression without columns; None if it fails, or only Spark knows."""
+    if expr.columns or find_blocker(expr) is not None:
+        return None
     try:
-        result = Evaluator(call).values({}, 1)
+        return Evaluator(expr).values({}, 1)
     except (EvaluationError, NotExactError):
-        return call
-    if not result.validity()[0]:
-        return call
-    return Literal(int(result.filled()[0]), call.type, span=call.span)
+        return None
 
 
 def alike(expr: Expr, beside: Expr, zone: str) -> Expr:

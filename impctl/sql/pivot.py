@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from sqlglot import exp
 
 from impctl.data.schema import LONG, Kind, SqlType
-from impctl.errors import EvaluationError, NotExactError, count_text
+from impctl.errors import count_text
 from impctl.expr import nodes as e
-from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.types import MAX_PRECISION, type_of
 from impctl.plan import nodes as p
+from impctl.sql import literals
 from impctl.sql.aggregates import (
     AggregateCollector,
     Lift,
@@ -24,14 +24,7 @@ from impctl.sql.aggregates import (
     placeholder,
 )
 from impctl.sql.expressions import ExprReader
-from impctl.sql.scope import (
-    FromSource,
-    Names,
-    ParseContext,
-    Scope,
-    ScopeEntry,
-    known_type,
-)
+from impctl.sql.scope import FromSource, Names, ParseContext, Scope, ScopeEntry, known_type
 from impctl.sql.text import Node
 
 # Values after IN of a PIVOT, as constants of the column's type, and their names: Spark's text for
@@ -48,11 +41,8 @@ def constant_of(expr: e.Expr) -> e.Literal | None:
     """Constant value of an expression without columns, such as `CAST('1' AS INT)` or `1 + 1`."""
     if isinstance(expr, e.Literal):
         return expr
-    if expr.columns or find_blocker(expr) is not None:
-        return None
-    try:
-        result = Evaluator(expr).values({}, 1)
-    except (EvaluationError, NotExactError):
+    result = literals.one_value(expr)
+    if result is None:
         return None
     if not result.validity()[0]:
         return e.Literal(None, result.type, span=expr.span)

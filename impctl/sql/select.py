@@ -35,14 +35,7 @@ from impctl.sql.relations import (
     read_generated,
     refuse_parts,
 )
-from impctl.sql.scope import (
-    FromSource,
-    Names,
-    ParseContext,
-    Prefer,
-    known_type,
-    relation_scope,
-)
+from impctl.sql.scope import FromSource, Names, ParseContext, Prefer, known_type, relation_scope
 from impctl.sql.subqueries import (
     ConditionPart,
     JoinedSubquery,

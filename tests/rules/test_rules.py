@@ -52,9 +52,15 @@ RECURSIVE = (push_selections, prune_columns, apply_rules)
 Answer = frozenset[tuple[tuple[object, ...], int]]
 
 
-def answers(plan: plan_nodes.Plan, tables: Tables, rng: Random, runs: int) -> set[Answer]:
-    """The bags that several orders of tied rows lead to."""
-    return {frozenset(bag(evaluate(plan, tables, None, rng.shuffle)).items()) for _ in range(runs)}
+def answers(
+    plan: plan_nodes.Plan,
+    tables: Tables,
+    rng: Random,
+    runs: int,
+    seen: Mapping[str, Sequence[int]] | None = None,
+) -> set[Answer]:
+    """The bags that several orders of tied rows lead to, over the rows that are `seen`."""
+    return {frozenset(bag(evaluate(plan, tables, seen, rng.shuffle)).items()) for _ in range(runs)}
 
 
 def is_open(plan: plan_nodes.Plan) -> bool:
