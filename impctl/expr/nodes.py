@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from enum import StrEnum
 from functools import partial
@@ -343,6 +343,16 @@ def equated_columns(predicate: Expr) -> list[tuple[ColumnRef, ColumnRef]]:
         and isinstance(part.left, ColumnRef)
         and isinstance(part.right, ColumnRef)
     ]
+
+
+def linked(start: Iterable[_Kind], pairs: Sequence[tuple[_Kind, _Kind]]) -> frozenset[_Kind]:
+    """These values, and all that pairs link with them, directly or not."""
+    result = set(start)
+    for _ in pairs:
+        for pair in pairs:
+            if not result.isdisjoint(pair):
+                result |= {*pair}
+    return frozenset(result)
 
 
 def conjunction(parts: Sequence[Expr], span: Span | None = None) -> Expr:

@@ -7,8 +7,8 @@ not derive from exactly one value of the column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,7 +61,7 @@ class LeafPath(Struct, frozen=True):
     def is_kept(self, attribute: p.Attribute, position: int) -> bool:
         """Whether the column has the value that all leaves have at this position."""
         pairs = [(_identity(left), _identity(right)) for left, right in self.equated]
-        equal = _linked({_identity(self.expr(attribute))}, pairs)
+        equal = e.linked({_identity(self.expr(attribute))}, pairs)
         return all(leaf[position].id in equal for leaf in self.leaves)
 
 
@@ -282,19 +282,7 @@ def _equated(keys: frozenset[AttributeId], predicate: e.Expr | None) -> frozense
     """The keys and all columns of the same type that a conjunct equates with one of them."""
     equated = [] if predicate is None else e.equated_columns(predicate)
     pairs = [(left.id, right.id) for left, right in equated if left.type == right.type]
-    return frozenset(_linked(set(keys), pairs))
-
-
-_Linked = TypeVar("_Linked")
-
-
-def _linked(start: set[_Linked], pairs: Sequence[tuple[_Linked, _Linked]]) -> set[_Linked]:
-    """These values, and all that pairs link with them, directly or not."""
-    for _ in pairs:
-        for pair in pairs:
-            if not start.isdisjoint(pair):
-                start |= {*pair}
-    return start
+    return e.linked(keys, pairs)
 
 
 def follow(plan: p.Plan, origin: p.Plan, ids: tuple[AttributeId, ...]) -> p.Plan | None:

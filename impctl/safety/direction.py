@@ -464,18 +464,7 @@ def with_equalities(state: SafetyState, predicate: e.Expr | None) -> SafetyState
     if state.status is not Status.KEYED or predicate is None:
         return state
     pairs = _equated(predicate)
-    return replace(state, keys={a: _equal_to(columns, pairs) for a, columns in state.keys.items()})
-
-
-def _equal_to(
-    columns: frozenset[AttributeId], pairs: list[tuple[AttributeId, AttributeId]]
-) -> frozenset[AttributeId]:
-    """The columns and all that the pairs equate with them."""
-    while True:
-        more = {x for pair in pairs if (pair[0] in columns) != (pair[1] in columns) for x in pair}
-        if not more:
-            return columns
-        columns |= more
+    return replace(state, keys={a: e.linked(columns, pairs) for a, columns in state.keys.items()})
 
 
 def _equated(predicate: e.Expr) -> list[tuple[AttributeId, AttributeId]]:
