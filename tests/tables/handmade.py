@@ -27,7 +27,6 @@ from impctl.tables.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import UNKNOWN, ColumnBounds, Snapshot, ValueBounds, as_array
 from impctl.tables.source import DeltaSource, open_source
-from impctl.tables.storage import is_unsure
 
 LONG = "long"
 
@@ -424,51 +423,6 @@ def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:
     assert result.rows == len(result.weights) == result.table.num_rows
     assert result.weights.dtype == np.int64
     return result
-
-
-def low_of(stated: Any, kind: SqlType) -> Any:
-    """A true lower bound from a stated minimum, None where there is none."""
-    return None if _is_void(stated, kind) else _moved(stated, kind, -1)
-
-
-def high_of(stated: Any, kind: SqlType) -> Any:
-    """A true upper bound from a stated maximum, None where there is none."""
-    if _is_void(stated, kind):
-        return None
-    if kind.kind is Kind.STRING:
-        is_cut = len(stated.encode("utf-16-le")) // 2 >= 32 or stated.endswith("\ufffd")
-        return None if is_cut or is_unsure(stated) else stated
-    return _moved(stated, kind, 1)
-
-
-def _is_void(stated: Any, kind: SqlType) -> bool:
-    if stated is None or stated != stated:
-        return True
-    return kind.kind is Kind.DECIMAL and kind.scale == 0 and stated in (-(2**63), 2**63 - 1)
-
-
-def _moved(value: Any, kind: SqlType, direction: int) -> Any:
-    if kind.kind is Kind.TIMESTAMP_NTZ:
-        return _within(value + direction * 1000)
-    if kind.kind is Kind.TIMESTAMP:
-        # Before 1973 an offset may have had seconds that nobody tells.
-        return _within(value + direction * (1000 + (60_000_000 if value < 94694400000000 else 0)))
-    if kind.kind is Kind.DECIMAL:
-        moved: Any = value + direction * (1 + (abs(value) >> 44))
-    elif kind.kind is Kind.FLOAT:
-        with np.errstate(over="ignore"):
-            moved = float(np.nextafter(np.float32(value), np.float32(direction * np.inf)))
-    elif kind.kind is Kind.DOUBLE:
-        moved = float(np.nextafter(np.nextafter(value, direction * np.inf), direction * np.inf))
-    else:
-        return value
-    crosses_zero = moved < 0 <= value if direction < 0 else value <= 0 < moved
-    return type(moved)(0) if crosses_zero else moved
-
-
-def _within(value: int) -> int:
-    """A time has 64 bits."""
-    return max(-(2**63), min(value, 2**63 - 1))
 
 
 def may_match(wanted: RangeFilter, bounds: ValueBounds) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import itertools
 import json
 import math
@@ -23,7 +22,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from impctl.data.schema import (
-    BOOLEAN,
     DATE,
     DOUBLE,
     FLOAT,
@@ -32,7 +30,6 @@ from impctl.data.schema import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    Column,
     Kind,
     SqlType,
     decimal,
@@ -252,41 +249,53 @@ def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: s
     assert bounds.maximum is None
 
 
-INT64 = [-(2**63), -(2**62) - 1, -1, 0, 1, 2**44, 2**53 + 1, 2**62 + 1, 2**63 - 1]
-DOUBLES = [-math.inf, -1e300, -1.5, -5e-324, -0.0, 0.0, 5e-324, 0.1, 3.5e38, math.inf, math.nan]
-TEXTS = ["", "a", "ab", "b" * 31, "b" * 32, "é" * 31, "é" * 32, "\U0001f600" * 15, "a\ufffd"]
-TEXTS += ["\U0001f600" * 16, "\U00020000", "z\U0010ffff", "common/one", "common/two", "common"]
-EPOCH = datetime.datetime(1970, 1, 1)
-TIMES = [EPOCH + datetime.timedelta(days=days) for days in (-700_000, -1, 0, 1095, 1096, 20_000)]
-
-STATED: list[tuple[SqlType, pa.Array]] = [
-    (LONG, pa.array([*INT64, None])),
-    (DATE, pa.array([-719162, 0, 2932896, None], pa.int32()).cast(pa.date32())),
-    (TIMESTAMP, pa.array([*TIMES, None], pa.timestamp("us", "UTC"))),
-    (TIMESTAMP, pa.array(INT64).cast(pa.timestamp("us", "UTC"))),
-    (TIMESTAMP_NTZ, pa.array([*INT64, None]).cast(pa.timestamp("us"))),
-    (DOUBLE, pa.array([*DOUBLES, None])),
-    (FLOAT, pa.array([*DOUBLES, None])),
-    (BOOLEAN, pa.array([True, False, None])),
-    (STRING, pa.array([*TEXTS, None])),
-    (decimal(6, 1), pa.array([Decimal("-1.5"), Decimal(0), None], pa.decimal128(6, 1))),
-    (decimal(38, 0), pa.array([*INT64, None])),
-    (decimal(38, 0), pa.array([10**37, -(10**37), 2**63, 1, None], pa.decimal128(38, 0))),
-    (decimal(38, 1), pa.array([Decimal(v).scaleb(-1) for v in INT64], pa.decimal128(38, 1))),
-    (decimal(38, 18), pa.array([Decimal("1e19"), Decimal("-1e-18"), None], pa.decimal128(38, 18))),
-]
+IN_1973 = 94_694_400_000_000
+FLOAT_BELOW, FLOAT_ABOVE = 0.09999999403953552, 0.10000000894069672
 
 
-@pytest.mark.parametrize(("kind", "stated"), STATED, ids=str)
-def test_bounds_from_what_is_stated(kind: SqlType, stated: pa.Array) -> None:
-    column = Column("v", kind)
-    values, is_valid = statistics._canonical(stated, column)
-    pairs = zip(values.tolist(), is_valid.tolist(), strict=True)
-    told = [value if ok else None for value, ok in pairs]
-    for direction, of in ((-1, one_by_one.low_of), (1, one_by_one.high_of)):
-        moved, is_known = statistics._side(stated, column, kind, direction, len(told))
-        result = [v if ok else None for v, ok in zip(moved.tolist(), is_known, strict=True)]
-        assert list(map(repr, result)) == [repr(of(value, kind)) for value in told]
+@pytest.mark.parametrize(
+    ("kind", "stated", "low", "high"),
+    [
+        *(("long", 5, 5, 5), ("boolean", True, True, True), ("date", "2020-01-01", 18262, 18262)),
+        ("timestamp_ntz", "1970-01-01T00:00:00.000", -1000, 1000),
+        ("timestamp", "1973-01-01T00:00:00.000Z", IN_1973 - 1000, IN_1973 + 1000),
+        # Before 1973 an offset may have had seconds that nobody tells.
+        ("timestamp", "1972-12-31T23:59:59.999Z", IN_1973 - 60_002_000, IN_1973 + 60_000_000),
+        # No bound moves past zero.
+        *(("decimal(38,1)", 0.0, 0, 0), ("decimal(38,1)", -1.5, -16, -14)),
+        ("decimal(38,0)", 2**63, 2**63 - 2**19 - 1, 2**63 + 2**19 + 1),
+        # As deltalake cuts what is longer.
+        *(("decimal(38,0)", 2**63 - 1, None, None), ("decimal(38,0)", -(2**63), None, None)),
+        *(("float", 0.1, FLOAT_BELOW, FLOAT_ABOVE), ("float", 0.0, 0.0, 0.0)),
+        ("float", 3.5e38, float(np.finfo(np.float32).max), math.inf),
+        *(("double", 0.1, 0.09999999999999998, 0.10000000000000003), ("double", 0.0, 0.0, 0.0)),
+        *(("double", 5e-324, 0.0, 1.5e-323), ("double", -5e-324, -1.5e-323, 0.0)),
+        *(("string", text, text, text) for text in ("", "b" * 31, "é" * 31, "\U00020000" * 15)),
+        *(("string", text, text, None) for text in ("b" * 32, "é" * 32, "a\ufffd", "\U0001f600")),
+    ],
+)
+def test_bounds_from_what_is_stated(
+    tmp_path: Path, kind: str, stated: Any, low: Any, high: Any
+) -> None:
+    told = json.loads(handmade.stats(3, {"v": 0}, v=(stated, stated)))
+    file = handmade.add("a.parquet", 3, stats=json.dumps(told, ensure_ascii=False))
+    features = ["timestampNtz"] if kind == "timestamp_ntz" else []
+    handmade.create(tmp_path, {"v": kind}, file, features=features)
+    lines = [json.dumps(action, ensure_ascii=False) for action in handmade.actions_of(tmp_path, 0)]
+    entry(tmp_path, 0).write_text("\n".join(lines), encoding="utf-8")
+    (bounds,) = file_bounds(handmade.opened(tmp_path).snapshot(), "v")
+    assert (repr(bounds.minimum), repr(bounds.maximum)) == (repr(low), repr(high))
+
+
+def test_bounds_of_times_have_64_bits() -> None:
+    least, greatest = np.array([-(2**63)]), np.array([2**63 - 1])
+    for kind in (TIMESTAMP, TIMESTAMP_NTZ):
+        assert statistics._moved(least, kind, -1) == least
+        assert statistics._moved(greatest, kind, 1) == greatest
+
+
+BELOW = {None: None, 0.0: 0.0, -1.0: -1.0000000000000004}
+ABOVE = {None: None, 2.0: 2.000000000000001, -1.0: -0.9999999999999998}
 
 
 def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
@@ -312,7 +321,7 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         rows, nulls = text.get("numRecords"), text.get("nullCount", {}).get("v")
         low, high = (text.get(side, {}).get("v") for side in ("minValues", "maxValues"))
         may_be_nan = nulls is None or rows is None or nulls < rows
-        limits = one_by_one.low_of(low, DOUBLE), one_by_one.high_of(high, DOUBLE)
+        limits = BELOW[low], ABOVE[high]
         assert result == ValueBounds(*limits, nulls, rows, may_be_nan)
     assert file_bounds(snapshot, "v") is bounds, "read once a snapshot"
     assert not replace(snapshot, version=1).bounds, "another snapshot has nothing of this one's"
