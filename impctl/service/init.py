@@ -24,7 +24,7 @@ from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult
 from impctl.service.settings import DEFAULT_FILE, Settings
 from impctl.tables.source import open_source
-from impctl.tables.statistics import extreme, file_bounds
+from impctl.tables.statistics import column_statistics, file_bounds
 from impctl.tables.write.maintenance import create_laid_out_table
 from impctl.workload.load import DEFAULT_STORE
 
@@ -325,8 +325,8 @@ def _order(promise: Promise) -> tuple[float, bool, int]:
 def _values_at_most(snapshot: Snapshot, column: Column, filled: list[ValueBounds]) -> int | None:
     if not filled:
         return 0
-    low = extreme([bounds_of_file.minimum for bounds_of_file in filled], min)
-    high = extreme([bounds_of_file.maximum for bounds_of_file in filled], max)
+    statistics = column_statistics(snapshot, column.name)
+    low, high = statistics.minimum, statistics.maximum
     if low is None or high is None:
         return None
     if low == high:

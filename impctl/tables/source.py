@@ -304,7 +304,7 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
 def _check_path(name: TableName, path: str) -> None:
     """Refuse paths that are not UTF-8, and escapes such as `a%20b`, which deltalake misreads."""
     folder = local_path(path)
-    if not _is_utf8(path):
+    if any("\ud800" <= char <= "\udfff" for char in path):  # bytes that Python could not decode
         raise TableError(
             f"Table `{name}` cannot be opened because its path is not UTF-8: {path}",
             hint="rename the folder, or use a symbolic link to it",
@@ -317,15 +317,6 @@ def _check_path(name: TableName, path: str) -> None:
             hint="rename the folder, or use a symbolic link to it",
             code="table_path_escaped",
         )
-
-
-def _is_utf8(text: str) -> bool:
-    """Whether a path, as Python has it, stands for bytes in UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _not_a_table(name: TableName, path: str) -> TableError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from os.path import commonprefix
@@ -68,10 +68,11 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ValueBounds:
     """Bounds of a column over the whole snapshot; a file without statistics makes them unknown."""
     bounds = file_bounds(snapshot, column)
     filled = bounds.filled
+    lows, highs = filled.lows[filled.has_low].tolist(), filled.highs[filled.has_high].tolist()
     is_counted = not bool((bounds.null_counts == UNKNOWN).any())
     return ValueBounds(
-        extreme(filled.minima, min),
-        extreme(filled.maxima, max),
+        min(lows) if 0 < len(lows) == len(filled) else None,
+        max(highs) if 0 < len(highs) == len(filled) else None,
         int(bounds.null_counts.sum()) if is_counted else None,
         snapshot.rows,
         bool(bounds.may_be_nan.any()),
@@ -109,14 +110,6 @@ def _read_bounds(snapshot: Snapshot, column: Column) -> ColumnBounds:
         rows,
         is_filled if column.type.is_fractional else np.zeros(len(rows), dtype=np.bool_),
     )
-
-
-def extreme(
-    values: Sequence[BoundaryValue | None], pick: Callable[[list[Any]], BoundaryValue]
-) -> BoundaryValue | None:
-    """The `min` or `max` of values; None without values or if one is unknown."""
-    known = [value for value in values if value is not None]
-    return pick(known) if known and len(known) == len(values) else None
 
 
 def _partition_bounds(stated: pa.Array, column: Column, rows: Ints) -> ColumnBounds:

@@ -52,7 +52,6 @@ from impctl.tables.source import open_source
 from impctl.tables.statistics import (
     Line,
     column_statistics,
-    extreme,
     file_bounds,
     file_spans,
     key_spans,
@@ -478,8 +477,8 @@ def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int
     result, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
     filled = [one for one in bounds if not one.is_all_null]
     assert len(filled) == 2, "a file of NULLs bounds nothing"
-    assert result.minimum == extreme([one.minimum for one in filled], min)
-    assert result.maximum == extreme([one.maximum for one in filled], max)
+    assert result.minimum == min(one.minimum for one in filled)
+    assert result.maximum == max(one.maximum for one in filled)
     assert result.null_count == 3
 
 
