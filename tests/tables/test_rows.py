@@ -530,12 +530,20 @@ def table_of_keys(
     return pa.table({**columns, **more})
 
 
+def less(name: str, bound: int) -> Compare:
+    """`name < bound`."""
+    return Compare(CompareOp.LESS, ColumnRef(name, LONG), Literal(bound, LONG))
+
+
+@pytest.mark.parametrize("has_condition", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(20))
-def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
+def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int, has_condition: bool) -> None:
+    """With a condition, of the rows that meet it, which NULL does not; in whatever batches."""
     rng = Random(seed)
-    mine, theirs = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
+    sides = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
     null_safe = (rng.random() < 0.5, rng.random() < 0.5)
-    columns = KeyColumns(BOTH, null_safe)
+    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in sides]
+    key = KeyColumns(BOTH, null_safe, where=less("n", 2) if has_condition else None)
 
     def meet(one: tuple[int | None, str | None], other: tuple[int | None, str | None]) -> bool:
         return all(
@@ -543,10 +551,17 @@ def test_a_fan_out_is_the_pairs_over_the_changed_rows(seed: int) -> None:
             for x, y, safe in zip(one, other, null_safe, strict=True)
         )
 
-    pairs = sum(meet(one, other) for one in mine for other in theirs)
-    parts = [table_of_keys(mine[:7]), table_of_keys(mine[7:])]
-    result = fan_out(counted(parts, columns), counted([table_of_keys(theirs)], columns))
-    assert result == pytest.approx(pairs / len(mine))
+    both = list(zip(sides, values, strict=True))
+    kept = [
+        [row for row, n in zip(*one, strict=True) if not has_condition or n in (0, 1)]
+        for one in both
+    ]
+    mine, theirs = (table_of_keys(part, n=pa.array(own, pa.int64())) for part, own in both)
+    changed, others = counted([mine.slice(0, 7), mine.slice(7)], key), counted([theirs], key)
+    pairs = sum(meet(one, another) for one in kept[0] for another in kept[1])
+    assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
+    assert changed.share == pytest.approx(len(kept[0]) / len(mine))
+    assert fan_out(changed, others) == pytest.approx(pairs / max(len(kept[0]), 1))
 
 
 def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
@@ -560,48 +575,15 @@ def test_tuples_count_once_per_key_in_whatever_batches_they_are() -> None:
 KEY = KeyColumns((("a", LONG),), (False,))
 
 
-def test_keys_of_two_integral_types_meet() -> None:
+def test_fan_outs_of_other_keys() -> None:
+    """Integral types meet, the empty key meets every row, and nothing meets nothing."""
     ints = pa.table({"a": pa.array([1, 1, 2], pa.int32())})
     one = counted([ints], KeyColumns((("a", INTEGER),), (False,)))
     assert fan_out(one, counted([table_of_keys([(1, None)])], KEY)) == pytest.approx(2 / 3)
-
-
-def test_the_empty_key_meets_every_row() -> None:
-    three, five = (
-        counted([table_of_keys([(1, "x")] * count)], KeyColumns((), ())) for count in (3, 5)
-    )
-    assert fan_out(three, five) == 5
-
-
-def test_nothing_meets_nothing() -> None:
-    some, none = counted([table_of_keys([(1, "x")])], PAIR), counted([], PAIR)
+    rows_ = [table_of_keys([(1, "x")] * count) for count in (3, 5)]
+    assert fan_out(*(counted([part], KeyColumns((), ())) for part in rows_)) == 5
+    some, none = counted(rows_, PAIR), counted([], PAIR)
     assert fan_out(none, some) == fan_out(some, none) == 0
-
-
-def less(name: str, bound: int) -> Compare:
-    """`name < bound`."""
-    return Compare(CompareOp.LESS, ColumnRef(name, LONG), Literal(bound, LONG))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
-def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
-    """Of the rows that meet it, which NULL does not, in whatever batches."""
-    rng = Random(seed)
-    sides = rows_of_keys(rng, rng.randint(1, 30)), rows_of_keys(rng, rng.randint(0, 30))
-    values = [[rng.choice((0, 1, 2, None)) for _ in part] for part in sides]
-    key = KeyColumns(BOTH, (True, True), where=less("n", 2))
-    both = list(zip(sides, values, strict=True))
-    kept = [
-        [row for row, n in zip(part, own, strict=True) if n is not None and n < 2]
-        for part, own in both
-    ]
-    mine, theirs = (table_of_keys(part, n=pa.array(own, pa.int64())) for part, own in both)
-    changed, others = counted([mine.slice(0, 7), mine.slice(7)], key), counted([theirs], key)
-    pairs = sum(one == another for one in kept[0] for another in kept[1])
-    assert (changed.rows, changed.read) == (len(kept[0]), len(mine))
-    assert changed.share == pytest.approx(len(kept[0]) / len(mine))
-    assert fan_out(changed, others) == pytest.approx(pairs / max(len(kept[0]), 1))
 
 
 def test_tuples_of_rows_that_are_left_out_are_none() -> None:

@@ -155,10 +155,15 @@ def test_a_delete_of_all_rows(tmp_path: Path, options: dict[str, object]) -> Non
     assert apply_to_sales(path, DELETE).deleted == 0
 
 
-def write_and_fail(*given: Any, **options: Any) -> None:
-    """A write whose commit is in the table although it is reported to have failed."""
-    write_deltalake(*given, **options)
-    raise OSError("no space left")
+def failing(after: bool) -> Callable[..., None]:
+    def write(*given: Any, **options: Any) -> None:
+        if after:
+            write_deltalake(*given, **options)
+        else:
+            other_commit(given[0].table_uri)
+        raise OSError("no space left")
+
+    return write
 
 
 def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
@@ -166,7 +171,7 @@ def test_a_failure_after_the_commit_says_that_the_batch_may_be_in_the_table(
 ) -> None:
     path = make(tmp_path / "t")
 
-    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
+    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
     with pytest.raises(ImpctlError, match="moved from version 0 to 1, so the batch") as caught:
         apply_to_sales(path, INSERT, rows=({"sid": 4},))
     assert (caught.value.code, caught.value.exit_code) == ("batch_maybe_committed", 1)
@@ -529,23 +534,6 @@ def test_of_two_runs_at_once_one_commits(path: str) -> None:
     with pytest.raises(RetryableError, match="Another writer changed"):
         commit_update(two)
     assert commit_update(prepare_batch(opened(path), request)) == IN_THE_TABLE
-    assert ids(path) == [1, 2, 3]
-
-
-def failing(after: bool) -> Callable[..., None]:
-    def write(*given: Any, **options: Any) -> None:
-        if after:
-            write_deltalake(*given, **options)
-        else:
-            other_commit(given[0].table_uri)
-        raise OSError("no space left")
-
-    return write
-
-
-def test_a_failure_after_the_commit_is_none(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
-    assert apply_named(path) == AppliedUpdate(1, inserted=1)
     assert ids(path) == [1, 2, 3]
 
 
@@ -941,7 +929,7 @@ def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
 ) -> None:
     table = opened(followed_path)
     with monkeypatch.context() as patch:
-        patch.setattr("impctl.tables.write.apply.write_deltalake", write_and_fail)
+        patch.setattr("impctl.tables.write.apply.write_deltalake", failing(after=True))
         assert insert(table, "a") == AppliedUpdate(1, inserted=1)
     assert insert(table, "a") == AppliedUpdate(1)
     assert commit_update(prepared(table, DELETE)) == AppliedUpdate(2, deleted=1)
