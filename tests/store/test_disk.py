@@ -351,11 +351,6 @@ def test_altered_rows_of_the_catalog_are_noticed(
     assert caught.value.hint
 
 
-def _load_every_version(store: Store) -> None:
-    for kept in store.kept("q"):
-        store.load_kept("q", kept.generation)
-
-
 @pytest.mark.slow
 def test_random_damage_of_the_catalog_never_gives_a_wrong_answer(root: Path) -> None:
     path = root / "catalog.sqlite"

@@ -67,7 +67,6 @@ from tests.plan.random_plans import ExprMaker
 from tests.support.random_cases import FEW, random_cases
 from tests.support.reference_plan import ReferenceFailure, Value, is_true
 from tests.tables import handmade
-from tests.tables import handmade as one_by_one
 from tests.tables.handmade import (
     VectoredTable,
     add,
@@ -404,10 +403,10 @@ def test_files_that_may_match_ranges(case: Case) -> None:
             chosen = RangeSet.of(np.flatnonzero(ids).tolist(), partition.size)
             wanted = exact_filter(chosen, partition)
             tolist = statistics._may_match(wanted, bounds).tolist()
-            assert tolist == [one_by_one.may_match(wanted, one) for one in bounds]
+            assert tolist == [handmade.may_match(wanted, one) for one in bounds]
         spans = file_spans(partition, bounds)
         pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
-        assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
+        assert pairs == [handmade.span_of(partition, one) for one in bounds]
 
 
 def test_files_that_may_hold_values(case: Case) -> None:
@@ -419,11 +418,11 @@ def test_files_that_may_hold_values(case: Case) -> None:
         made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
         vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
         tolist = statistics._may_hold(vector, bounds).tolist()
-        assert tolist == [one_by_one.may_hold_some(asked, one) for one in bounds]
+        assert tolist == [handmade.may_hold_some(asked, one) for one in bounds]
     for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
         for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
             flags = statistics._condition_may_hold(op, bounds, constant)
-            assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
+            assert flags.tolist() == [handmade.may_compare(op, one, constant) for one in bounds]
 
 
 def test_files_that_may_meet_others(case: Case) -> None:
@@ -436,7 +435,7 @@ def test_files_that_may_meet_others(case: Case) -> None:
         assert (spans is None) == any(None in pair for pair in ends)
         if spans is not None:
             may_be_nan = any(one.may_be_nan for one in filled)
-            expected = [one_by_one.meets(ends, may_be_nan, one) for one in bounds]
+            expected = [handmade.meets(ends, may_be_nan, one) for one in bounds]
             assert spans.meets(bounds).tolist() == expected
 
 

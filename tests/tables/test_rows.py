@@ -169,14 +169,10 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
     return 3
 
 
-def judge_all(folder: Path, cases: range, most_intervals: int) -> tuple[int, int]:
-    result = [judge(folder / str(case), case, most_intervals) for case in cases]
-    return sum(read for read, _ in result), sum(needed for _, needed in result)
-
-
 @random_cases(34, 57, 1000)
 def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> None:
-    read, needed = judge_all(tmp_path, cases, few)
+    results = [judge(tmp_path / str(case), case, few) for case in cases]
+    read, needed = (sum(counts) for counts in zip(*results, strict=True))
     assert needed <= read < 1.5 * needed
 
 
@@ -333,23 +329,20 @@ def test_changes_are_the_difference_of_the_snapshots(path: Path) -> None:
     if path.name in WITHOUT_DATA_FILES:
         assert source.version > 0
         return
-    compared = 0
-    for since, until in combinations(_sparse_versions(source), 2):
-        compared += _compare(source, since, until)
+    # All versions of a short history; every third one, and the last, of a long one.
+    versions = range(0, source.version + 1, 1 if source.version < 12 else 3)
+    pairs = combinations(sorted({*versions, source.version}), 2)
+    compared = sum(_compare(source, since, until) for since, until in pairs)
     assert compared > 0 or source.version == 0 or path.name == "table_with_partitioning_mapping"
-
-
-def _sparse_versions(source: DeltaSource) -> list[int]:
-    """All versions of a short history; every third one, and the last, of a long one."""
-    step = 1 if source.version < 12 else 3
-    return sorted({*range(0, source.version + 1, step), source.version})
 
 
 def _compare(source: DeltaSource, since: int, until: int) -> int:
     try:
         before, after = source.snapshot(since), source.snapshot(until)
     except HistoryGoneError:
-        _expect_gone_or_feed(source, since, until)
+        # Without the older snapshot only the feed's own commits can still answer.
+        with suppress(HistoryGoneError):
+            assert read_changes(source, since, until, []).method == "change_feed"
         return 0
     columns = readable_columns(after)
     if any(before.schema.find(name) is None for name in columns):
@@ -363,12 +356,6 @@ def _compare(source: DeltaSource, since: int, until: int) -> int:
     assert weighted_bag(diff.table, diff.weights) == expected, (since, until)
     assert changes.table.column_names == columns
     return 1
-
-
-def _expect_gone_or_feed(source: DeltaSource, since: int, until: int) -> None:
-    """Without the older snapshot only the feed's own commits can still answer."""
-    with suppress(HistoryGoneError):
-        assert read_changes(source, since, until, []).method == "change_feed"
 
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
