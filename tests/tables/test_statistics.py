@@ -156,13 +156,6 @@ def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
     assert (result.minimum, result.maximum, result.null_count) == (None, None, 0)
 
 
-def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
-    at = datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)
-    snapshot = write(tmp_path / "t", v=pa.array([at], pa.timestamp("us", tz="UTC")))
-    result: Any = column_statistics(snapshot, "v")
-    assert result.maximum - result.minimum == 2000
-
-
 def stated(path: Path, kind: str, value: pa.Array, low: Any, high: Any, **about: Any) -> Snapshot:
     """One file with this one value, whose statistics are written by hand."""
     told = {"stats": handmade.stats(len(value), {"v": 0}, v=(low, high))}
@@ -205,30 +198,6 @@ def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
     tmp_path: Path, text: str, maximum: str
 ) -> None:
     check_sound(stated(tmp_path, "string", pa.array([text]), text[:8], maximum), "v")
-
-
-def test_a_text_of_32_units_whose_characters_are_sure_bounds_nothing_above(tmp_path: Path) -> None:
-    """Written out, and of a plane that deltalake does not mistake for another."""
-    text, maximum = "\U00020000", "\U00020000" * 15 + "~~"
-    stated(tmp_path, "string", pa.array([text * 16]), text, maximum)
-    log, actions = handmade.entry(tmp_path, 0), handmade.actions_of(tmp_path, 0)
-    for action in actions:
-        if "add" in action:
-            stats = json.loads(action["add"]["stats"])
-            action["add"]["stats"] = json.dumps(stats, ensure_ascii=False)
-    log.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in actions))
-    snapshot = handmade.opened(tmp_path).snapshot()
-    check_sound(snapshot, "v")
-    (bounds,) = file_bounds(snapshot, "v")
-    assert (bounds.minimum, bounds.maximum) == (text, None)
-
-
-def test_texts_written_as_escapes_bound_nothing_above(tmp_path: Path) -> None:
-    text = "\U00020000" * 15
-    (bounds,) = file_bounds(stated(tmp_path, "string", pa.array([text]), text, text), "v")
-    # The hand that wrote this log wrote escapes, of which deltalake reads a lesser text.
-    assert bounds.minimum <= text
-    assert bounds.maximum is None
 
 
 @pytest.mark.parametrize(
