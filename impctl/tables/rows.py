@@ -167,10 +167,21 @@ class FileReader:
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
-    def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
-        """The Parquet metadata of `file`, and its name for each of the columns that it holds."""
+    def groups(self, file: DataFile) -> tuple[RowGroup, ...]:
+        """The row groups of `file`, with known bounds of the columns."""
         with self._opened(file) as (parquet, names, _):
-            return parquet.metadata, names
+            metadata = parquet.metadata
+        result = []
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            places = {group.column(at).path_in_schema: at for at in range(group.num_columns)}
+            bounds = {}
+            for column in self._columns:
+                place = places.get(names.get(column.name, ""))
+                known = None if place is None else _bounds(group.column(place), column)
+                if known is not None:
+                    bounds[column.name] = known
+            result.append(RowGroup(group.num_rows, bounds))
+        return tuple(result)
 
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
@@ -503,24 +514,6 @@ class RowGroup(Struct, frozen=True):
     bounds: Mapping[ColumnName, ValueBounds]
 
 
-def row_groups(
-    metadata: Any, stored: Mapping[ColumnName, str], columns: tuple[Column, ...]
-) -> tuple[RowGroup, ...]:
-    """The groups of a file, by its Parquet `metadata`; `stored` are the file's names of columns."""
-    result = []
-    for at in range(metadata.num_row_groups):
-        group = metadata.row_group(at)
-        places = {group.column(i).path_in_schema: i for i in range(group.num_columns)}
-        bounds = {}
-        for column in columns:
-            place = places.get(stored.get(column.name, ""))
-            known = None if place is None else _bounds(group.column(place), column)
-            if known is not None:
-                bounds[column.name] = known
-        result.append(RowGroup(group.num_rows, bounds))
-    return tuple(result)
-
-
 def _bounds(chunk: pq.ColumnChunkMetaData, column: Column) -> ValueBounds | None:
     stated = chunk.statistics
     if stated is None or not stated.has_min_max or not stated.has_null_count:
@@ -569,8 +562,7 @@ class ColumnCache:
         columns = tuple(snapshot.readable(name) for name in names)
         key = (file.uri, tuple(_known_by(snapshot, column) for column in columns))
         if key not in self._groups:
-            metadata, stored = self._reader(snapshot, columns).described(file)
-            self._groups[key] = row_groups(metadata, stored, columns)
+            self._groups[key] = self._reader(snapshot, columns).groups(file)
         return self._groups[key]
 
     def columns(
