@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -288,10 +287,15 @@ class Miscopied(Struct, frozen=True):
 def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
     """The columns that deltalake would copy wrongly from these files (default: all). Raises
     HistoryGoneError for a file that is gone."""
-    expected = ExpectedNames.of(snapshot)
-    footers = _footers(snapshot, snapshot.files if files is None else files)
-    result = (expected.miscopied(footer) for footer in footers)
-    return reduce(Miscopied.__or__, result, Miscopied())
+    chosen, expected = snapshot.files if files is None else files, ExpectedNames.of(snapshot)
+    opened, result = DataFiles(snapshot, chosen), Miscopied()
+    for file in chosen:
+        try:
+            footer = opened.footer(file)
+        except READ_FAILURES as error:
+            raise read_failure(snapshot, file, error) from error
+        result |= expected.miscopied(footer)
+    return result
 
 
 class ExpectedNames(Struct, frozen=True):
@@ -362,15 +366,6 @@ def _field_names(kind: Any) -> Iterator[str]:
         yield from _field_names(field["type"])
     for part in ("elementType", "keyType", "valueType"):
         yield from _field_names(kind.get(part))
-
-
-def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileMetaData]:
-    opened = DataFiles(snapshot, files)
-    for file in files:
-        try:
-            yield opened.footer(file)
-        except READ_FAILURES as error:
-            raise read_failure(snapshot, file, error) from error
 
 
 # Columns by which Parquet's filters may lose rows. Law: in these files, a column that is not named

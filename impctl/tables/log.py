@@ -235,7 +235,9 @@ def commits_of(
     rows = dict(rows_before or {})
     result = []
     for entry in entries:
-        rows |= _records_added(entry)
+        # Of each added file, including deleted rows.
+        records = ((body["path"], _records_of(body)) for body in entry.bodies("add"))
+        rows.update((path, count) for path, count in records if count is not None)
         inserted, deleted = _signed_rows(entry, rows)
         sizes = [body.get("size") for _, body in entry.fed]
         commit = Commit(
@@ -304,12 +306,6 @@ def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
     if rows is None:
         return None
     return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
-
-
-def _records_added(entry: LogEntry) -> dict[str, int]:
-    """Rows by the path of each added file, including deleted ones."""
-    added = entry.bodies("add")
-    return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}
 
 
 def _records_of(body: Mapping[str, Any]) -> int | None:
