@@ -62,6 +62,7 @@ def append(path: str) -> None:
 
 def test_commits_are_seen_and_only_they(path: str) -> None:
     result = pin_table(open_source("t", path))
+    DeltaTable(path).create_checkpoint()
     assert not has_new_log(result)
     assert newest_version(result) == 0
     append(path)
@@ -79,13 +80,6 @@ def test_entries_are_read_again_by_the_next_look(path: str) -> None:
     moved = open_newest(result)
     (after, _) = moved.entries(0, 2) or ()
     assert after is not before
-
-
-def test_a_checkpoint_is_no_news(path: str) -> None:
-    append(path)
-    result = pin_table(open_source("t", path))
-    DeltaTable(path).create_checkpoint()
-    assert not has_new_log(result)
 
 
 @pytest.mark.slow
@@ -709,12 +703,10 @@ def test_only_what_says_so_moves_rows(actions: list[dict[str, object]], only_mov
     assert logged(*actions).only_moves is only_moves
 
 
-def test_a_protocol_alone_may_change_how_a_table_is_read() -> None:
+def test_what_an_entry_says_of_itself() -> None:
+    """A protocol alone may change how a table is read; of Spark is what says so throughout."""
     actions = ({"protocol": {"minReaderVersion": 3}}, {"metaData": {}}, {"add": file("a", 7)})
     assert [logged(action).may_change_metadata for action in actions] == [True, True, False]
-
-
-def test_a_commit_is_of_spark_where_all_that_is_said_of_it_says_so() -> None:
     other = {"commitInfo": {"engineInfo": "delta-rs"}}
     entries = (logged(OF_SPARK, MOVED), logged(OF_SPARK, other), logged(MOVED))
     assert [entry.is_of_spark for entry in entries] == [True, False, False]
