@@ -137,18 +137,16 @@ class BackwardFixpoint(Struct, frozen=True):
 
 
 def backward_fixpoints(runs: Sequence[RunRef]) -> list[BackwardFixpoint]:
-    sizes = _by_piece(runs)
-    names = [piece[: -len(_BACK + _ROWS)] for piece in sizes if piece.endswith(_BACK + _ROWS)]
-    return [_followed(name, sizes) for name in sorted(names)]
-
-
-def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> BackwardFixpoint:
-    rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
-    # One number stands for what is derived from no row.
-    led = min(rows, max(0, sizes[f"{name}{_BACK}{_ROWS}"][0] - 1))
-    names = (f"{name}{_BACK}", f"{name}{_USED}")
-    stored_bytes = sum(size for piece, (_, size) in sizes.items() if piece.startswith(names))
-    return BackwardFixpoint(name, rows, led, stored_bytes)
+    sizes, result = _by_piece(runs), []
+    for end in sorted(piece for piece in sizes if piece.endswith(_BACK + _ROWS)):
+        name = end.removesuffix(_BACK + _ROWS)
+        rows, _ = sizes.get(f"{name}.{_ROWS}", (0, 0))
+        # One number stands for what is derived from no row.
+        led = min(rows, max(0, sizes[end][0] - 1))
+        pieces = (f"{name}{_BACK}", f"{name}{_USED}")
+        stored_bytes = sum(size for piece, (_, size) in sizes.items() if piece.startswith(pieces))
+        result.append(BackwardFixpoint(name, rows, led, stored_bytes))
+    return result
 
 
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:

@@ -170,10 +170,13 @@ class TextColumn(Struct, frozen=True):
 
 def text_columns(table: pa.Table, separator: str = "T") -> list[TextColumn]:
     """All columns, in order; `separator` is between date and time."""
-    names = table.column_names
     return [
-        TextColumn(name, is_number(column.type), _column(column, separator))
-        for name, column in zip(names, table.columns, strict=True)
+        TextColumn(
+            name,
+            is_number(column.type),
+            [text for chunk in column.chunks for text in texts_of(chunk, separator)],
+        )
+        for name, column in zip(table.column_names, table.columns, strict=True)
     ]
 
 
@@ -192,7 +195,8 @@ def texts_of(array: pa.Array, separator: str = "T") -> Texts:
     kind = array.type
     if pa.types.is_float32(kind):
         # Arrow gives the shortest digits of a float; Python has doubles only.
-        return [_float_text(text) for text in array.cast(pa.string()).to_pylist()]
+        texts = array.cast(pa.string()).to_pylist()
+        return [None if text is None else str(number_or_name(float(text))) for text in texts]
     if pa.types.is_floating(kind):
         return [None if value is None else str(value) for value in numbers(array)]
     if pa.types.is_temporal(kind):
@@ -205,19 +209,6 @@ def texts_of(array: pa.Array, separator: str = "T") -> Texts:
     if pa.types.is_boolean(kind):
         return [None if value is None else str(value).lower() for value in array.to_pylist()]
     return [None if value is None else str(value) for value in json_values(array)]
-
-
-def _column(column: pa.ChunkedArray, separator: str) -> Texts:
-    return [text for chunk in column.chunks for text in texts_of(chunk, separator)]
-
-
-def _float_text(text: str | None) -> str | None:
-    if text is None:
-        return None
-    number = float(text)
-    if number != number or number in (float("inf"), float("-inf")):
-        return str(number_or_name(number))
-    return str(number)
 
 
 # Rows as CSV, JSON, JSON lines or Markdown, in pieces of some thousand rows, so that a pipe gets

@@ -28,6 +28,7 @@ from impctl.store.ledger import Ledger, Uses
 
 if TYPE_CHECKING:
     from impctl.store.reader import StoreReader
+    from impctl.store.records import StoredQuery
     from impctl.types import QueryName
     from impctl.workload.models import QuerySpec
 
@@ -57,7 +58,9 @@ def _gained(
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
     counted = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
     upkeep = sum(run.elapsed_ms for run in counted)
-    answers_bytes = sums.answers * _bytes_read(ctx, store, spec) if sums.answers else 0
+    stored = None if store is None else store.load(spec.name)
+    read = () if stored is None or not sums.answers else stored.versions
+    answers_bytes = sums.answers * sum(ctx.tables.snapshot(table).bytes for table in read)
     saved = (sums.bytes_plain - sums.bytes + answers_bytes) * _MS_PER_BYTE
     verdict = _verdict(sums, saved, upkeep)
     return GainResult(
@@ -79,14 +82,8 @@ def _gained(
         verdict=verdict,
         kept_answers=sums.answers,
         answers_bytes=answers_bytes,
-        hint=_hint(verdict, sums, len(counted), partial(_order_hint, forecasts, store, spec)),
+        hint=_hint(verdict, sums, len(counted), partial(_order_hint, forecasts, stored)),
     )
-
-
-def _bytes_read(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> int:
-    stored = None if store is None else store.load(spec.name)
-    tables = () if stored is None else stored.versions
-    return sum(ctx.tables.snapshot(table).bytes for table in tables)
 
 
 def _verdict(uses: Uses, saved: float, upkeep: float) -> str:
@@ -112,19 +109,19 @@ def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str
     return "it is maintained more often than it is used; maintain it less often"
 
 
-def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
+def _order_hint(forecasts: ClusterForecasts, stored: StoredQuery | None) -> str:
     """Whether clustering the query's tables would change that, as `cluster` computes it."""
-    stored = None if store is None else store.load(spec.name)
-    sketches = () if stored is None else stored.sketches
-    said = ""
+    if stored is None:
+        return ""
+    name, sketches, said = stored.query, stored.sketches, ""
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         forecast = forecasts.of(table)
         if forecast is None:
             continue
-        of_query = [sketch for sketch in forecast.sketches if sketch.query == spec.name]
+        of_query = [sketch for sketch in forecast.sketches if sketch.query == name]
         if not forecast.obstacle and any(use.bytes_expected < use.bytes for use in of_query):
             return ": see the estimate of `impctl cluster --dry-run`"
-        alone = next((sketch for sketch in sketches if forecasts.alone(spec.name, sketch)), None)
+        alone = next((sketch for sketch in sketches if forecasts.alone(name, sketch)), None)
         if alone is not None:
             by = f"--table {alone.table} --by {alone.attribute}"
             return f": `impctl cluster {by}` would change that for this sketch alone"

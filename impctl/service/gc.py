@@ -8,7 +8,6 @@ even if the store cannot be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,14 +33,27 @@ def gc(ctx: Context, keep: int | None = None) -> Outcome:
     entries: list[GcEntry] = []
     try:
         match = _collected(ctx, keep_versions)
-        entries += _stored_entries(match, not is_dry_run)
+        entries += [
+            GcEntry("versions", old.query, old.count, old.bytes, not is_dry_run)
+            for old in match.versions
+        ]
+        if match.partitions:
+            size = match.partition_bytes
+            entries.append(GcEntry("partitions", "", match.partitions, size, not is_dry_run))
+        entries += [_entry("file", file) for file in match.files]
         failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
     entries += [_entry("folder", folder) for folder in _scratch(ctx)]
-    if not is_dry_run:
-        left = [entry for entry in entries if not entry.removed]
-        failures += [_left(left)] if left else []
+    left = [entry.name for entry in entries if not entry.removed]
+    if left and not is_dry_run:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        unremoved = StorageError(
+            f"Could not delete {left[0]}{more}",
+            code="gc_left",
+            hint="check who can write there, and run the command again",
+        )
+        failures.append(Failure(None, unremoved))
     size = sum(entry.bytes for entry in entries if entry.removed or is_dry_run)
     result = GcResult(str(ctx.store_path), keep_versions, tuple(entries), size, is_dry_run)
     return Outcome((result,), (), tuple(failures))
@@ -71,26 +83,5 @@ def _scratch(ctx: Context) -> list[Leftover]:
     return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in result]
 
 
-def _stored_entries(result: Collected, removed: bool) -> list[GcEntry]:
-    entries = [
-        GcEntry("versions", old.query, old.count, old.bytes, removed) for old in result.versions
-    ]
-    if result.partitions:
-        entries.append(
-            GcEntry("partitions", "", result.partitions, result.partition_bytes, removed)
-        )
-    return entries + [_entry("file", file) for file in result.files]
-
-
 def _entry(kind: str, leftover: Leftover) -> GcEntry:
     return GcEntry(kind, str(leftover.path), 1, leftover.bytes, leftover.removed)
-
-
-def _left(entries: Sequence[GcEntry]) -> Failure:
-    more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
-    error = StorageError(
-        f"Could not delete {entries[0].name}{more}",
-        code="gc_left",
-        hint="check who can write there, and run the command again",
-    )
-    return Failure(None, error)

@@ -108,9 +108,9 @@ def _status(ctx: Context, store: StoreReader | None, spec: QuerySpec, runs: int)
 
 def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
     source = tables.source(pin.table)
-    if source.table_id != pin.table_id:
-        return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
-    versions, size = max(source.version - pin.version, 0), pending_size(source, pin.version)
+    versions, size = source.version - pin.version, None
+    if source.table_id == pin.table_id:
+        versions, size = max(versions, 0), pending_size(source, pin.version)
     if size is None:
         return PendingEntry(pin.table, pin.version, versions, None, None, None)
     return PendingEntry(pin.table, pin.version, versions, size.files, size.rows, size.bytes)

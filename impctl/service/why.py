@@ -435,8 +435,7 @@ def answer_without(ctx: Context, result: ResolvedSketch, texts: Sequence[str]) -
     one, QueryError where the engine lacks a part of the plan; errors of values as of
     `engine_answer`."""
     prepared = result.prepared
-    conditions = conditions_by_table(prepared, texts)
-    excluded = {table: excluded_rows(ctx, table, parts) for table, parts in conditions.items()}
+    conditions, excluded = excluded_rows(ctx, prepared, texts)
     use = SketchPolicy.ALWAYS if is_monotone(prepared.root) else SketchPolicy.NEVER
     if use is SketchPolicy.ALWAYS:
         pruned, sketches = chosen_read(ctx.tables, result, use).pruned, result.sketches
@@ -469,9 +468,10 @@ def is_monotone(root: p.Plan) -> bool:
     )
 
 
-def conditions_by_table(
-    prepared: PreparedQuery, texts: Sequence[str]
-) -> dict[TableName, tuple[str, ...]]:
+def excluded_rows(
+    ctx: Context, prepared: PreparedQuery, texts: Sequence[str]
+) -> tuple[dict[TableName, tuple[str, ...]], dict[TableName, ExcludedRows]]:
+    """The conditions by table, and the rows for which one of a table's is true."""
     names = {table.lower(): table for table in prepared.tables}
     result: dict[TableName, tuple[str, ...]] = {}
     for text in texts:
@@ -496,18 +496,17 @@ def conditions_by_table(
                 code="without_table",
             )
         result[table] = (*result.get(table, ()), text)
-    return result
-
-
-def excluded_rows(ctx: Context, table: TableName, texts: Sequence[str]) -> ExcludedRows:
-    """The rows of a table for which one of these conditions is true."""
-    columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
-    attributes = [p.Attribute(column.name, column.name, column.type) for column in columns]
-    zone = ctx.session_zone
-    parts = tuple(condition_on(attributes, text, zone, _OPTION, "the table") for text in texts)
-    condition = parts[0] if len(parts) == 1 else Or(parts)
-    read: dict[ColumnName, Column] = {column.name: column for column in columns}
-    return ExcludedRows(condition, tuple(read[name] for name in sorted(condition.columns)))
+    excluded = {}
+    for table, conditions in result.items():
+        columns: Sequence[Column] = ctx.tables.snapshot(table).schema.columns
+        attributes = [p.Attribute(column.name, column.name, column.type) for column in columns]
+        zone = ctx.session_zone
+        parts = tuple(condition_on(attributes, c, zone, _OPTION, "the table") for c in conditions)
+        condition = parts[0] if len(parts) == 1 else Or(parts)
+        read: dict[ColumnName, Column] = {column.name: column for column in columns}
+        used = tuple(read[name] for name in sorted(condition.columns))
+        excluded[table] = ExcludedRows(condition, used)
+    return result, excluded
 
 
 # State of a recursion kept by absorption. Law: used only at the very commit that the query was
@@ -602,8 +601,7 @@ def without_from_state(
     absorbed = absorbed_rows(ctx, result, answer.kept)
     if absorbed is None:
         return None
-    conditions = conditions_by_table(result.prepared, texts)
-    excluded = {table: excluded_rows(ctx, table, parts) for table, parts in conditions.items()}
+    conditions, excluded = excluded_rows(ctx, result.prepared, texts)
     leaves = _leaves(absorbed, excluded)
     if leaves is None:
         return None

@@ -15,7 +15,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.golden.records import Golden
+from tests.golden.records import Golden, json_text
 from tests.golden.scripts import Worlds, names, record_of
 
 
@@ -34,11 +34,10 @@ def main() -> None:
         worlds = Worlds(Path(folder))
         for name in arguments.names or names(spark=arguments.spark):
             record = record_of(name, worlds)
-            golden = Golden(name)
-            if arguments.kind == "wording":
-                golden.write_wording(record)
-            else:
-                golden.write_values(record)
+            file, text = Golden(name).wording, record.wording
+            if arguments.kind == "values":
+                file, text = Golden(name).values, json_text(record.values, packed=True) + "\n"
+            file.write_text(text, encoding="utf-8")
             print(f"recorded {arguments.kind} of {name}")  # noqa: T201
 
 

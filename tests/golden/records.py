@@ -39,14 +39,6 @@ class Golden(Struct, frozen=True):
     def wording(self) -> Path:
         return HERE / "wording" / f"{self.name}.txt"
 
-    def write_values(self, record: Record) -> None:
-        """Replace the values."""
-        self.values.write_text(json_text(record.values, packed=True) + "\n", encoding="utf-8")
-
-    def write_wording(self, record: Record) -> None:
-        """Replace the wording."""
-        self.wording.write_text(record.wording, encoding="utf-8")
-
     def differences(self, record: Record, renames: Renames) -> str:
         """How a record differs from the files, and what to do about it; empty if it does not."""
         expected = json.loads(self.values.read_text(encoding="utf-8"))
@@ -120,7 +112,9 @@ def values_difference(recorded: Any, new: Any, renames: Renames) -> str:
     expected = renames.applied(recorded)
     if expected == new:
         return ""
-    return text_difference(json_text(_sorted_keys(expected)), json_text(_sorted_keys(new)))
+    # The order of keys is not part of the values.
+    texts = [json_text(json.loads(json.dumps(one, sort_keys=True))) for one in (expected, new)]
+    return text_difference(*texts)
 
 
 def text_difference(recorded: str, new: str) -> str:
@@ -129,13 +123,6 @@ def text_difference(recorded: str, new: str) -> str:
         recorded.splitlines(), new.splitlines(), "recorded", "new", lineterm="", n=4
     )
     return "\n".join(lines)
-
-
-def _sorted_keys(value: Any) -> Any:
-    """The order of keys is not part of the values."""
-    if isinstance(value, dict):
-        return {key: _sorted_keys(value[key]) for key in sorted(value)}
-    return [_sorted_keys(part) for part in value] if isinstance(value, list) else value
 
 
 def json_text(value: Any, indent: str = "", used: int = 0, *, packed: bool = False) -> str:

@@ -58,14 +58,14 @@ def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*columns, strict=True))
 
 
-def applied(answer: Answer, changes: pa.Table) -> Answer:
+def applied(answer: Answer, changes: pa.Table, label: str = "") -> Answer:
     """The answer after the changes, which may not take what is not there."""
     after = answer.copy()
     kinds, copies = changes["_change"].to_pylist(), changes["_copies"].to_pylist()
     for row, kind, count in zip(rows_of(changes), kinds, copies, strict=True):
-        assert count > 0
+        assert count > 0, label
         if kind == "delete":
-            assert after[row] >= count, f"{row} was not there"
+            assert after[row] >= count, f"{label} {row} was not there"
         after[row] += count if kind == "insert" else -count
     return +after
 

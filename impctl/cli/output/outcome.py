@@ -64,7 +64,7 @@ class JsonOutput:
             "ok": decisive is None,
             "results": self._results,
             "warnings": list(outcome.warnings),
-            "error": None if decisive is None else _error(decisive, outcome.failures),
+            "error": None if decisive is None else _failure(decisive, outcome.failures),
         }
         if self._run is not None:
             envelope["run"] = to_json(self._run)
@@ -115,15 +115,8 @@ def _strict(value: Any) -> Json:
     return result
 
 
-def _error(decisive: Failure, failures: tuple[Failure, ...]) -> Json:
-    """The failure that decides the exit code; `failures` lists all if there are several."""
-    entry = _failure(decisive)
-    if len(failures) > 1:
-        entry["failures"] = [_failure(failure) for failure in failures]
-    return entry
-
-
-def _failure(failure: Failure) -> dict[str, Json]:
+def _failure(failure: Failure, all_failures: Sequence[Failure] = ()) -> Json:
+    """A failure; the one that decides the exit code lists all if there are several."""
     error = failure.error
     entry: dict[str, Json] = {"code": error.code, "message": error.message, "hint": error.hint}
     if error.location is not None:
@@ -135,6 +128,8 @@ def _failure(failure: Failure) -> dict[str, Json]:
         entry["problems"] = [
             {name: to_json(getattr(problem, name)) for name in names} for problem in error.problems
         ]
+    if len(all_failures) > 1:
+        entry["failures"] = [_failure(each) for each in all_failures]
     return entry
 
 
