@@ -23,7 +23,7 @@ from impctl.service.decide import (
 )
 from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
-from impctl.service.formats import check_goal, write_answer
+from impctl.service.formats import check_goal, shown
 from impctl.service.memory_limit import MemoryLimit, within_memory
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.resolve import reporting_lost_versions, versions_at
@@ -330,11 +330,8 @@ def changes(
     spec = ctx.query(query)
     watch = Stopwatch()
     result = _read(ctx, spec, since, whole=whole)
-    written = None if out is None else str(out)
-    result = replace(result, elapsed_ms=watch.ms, limit=limit, written=written)
-    if out is not None:
-        write_answer(result.shown, out, escape_formulas=escape_formulas)
-    return Outcome((result,))
+    result = replace(result, elapsed_ms=watch.ms)
+    return Outcome((shown(result, limit, out, escape_formulas=escape_formulas),))
 
 
 def _read(ctx: Context, spec: QuerySpec, since: AtVersions | None, *, whole: bool) -> ChangesResult:
@@ -369,17 +366,17 @@ def follow_changes(
     show: ShowChanges,
 ) -> None:
     """Report changes of one query's answer until interrupted, after the answer if `whole`."""
-    files, watch, shown = Files.of(settings), TableWatch(), 0
+    files, watch, reported = Files.of(settings), TableWatch(), 0
 
     def report(find: Callable[[], ChangesResult]) -> None:
-        nonlocal shown
+        nonlocal reported
         at, took = datetime.now(UTC), Stopwatch()
         result = find()
         if result.row_count:
-            shown += 1
+            reported += 1
             result = replace(result, elapsed_ms=took.ms)
             started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-            show(result, FollowedRun(shown, started, result.elapsed_ms, 0))
+            show(result, FollowedRun(reported, started, result.elapsed_ms, 0))
 
     with open_context(settings, reporter) as ctx:
         spec = ctx.query(query)
@@ -392,7 +389,7 @@ def follow_changes(
             report(partial(answer.whole, ctx))
         while not stop.is_asked:
             files.check()
-            if request.max_runs is not None and shown >= request.max_runs:
+            if request.max_runs is not None and reported >= request.max_runs:
                 return
             if watch.is_due(ctx):
                 with stop.working():

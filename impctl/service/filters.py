@@ -289,6 +289,11 @@ def filters_of(
     return Pruned(filters, files, total, parts)
 
 
+def files_in(tables: PinnedTables, versions: Versions) -> int:
+    """How many files the tables have, read or not."""
+    return sum(len(tables.snapshot(*pinned).files) for pinned in versions.items())
+
+
 def guards_of(tables: PinnedTables, pruned: Pruned, versions: Versions) -> dict[TableName, Guard]:
     """The columns to guard, by table, in the files to read."""
     guards: dict[TableName, Guard] = {}

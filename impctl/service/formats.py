@@ -11,14 +11,16 @@ from datetime import timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from impctl.errors import StorageError, UnsupportedError
 from impctl.service.output import check_output, not_written, whole_file
+from impctl.service.results import ArrowAnswer
 from impctl.service.text import Json, RowsFormat, ending_of, number_or_name, plain
 
 # Arrow columns as JSON values. Law: strict JSON with all digits: decimals are texts, numbers that
@@ -318,6 +320,8 @@ def _piped(cells: Sequence[str]) -> str:
 
 _TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
 
+Answer = TypeVar("Answer", bound=ArrowAnswer)
+
 
 def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
     """UsageError or StorageError if no answer can be written to this file."""
@@ -336,6 +340,14 @@ def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
             hint="name a file in it",
             code="answer_not_written",
         )
+
+
+def shown(result: Answer, limit: int | None, out: Path | None, *, escape_formulas: bool) -> Answer:
+    """The result that shows so many rows, which are written to the file `out`, if any."""
+    result = replace(result, limit=limit, written=None if out is None else str(out))
+    if out is not None:
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
+    return result
 
 
 def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) -> None:

@@ -70,7 +70,7 @@ def query(
     engine or Spark; default: the fastest that can. `where` selects rows by their columns. `limit`
     bounds the rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets
     compute nothing."""
-    from impctl.service.formats import check_goal
+    from impctl.service.formats import check_goal, shown
 
     if out is not None:
         # Before anything that takes its time.
@@ -79,7 +79,7 @@ def query(
     if request == QueryRequest(request.query) and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
         known = read_without_plan(ctx, request.query, where)
         if known is not None:
-            return _result_of(known, limit, out, (), escape_formulas=escape_formulas)
+            return Outcome((shown(known, limit, out, escape_formulas=escape_formulas),))
     # Planner and engine take longer to load than the materialized result takes to read.
     from impctl.service.resolve import reporting_lost_versions, resolved
     from impctl.service.spark_answer import Passthrough
@@ -92,23 +92,7 @@ def query(
     else:
         with nullcontext() if request.at is None else reporting_lost_versions():
             result, warnings = _answer(ctx, match, use, by, where)
-    return _result_of(result, limit, out, warnings, escape_formulas=escape_formulas)
-
-
-def _result_of(
-    result: QueryResult,
-    limit: int | None,
-    out: Path | None,
-    warnings: tuple[str, ...],
-    *,
-    escape_formulas: bool,
-) -> Outcome:
-    from impctl.service.formats import write_answer
-
-    result = replace(result, limit=limit, written=None if out is None else str(out))
-    if out is not None:
-        write_answer(result.shown, out, escape_formulas=escape_formulas)
-    return Outcome((result,), warnings)
+    return Outcome((shown(result, limit, out, escape_formulas=escape_formulas),), warnings)
 
 
 # The materialized result. Law: returns only rows of the very commit that the query was maintained
@@ -481,13 +465,14 @@ def _by_engine(
 
 
 def _verbatim(ctx: Context, result: Passthrough) -> QueryResult:
+    from impctl.service.filters import files_in
     from impctl.service.spark_answer import unread_table
 
     ctx.spark()
     ctx.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
     table = unread_table(ctx, result)
-    files = result.files(ctx)
+    files = files_in(ctx.tables, result.versions)
     return QueryResult(
         query=result.spec.name,
         answer=table,

@@ -16,7 +16,7 @@ from impctl.errors import TableError, UnsafeSketchError
 from impctl.plan.nodes import Fixpoint
 from impctl.safety.direction import Refusal
 from impctl.safety.failures import Interval, Sizes, part_failure
-from impctl.service.filters import Pruned, filters_of, interval_texts
+from impctl.service.filters import Pruned, files_in, filters_of, interval_texts
 from impctl.service.output import check_output, not_written, write_whole
 from impctl.service.prepare import fact_of, facts_of
 from impctl.service.resolve import (
@@ -303,7 +303,7 @@ def _verbatim(ctx: Context, match: Passthrough, files: Path | None) -> Outcome:
     read = {t: ctx.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
         _write_files(ctx, match.versions, read, files)
-    count = match.files(ctx)
+    count = files_in(ctx.tables, match.versions)
     result = RewriteResult(
         query=match.spec.name,
         sql=match.sql,

@@ -303,12 +303,6 @@ class Passthrough(Struct, frozen=True, kw_only=True):
     reason: str = ""
     warnings: tuple[str, ...] = ()
 
-    def files(self, ctx: Context) -> int:
-        """The files of the tables, all of which are read."""
-        return sum(
-            len(ctx.tables.snapshot(t, version).files) for t, version in self.versions.items()
-        )
-
 
 def unread(ctx: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
     """The query in its own text; raises `error`, which says what was not read, where that would be

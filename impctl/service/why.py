@@ -37,7 +37,7 @@ from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
 from impctl.service.context import Context, limits_of
 from impctl.service.engine_answer import ExcludedRows, engine_cannot, engine_rows
-from impctl.service.filters import Pruned, files_by_table, filters_of, wanted_files
+from impctl.service.filters import Pruned, files_by_table, files_in, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import within_memory
 from impctl.service.parameters import parsed
@@ -95,7 +95,16 @@ def why(
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
-    match = _resolved(ctx, query, params)
+    # Sketches of witnesses lack some of the lineage.
+    spec = ctx.query(query)
+    is_whole = spec.lineage is not LineageRecord.WITNESS
+    use = SketchPolicy.ALWAYS if is_whole else SketchPolicy.NEVER
+    match = resolved(ctx, QueryRequest(spec.name, params, sketch=use))
+    if isinstance(match, Passthrough):
+        raise match.refusal
+    if not is_whole:
+        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
+        match = replace(match, reason=reason)
     watch = Stopwatch()
     if without:
         changed = without_from_state(ctx, match, without) or answer_without(ctx, match, without)
@@ -104,19 +113,6 @@ def why(
     shown = derived.rows[:limit]
     result = replace(derived, rows=shown, limit=limit, elapsed_ms=watch.ms)
     return Outcome((result,), match.warnings)
-
-
-def _resolved(ctx: Context, query: QueryName | None, params: GivenValues) -> ResolvedSketch:
-    """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
-    spec = ctx.query(query)
-    use = SketchPolicy.NEVER if spec.lineage is LineageRecord.WITNESS else SketchPolicy.ALWAYS
-    result = resolved(ctx, QueryRequest(spec.name, params, sketch=use))
-    if isinstance(result, Passthrough):
-        raise result.refusal
-    if use is SketchPolicy.NEVER:
-        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
-        return replace(result, reason=reason)
-    return result
 
 
 # The row asked about, by values of some columns. Law: a text is parsed as a value of the column's
@@ -542,11 +538,6 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: p.Plan) -> Absorbe
     return absorbed
 
 
-def _files_of(ctx: Context, result: ResolvedSketch) -> int:
-    """How many files the tables have, none of which is read."""
-    return sum(len(ctx.tables.snapshot(*pinned).files) for pinned in result.versions.items())
-
-
 # Derivations by state. Law: claims are proved as when tables are read
 # (`compile.provenance.derivation`); if whole functions are kept, the row's function gives a
 # smallest set. Each distinct row is reported once, with the columns in the state, which are all
@@ -581,7 +572,7 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Why
     rows = tuple(entries[leaf] for leaf in derivation.rows)
     # Each distinct row is reported once.
     lineage = sum(copies[leaf] for leaf in reached)
-    facts = _facts(result, (0, _files_of(ctx, result)), by=STATE)
+    facts = _facts(result, (0, files_in(ctx.tables, result.versions)), by=STATE)
     return _why_result(row, derivation, rows, lineage, facts)
 
 
@@ -614,7 +605,7 @@ def without_from_state(
         return None
     changes = changes_between(before, after, ctx.session_zone)
     removed = {table: rows.rows for table, rows in excluded.items()}
-    facts = _facts(result, (0, _files_of(ctx, result)), by=STATE)
+    facts = _facts(result, (0, files_in(ctx.tables, result.versions)), by=STATE)
     return WithoutResult(answer=changes, without=conditions, removed=removed, **facts)
 
 

@@ -50,7 +50,7 @@ from impctl.service.results import (
     ReuseEntry,
     SketchEntry,
 )
-from impctl.service.text import plain, span_text
+from impctl.service.text import plain
 from tests.cli.examples import EXAMPLES
 
 OF_EXAMPLES = {
@@ -395,18 +395,6 @@ def test_the_next_change(show, coming, text) -> None:
     shown = show(replace(PLAN, next_change=coming), "plan", "w.yaml").stdout
     assert shown.count("\n  next change  ") == 1
     assert text in " ".join(shown.split())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h"),
-        (3600.0 + 299, "1 h 05"), (172_000.0, "47 h 47"), (172_800.0, "2 days"),
-        (1e9, "11,574 days"),
-    ],
-)  # fmt: skip
-def test_spans_of_time(seconds, text) -> None:
-    assert span_text(seconds) == text
 
 
 @pytest.mark.parametrize(

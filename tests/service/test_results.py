@@ -23,8 +23,6 @@ from msgspec.structs import asdict, replace
 
 from impctl import errors
 from impctl.service import formats as writing
-from impctl.service.cost_model import RunEstimates, reason_text
-from impctl.service.doctor import Subject, _room
 from impctl.service.formats import (
     check_goal,
     csv_text,
@@ -39,8 +37,15 @@ from impctl.service.formats import (
 )
 from impctl.service.outcome import for_report
 from impctl.service.output import write_whole
-from impctl.service.results import Area, Failure, Outcome, QueryResult
-from impctl.service.text import RowsFormat, duration_text, named_before, number_text, size_text
+from impctl.service.results import Failure, Outcome, QueryResult
+from impctl.service.text import (
+    RowsFormat,
+    duration_text,
+    named_before,
+    number_text,
+    size_text,
+    span_text,
+)
 from tests.support.run_cli import MonkeyPatch, refused
 
 SECOND, HOUR = 1000.0, 3_600_000.0
@@ -64,6 +69,14 @@ TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
             (1_234_500_000_000_000, "1,234 TB"),
         ],
     ),
+    "span": (
+        span_text,
+        [
+            *((0.0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h")),
+            *((3899.0, "1 h 05"), (172_000.0, "47 h 47"), (172_800.0, "2 days")),
+            (1e9, "11,574 days"),
+        ],
+    ),
     "number": (
         number_text,
         [(0.5, "0.5"), (386.7, "387"), (999.6, "1,000"), (2000, "2,000"), (2345.6, "2,346")],
@@ -81,17 +94,6 @@ TEXTS: dict[str, tuple[Callable[[Any], str], list[tuple[float, str]]]] = {
 )
 def test_amounts(written: Callable[[Any], str], value: float, text: str) -> None:
     assert written(value) == text
-
-
-def test_room_on_a_large_disk() -> None:
-    room = _room(Subject(Area.STORE, "s"), 999_700, 1_800_000_000_000)
-    assert room.message == "1.8 TB free, the store uses 1 MB"
-
-
-def test_long_estimates() -> None:
-    said = reason_text(RunEstimates(2_000_000.0, 3, 999_900.0, 1))
-    wanted = "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
-    assert said == wanted
 
 
 SAFE = "A sketch of `t.a` is not safe for "
