@@ -304,6 +304,18 @@ def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
     assert result == [(1, 3), (2, 7), (3, 7)]
 
 
+def test_what_a_beaten_row_led_to_is_no_lineage_not_even_in_a_cycle() -> None:
+    """2 costs 3 before 1 is followed, and leads to 3 at the same cost, which derives itself."""
+    case, query = query_of(QUERIES["smoothest"])
+    seeds = [{"a": 1, "w": 0, "f": 0}, {"a": 2, "w": 3, "f": 2}]
+    tables = {"links": [row(1, 2, 1), row(2, 3, 3), row(3, 3, 0)], "seeds": seeds}
+    query.load(DRAWN.whole(tables))
+    assert best_of(query) == [(1, 0), (2, 1), (3, 3)]
+    sketches = sketches_of(query)
+    assert sketches["seeds#1"] == {0}
+    assert sketches == case.expected(tables)
+
+
 @pytest.mark.parametrize(("name", "last"), [("components", 2**63 - 1), ("highest label", -(2**63))])
 def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
     result = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})

@@ -638,11 +638,13 @@ def least(
     """The least rows with T = base UNION step(T), each once, begun with none; of what a round
     gives the `best` ones stay.
 
-    Rounds go on until lineages stay, too, so that they are those of all derivations. Raises
-    ReferenceFailure where that takes too long.
+    Lineages are those of all derivations of these rows from one another. They are computed once the
+    rows are known: a row that was beaten later has no part in them, even where rows that it led to
+    derive one another in a cycle. Raises ReferenceFailure where that takes too long.
     """
     rows: dict[object, DerivedRow] = {}
-    for _ in range(MOST_ROUNDS):
+    are_known = False
+    for _ in range(2 * MOST_ROUNDS):
         result: dict[object, DerivedRow] = {}
         for values, lineage in [*base(), *step(list(rows.values()))]:
             key = tuple(identity(value) for value in values)
@@ -650,10 +652,11 @@ def least(
             result[key] = known[0], known[1] | lineage
         if best is not None:
             result = _best(result, best)
-        if {key: row[1] for key, row in result.items()} == {
-            key: row[1] for key, row in rows.items()
-        }:
+        if are_known and all(row[1] == rows[key][1] for key, row in result.items()):
             return list(rows.values())
+        if not are_known and result.keys() == rows.keys():
+            are_known = True
+            result = {key: (values, NOTHING) for key, (values, _) in rows.items()}
         rows = result
     raise ReferenceFailure(f"rows still come after {MOST_ROUNDS} rounds")
 
