@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,6 @@ from impctl.engine.fixpoint import best_values, relaxation
 from impctl.engine.fixpoint.best_values import NotIntegerStepError, ValuedRows
 from impctl.engine.fixpoint.fixpoint import BestFixpoint
 from impctl.engine.fixpoint.fixpoint import FixpointOperator as EngineFixpoint
-from impctl.engine.fixpoint.relaxation import OneByOne
 from impctl.engine.join import JoinOperator
 from impctl.engine.operator import Limits
 from impctl.errors import CountBelowZeroError, EvaluationError, UnsupportedError
@@ -396,12 +394,9 @@ class Given:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, way: str) -> None:
         self.followed = 0
         self.given_up = 0
-        self.begun_one_by_one = 0
-        """Steps that were begun so and then followed at once."""
         self._left = 10**9
         self._rng, self._way = rng, way
         of, keep = ValuedRows.slots_of, relaxation.ValuedChanges.keep
-        settle = OneByOne.settle
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
             self._left -= 1
@@ -415,26 +410,16 @@ class Given:
             self.followed += 1
             return keep(changes)
 
-        def settled(*args: Any) -> Ints | None:
-            result = settle(*args)
-            self.begun_one_by_one += result is None
-            return result
-
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
         monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
-        monkeypatch.setattr(OneByOne, "settle", settled)
 
     def begin(self, query: MaintainedQuery) -> None:
         """A step follows."""
-        fixpoint = fixpoint_of(query)
         if self._way == "never":
-            fixpoint._valued = None
-        fixpoint.few = {"at once": -1, "one by one": 10**9}.get(
-            self._way, self._rng.choice((0, 1, 2, 3, 8))
-        )
+            fixpoint_of(query)._valued = None
         if self._way == "given up":
             self._left = self._rng.choice((0, 1, 2, 4, 10**9))
 
@@ -521,7 +506,7 @@ def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
     return list(zip(own[key], own[1 - key], rank, strict=True))
 
 
-@pytest.mark.parametrize("way", ["at once", "one by one", "some of either", "never", "given up"])
+@pytest.mark.parametrize("way", ["by value", "never", "given up"])
 @random_cases(1, 3, 10)
 def test_all_that_is_kept_is_that_of_a_recount(
     monkeypatch: pytest.MonkeyPatch, cases: range, way: str
@@ -534,7 +519,7 @@ def test_all_that_is_kept_is_that_of_a_recount(
 
 
 def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -> int:
-    """How many steps were given up, of a few or of many."""
+    """How many steps were given up."""
     rng = random.Random(f"{name} {seed} {way}")
     given = Given(monkeypatch, rng, way)
     case, query = query_of(VALUED[name])
@@ -579,7 +564,6 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
         assert not given.followed
     elif way != "given up":
         assert given.followed > (turns // 4 if nulls else turns), (name, seed)
-        assert not given.begun_one_by_one or nulls or way == "some of either"
     return given.given_up
 
 
@@ -587,13 +571,12 @@ def row(a: int, b: int, w: int) -> Row:
     return {"a": a, "b": b, "w": w, "f": 0}
 
 
-@pytest.mark.parametrize("way", ["at once", "one by one"])
 @pytest.mark.parametrize("more", [-1, 1 << 60])
 def test_links_that_take_away_or_go_far_are_left_to_the_operators(
-    monkeypatch: pytest.MonkeyPatch, way: str, more: int
+    monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
     """A circle that takes away would be followed for as long as there are limits."""
-    given = Given(monkeypatch, random.Random(way), way)
+    given = Given(monkeypatch, random.Random(1), "by value")
     case, query = query_of(VALUED["cheapest"])
     tables = {"links": [row(1, 2, 5), row(2, 3, more)], "seeds": [row(1, 0, 0)]}
     query.load(DRAWN.whole(tables))
@@ -607,14 +590,13 @@ def test_links_that_take_away_or_go_far_are_left_to_the_operators(
         assert given.followed == 1
 
 
-@pytest.mark.parametrize("way", ["at once", "one by one"])
 @pytest.mark.parametrize(("added", "best", "sign"), [("r.c - l.w", MIN, -1), ("r.c + l.w", MAX, 1)])
 @pytest.mark.parametrize("more", [2, -2])
 def test_what_makes_values_better_or_worse_is_told_by_its_sign(
-    monkeypatch: pytest.MonkeyPatch, way: str, added: str, best: str, sign: int, more: int
+    monkeypatch: pytest.MonkeyPatch, added: str, best: str, sign: int, more: int
 ) -> None:
     """Links that make them better are left to the operators, those that make them worse are not."""
-    given = Given(monkeypatch, random.Random(way), way)
+    given = Given(monkeypatch, random.Random(1), "by value")
     _, query = query_of(FROM_SEEDS.format(added, "") + best)
     query.load(DRAWN.whole({"links": [row(2, 3, more)], "seeds": [row(1, 0, 10)]}))
     given.begin(query)
@@ -627,11 +609,8 @@ def test_what_makes_values_better_or_worse_is_told_by_its_sign(
     assert given.followed == (more < 0)
 
 
-@pytest.mark.parametrize("way", ["at once", "one by one"])
-def test_what_goes_beyond_all_numbers_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    given = Given(monkeypatch, random.Random(way), way)
+def test_what_goes_beyond_all_numbers_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Given(monkeypatch, random.Random(1), "by value")
     _, query = query_of(VALUED["cheapest"])
     query.load(DRAWN.whole({"links": [row(2, 3, INT64_MAX)], "seeds": [row(1, 0, 0)]}))
     given.begin(query)

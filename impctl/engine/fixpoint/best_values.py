@@ -37,12 +37,8 @@ from impctl.engine.fixpoint.rows import (
     WAS,
     BestFixpointRows,
     Grouped,
-    IndexView,
-    Numbers,
     Slots,
     TouchedRows,
-    Views,
-    view_of,
     with_room,
 )
 from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
@@ -245,12 +241,6 @@ class Links:
     def sources(self) -> int:
         return len(self._runs)
 
-    def views(self) -> list[IndexView] | None:
-        """The runs for lookups one by one: the head, then the column that is added; None where they
-        are not to be looked up so."""
-        columns = [self._step.head, *_column(self._step)]
-        return self._rows.table_views.of_index(self._runs, columns, 0)
-
     @property
     def linked(self) -> Ints:
         return np.concatenate(self._linked) if self._linked else _NOTHING
@@ -382,9 +372,7 @@ class ValuedRows:
         """Keys, ascending, and their slots: most of them, and those added since."""
         self._direct: npt.NDArray[np.int32] | None = None
         """Of dense keys: by key less `_least`, the slot, -1 for none."""
-        self._places: Numbers | None = None
         self._least = 0
-        self._derived, self.table_views = Views(), Views()
         self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
 
     # Between steps.
@@ -398,7 +386,6 @@ class ValuedRows:
         if len(self._few[0]) > len(self._many[0]) // _FEW:
             self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
             self._direct = self._placed()
-            self._places = None if self._direct is None else view_of(self._direct)
         return self.count <= MOST_AT_HAND
 
     def _placed(self) -> npt.NDArray[np.int32] | None:
@@ -413,10 +400,6 @@ class ValuedRows:
         result[keys - least] = slots
         return result
 
-    def views(self) -> list[IndexView] | None:
-        """The derived rows for lookups one by one; None where they are not to be looked up so."""
-        return self._derived.of_index(self.stored.derived.runs(), [self.step.value], 0)
-
     # Slots.
 
     def slots_of(self, keys: Ints) -> Ints:
@@ -430,13 +413,6 @@ class ValuedRows:
         if is_new.any():
             slots[is_new] = self._sorted_slots(keys[is_new])
         return slots
-
-    def slot_of(self, key: int) -> int:
-        if self._places is not None and 0 <= (place := key - self._least) < len(self._places):
-            slot: int = self._places[place]
-            if slot >= 0:
-                return slot
-        return int(self.slots_of(np.array([key], dtype=np.int64))[0])
 
     def _sorted_slots(self, keys: Ints) -> Ints:
         slots = np.empty(len(keys), dtype=np.int64)

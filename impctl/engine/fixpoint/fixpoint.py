@@ -29,7 +29,7 @@ from impctl.engine.fixpoint.frontier import (
     Recursion,
     TagsOfChoices,
 )
-from impctl.engine.fixpoint.relaxation import FEW, Admission, ValuedChanges
+from impctl.engine.fixpoint.relaxation import Admission, ValuedChanges
 from impctl.engine.fixpoint.rows import (
     BestFixpointRows,
     Grouped,
@@ -265,7 +265,6 @@ class BestFixpoint(Recursion):
         self._valued = valued_step(step, columns, grouped, rank)
         """The step, where rows are a key with one value each: integers are followed without
         stepping its operators."""
-        self.few = FEW  # Keys up to which such a step is followed key by key
         self._at_hand: ValuedRows | None = None  # The lookups of the last such step, for reuse
 
     def _changed(
@@ -300,10 +299,10 @@ class BestFixpoint(Recursion):
         admission = Admission(self._stage, self._count, self.limits)
         table = tables[0] if tables else None
         try:
-            changes.settle(base, table, admission, self.few)
+            changes.settle(base, table, admission)
         except NotIntegerStepError:
             return None
-        self._stage, self._count = changes.admitted.stage, changes.admitted.count
+        self._stage, self._count = admission.stage, admission.count
         moved = changes.keep()
         self._report = DerivationTags(self._accesses)
         self._report.complete(changes.report)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import copy
-from heapq import heappop, heappush
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +17,6 @@ from impctl.engine.fixpoint.best_values import (
     BODY,
     COUNTED,
     KEY,
-    KNOWN,
     MOST,
     NET,
     NONE,
@@ -34,7 +31,7 @@ from impctl.engine.fixpoint.best_values import (
     numbers,
 )
 from impctl.engine.fixpoint.frontier import NO_BODY, tags_of_all
-from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, WAS, view_of
+from impctl.engine.fixpoint.rows import HAS_COLUMN, LOW_COLUMN, RANK_COLUMN, WAS
 from impctl.engine.tags import Tags, stacked
 
 if TYPE_CHECKING:
@@ -266,178 +263,6 @@ def _summed(parts: list[Derivations]) -> Derivations:
     return Derivations(heads[kept], values[kept], sums[sums > 0])
 
 
-# The same for few keys, one after the other. Law: values and counts are those of the rounds; ranks
-# are given key by key, in the order of their values. Beyond `few` keys everything stays as before.
-# Cost: microseconds a key and link, where rounds of NumPy take a tenth of a millisecond each.
-
-FEW = 48  # Keys deleted or changed in a step up to which they are followed key by key
-_Link = tuple[int, int, int]  # The head's slot, what is added, and the weight
-
-
-class _LeftError(Exception):
-    """Key by key does not apply: too many keys, or derivations deleted that never existed."""
-
-
-class OneByOne:
-    """One step over `rows` that deletes or changes at most `few` keys."""
-
-    def __init__(self, rows: ValuedRows, links: Links, few: int) -> None:
-        self._rows, self._links, self._few = rows, links, few
-        self._pool: dict[int, dict[int, int]] = {}
-        """By slot: the weights of its derivations, by value, as far as they matter."""
-        self._touched: set[int] = set()
-        self._out: list[int] = []
-
-    def settle(self, derivations: Derivations, bodies: Ints, admission: Admission) -> Ints | None:
-        """The slots of keys whose value, rank or low changed; None where this does not apply."""
-        table, derived = self._links.views(), self._rows.views()
-        if table is None or derived is None:
-            return None
-        self._table, self._derived = table, derived
-        try:
-            self._view()
-            self._send_out(derivations, bodies)
-            self._improve(admission)
-        except _LeftError:
-            values, touched = self._rows.values, list(self._touched)
-            values[:WAS, touched] = values[WAS : 2 * WAS, touched]
-            return None
-        return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
-
-    def _view(self) -> None:
-        values = self._rows.values
-        self._best, self._rank, self._low = map(view_of, values[:WAS])
-        self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
-
-    def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
-        every = (derivations.heads, derivations.values, derivations.weights, bodies)
-        for head, value, weight, body in zip(*(part.tolist() for part in every), strict=True):
-            self._derive(head, value, weight)
-            if value == self._best[head]:
-                self._count(head, weight, body)
-        rank, low = self._rank, self._low
-        front = [slot for slot in self._touched if rank[slot] > 0 and low[slot] <= 0]
-        while front:
-            slot = front.pop()
-            if self._low[slot] < 0:
-                raise _LeftError
-            self._out.append(slot)
-            self._spend()
-            body, value = self._rank[slot], self._best[slot]
-            self._rank[slot] = -body
-            for head, offset, weight in self._linked(slot):
-                derived = value + offset
-                self._derive(head, derived, -weight)
-                if derived == self._best[head] and self._count(head, -weight, body):
-                    front.append(head)
-
-    def _count(self, head: int, weight: int, body: int) -> bool:
-        """Count a derivation of a key's value; whether the key has lost its ground."""
-        self._know(head)
-        if body >= self._rank[head]:
-            return False
-        self._touched.add(head)
-        self._low[head] += weight
-        return bool(self._low[head] <= 0)
-
-    def _derive(self, head: int, value: int, weight: int) -> None:
-        pool = self._pool.get(head)
-        if pool is None:
-            self._pool[head] = {value: weight}
-        else:
-            pool[value] = pool.get(value, 0) + weight
-
-    def _spend(self) -> None:
-        self._few -= 1
-        if self._few < 0:
-            raise _LeftError
-
-    def _know(self, slot: int) -> None:
-        if not self._known[slot]:
-            self._rows.know_ranks(np.array([slot], dtype=np.int64))
-
-    # Insertions.
-
-    def _improve(self, admission: Admission) -> None:
-        best, rank, low = self._best, self._rank, self._low
-        for slot in self._out:
-            for value, weight in self._derived_values(slot):
-                self._derive(slot, value, weight)
-        heap: list[tuple[int, int]] = []
-        hoped: dict[int, int] = {}
-        is_out = set(self._out)
-        for slot, pool in self._pool.items():
-            limit = NONE if slot in is_out else best[slot]
-            if min(pool.values()) < 0 and any(
-                weight < 0 for value, weight in pool.items() if value < limit
-            ):
-                raise _LeftError
-            least = min((value for value, weight in pool.items() if weight > 0), default=NONE)
-            if least < limit:
-                hoped[slot] = least
-                heappush(heap, (least, slot))
-        if not heap and not self._out:
-            return
-        admission.admit(-len(self._out))
-        for slot in self._out:
-            best[slot], rank[slot], low[slot] = NONE, 0, 0
-        while heap:
-            value, slot = heappop(heap)
-            if hoped[slot] != value or value == self._best[slot]:
-                continue
-            self._spend()
-            self._know(slot)
-            self._touched.add(slot)
-            stage = admission.admit(int(self._rank[slot] == 0))
-            self._best[slot], self._rank[slot] = value, stage
-            self._low[slot] = self._pool[slot][value]
-            for head, offset, weight in self._linked(slot):
-                derived = value + offset
-                if derived >= self._best[head]:
-                    continue
-                self._derive(head, derived, weight)
-                if derived < hoped.get(head, NONE):
-                    hoped[head] = derived
-                    heappush(heap, (derived, head))
-
-    def _derived_values(self, slot: int) -> Iterator[tuple[int, int]]:
-        key, is_greatest = self._key[slot], self._rows.step.is_greatest
-        for view in self._derived:
-            first, last = view.span(key)
-            for position in range(first, last):
-                value = view.columns[0][position]
-                yield ~value if is_greatest else value, view.weights[position]
-
-    def _linked(self, slot: int) -> Sequence[_Link]:
-        key, offset = self._key[slot], self._rows.step.offset
-        links: list[_Link] = []
-        has_gone = False
-        for view in self._table:
-            first, last = view.span(key)
-            for position in range(first, last):
-                head = self._rows.slot_of(view.columns[0][position])
-                more = offset.constant
-                if offset.column is not None:
-                    more += offset.sign * view.columns[1][position]
-                if not 0 <= more < MOST:
-                    raise NotIntegerStepError
-                weight = view.weights[position]
-                has_gone = has_gone or weight < 0
-                links.append((head, more, weight))
-        if self._rows.values.shape[1] != len(self._best):
-            self._view()
-        return _summed_by_key(links) if has_gone else links
-
-
-def _summed_by_key(links: Sequence[_Link]) -> Sequence[_Link]:
-    sums: dict[tuple[int, int], int] = {}
-    for head, more, weight in links:
-        sums[head, more] = sums.get((head, more), 0) + weight
-    if min(sums.values()) < 0:
-        raise NotIntegerStepError
-    return [(*link, weight) for link, weight in sums.items() if weight]
-
-
 # A step over keys and their values, from its changes to stored state. Law: state and output are
 # those of the rounds of the step's operators (`BestFixpoint`), except for the numbers of ranks:
 # rows, derivations, best values, and both sides of the join. Nothing changes before the step is
@@ -455,12 +280,9 @@ class ValuedChanges:
         self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
         """Derivations inserted or deleted, with their tags."""
 
-    def settle(
-        self, base: Batch | None, table: Batch | None, admission: Admission, few: int
-    ) -> None:
-        """Compute the result of these inserted and deleted rows of the base and the table; key by
-        key for few keys. NotIntegerStepError where not everything is an integer; then nothing was
-        changed."""
+    def settle(self, base: Batch | None, table: Batch | None, admission: Admission) -> None:
+        """Compute the result of these inserted and deleted rows of the base and the table.
+        NotIntegerStepError where not everything is an integer; then nothing was changed."""
         rows = self._rows
         self._table = table
         links = self._links = Links(self._step, rows, table)
@@ -470,18 +292,11 @@ class ValuedChanges:
         if table is not None and len(table):
             bodies.append(self._of_table(table))
         result = _joined([part for part, _ in self._parts])
-        every = np.concatenate([*bodies, _NOTHING])
-        self.admitted = admission
-        best = rows.values[BEST, result.heads]
+        self._touched = _NOTHING
         # The usual case of a change: another derivation is better.
-        touched = None if (result.values <= best).any() else _NOTHING
-        if touched is None and len(result.heads) <= few:
-            self.admitted = copy(admission)
-            touched = OneByOne(rows, links, few).settle(result, every, self.admitted)
-        if touched is None:
-            self.admitted = admission
-            touched = Settling(rows, links, result, every).settle(admission)
-        self._touched = touched
+        if (result.values <= rows.values[BEST, result.heads]).any():
+            settling = Settling(rows, links, result, np.concatenate(bodies))
+            self._touched = settling.settle(admission)
 
     def _of_base(self, base: Batch) -> Ints:
         rows = self._rows
