@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -70,7 +70,7 @@ CODE = "code"
 _KEY = "key"
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, dict=True):
     """Rows of state: `codes` ascending, key columns as Arrow arrays, values as NumPy arrays. Codes
     are those of `data.keys`; `keys` is empty where the code is the whole key. `sequence` orders
     runs: higher is newer. `pages` locates the run, if some of it is not verified yet."""
@@ -83,6 +83,11 @@ class Run(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @cached_property
+    def views(self) -> dict[tuple[str, ...], Any]:
+        """Views by the names of their columns, made by who reads the run; they go with it."""
+        return {}
 
     def to_arrow(self) -> pa.Table:
         columns: dict[str, Any] = {CODE: self.codes}
@@ -603,7 +608,7 @@ class Leading(Struct, frozen=True):
     is_whole: Bools
 
 
-class IndexRun(Struct, frozen=True):
+class IndexRun(Struct, frozen=True, dict=True):
     """One run: a batch sorted by the codes of its keys."""
 
     sequence: int
@@ -613,6 +618,11 @@ class IndexRun(Struct, frozen=True):
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    @cached_property
+    def views(self) -> dict[tuple[str, ...], Any]:
+        """As those of `Run`."""
+        return {}
 
     def slices(self, codes: Ints) -> tuple[Ints, Ints]:
         first = search(self.pages, self.codes, codes)

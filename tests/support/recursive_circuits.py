@@ -21,7 +21,7 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.fixpoint import FixpointOperator, LineageOperator, UnionAllFixpoint
 from impctl.engine.fixpoint.frontier import NO_BODY
 from impctl.engine.fixpoint.rows import NAMES, RankedRows
-from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.fixpoint.single_join import THIN
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import (
     Merge,

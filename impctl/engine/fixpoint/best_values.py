@@ -41,7 +41,7 @@ from impctl.engine.fixpoint.rows import (
     TouchedRows,
     with_room,
 )
-from impctl.engine.fixpoint.small_frontier import WHOLE_NUMBERS, JoinedStep, ends_of
+from impctl.engine.fixpoint.single_join import WHOLE_NUMBERS, JoinedStep, ends_of
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, check_size

@@ -40,8 +40,7 @@ from impctl.engine.fixpoint.rows import (
     TouchedRows,
     only_columns,
 )
-from impctl.engine.fixpoint.single_join import CachedViews, JoinedMoves
-from impctl.engine.fixpoint.small_frontier import THIN, plain_step
+from impctl.engine.fixpoint.single_join import THIN, JoinedMoves, plain_step
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.operator import LEVEL_LIMITS, LIMITS, Keeper, LevelLimits, Limits, Operator
@@ -126,7 +125,6 @@ class FixpointOperator(Recursion):
         self._plain = None if is_whole else plain_step(step, columns, rank)
         """The step, where it is a single join: it is followed without stepping its operators."""
         self._choices = ChosenDerivations(name, columns, rank, sum(accesses)) if chooses else None
-        self._seen = CachedViews()
         self.recomputations = 0
         """Steps so far that deleted so much that all rows were deleted and ranks began again."""
 
@@ -168,8 +166,7 @@ class FixpointOperator(Recursion):
         by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._report)
         if self._plain is None:
             return by_step
-        parts = (self._plain, by_step, self._stamp, touched, self._report)
-        return JoinedMoves(*parts, self._seen, self.thin)
+        return JoinedMoves(self._plain, by_step, self._stamp, touched, self._report, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: FixpointStep, slots: Ints) -> None:
         """Delete rows without ground, and what depends on them; `slots` were counted last."""

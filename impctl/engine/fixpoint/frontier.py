@@ -29,7 +29,7 @@ from impctl.engine.batch import (
     stacked_batches,
     stacked_or_empty,
 )
-from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows, with_room
+from impctl.engine.fixpoint.rows import RANK, WAS, TouchedRows
 from impctl.engine.operator import LevelLimits, Limits, Operator
 from impctl.engine.tags import RowTags, SetTags, Tags, apart, no_ranges
 from impctl.engine.trace import RowIndex
@@ -37,40 +37,6 @@ from impctl.engine.trace import RowIndex
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
     from impctl.types import AttributeId
-
-
-# The derivations that rows of a fixpoint took part in, once looked up in a step. Law: those of a
-# row are adjacent throughout the step. Memory: 32 bytes each.
-
-
-class Derived(Struct, frozen=True):
-    """Derivations: the index of the row that is each body, the slots of their heads, the weights.
-    `source` and `place` locate the tags: which list of tags, and which row there."""
-
-    owners: Ints
-    heads: Ints
-    weights: Ints
-    source: Ints
-    place: Ints
-
-
-class DeletedDerivations:
-    """The derivations of deleted rows, one after the other; shapes (count,) and room for more."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._columns: Ints = np.zeros((4, 0), dtype=np.int64)
-        self.heads, self.weights, self.source, self.place = self._columns
-
-    def add(self, result: Derived, order: Ints | None) -> None:
-        """Append derivations in this order; None for those in place."""
-        start, self.count = self.count, self.count + len(result.heads)
-        if self.count > self._columns.shape[1]:
-            self._columns = with_room(self._columns, 2 * self.count)
-            self.heads, self.weights, self.source, self.place = self._columns
-        added = (result.heads, result.weights, result.source, result.place)
-        for target, column in zip(self._columns, added, strict=True):
-            target[start : self.count] = column if order is None else column[order]
 
 
 # Rows of a fixpoint that come and go, followed by the step's operators. Law: a row that goes takes

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
 from impctl.data.keys import (
-    are_codes,
     ascending,
     group_normal,
     group_rows,
@@ -20,134 +18,17 @@ from impctl.data.keys import (
     starts_in,
 )
 from impctl.data.memory import reserve
-from impctl.data.pages import InPages, search
+from impctl.data.pages import search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, identity_of, never_held, stacked_or_empty
 from impctl.engine.tags import RANGE_BITS, RowTags
-from impctl.engine.trace import Arrangement, IndexRun, RowIndex, Run, are_determined_by_code
+from impctl.engine.trace import Arrangement, RowIndex, Run, are_determined_by_code
 from impctl.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from impctl.engine.operator import Keeper
     from impctl.types import AttributeId
-
-# Stored state of integers, looked up one by one in place. Law: as arrangements and indexes have it;
-# looking up a code is a search per run, without allocating an array. Only for verified runs
-# (`data.pages`): pages are verified first where that costs no more than the work done so far, else
-# there are no views.
-
-_SMALL = 4_096  # Rows of a run that stays held for its view, even if the run is gone by then
-R = TypeVar("R", bound=Sized)
-V = TypeVar("V")
-Numbers: TypeAlias = "memoryview[Any]"
-"""A view of an array of integers: reading one takes a fraction of NumPy's time."""
-_ROWS_A_PAGE = 100
-"""Rows of a run whose pages are verified in the time of processing one changed row."""
-
-
-def view_of(array: Any) -> Numbers:
-    return memoryview(array)
-
-
-class IndexView(Struct, frozen=True):
-    """One run of an index: its codes, the requested columns, and weights."""
-
-    codes: Numbers
-    columns: tuple[Numbers, ...]
-    weights: Numbers
-
-    def span(self, code: int) -> tuple[int, int]:
-        codes = self.codes
-        first = bisect_left(codes, code)
-        if first == len(codes) or codes[first] != code:
-            return first, first
-        return first, bisect_right(codes, code, first)
-
-
-class RowsView(Struct, frozen=True):
-    """One run of an arrangement: its codes, keys, and values; None for an all-zero column."""
-
-    codes: Numbers
-    keys: tuple[Numbers, ...]
-    values: tuple[Numbers | None, ...]
-
-    def place(self, first: int, key: tuple[int, ...]) -> int:
-        """The position of a key with the code that begins at `first`; -1 where there is none."""
-        code = self.codes[first]
-        for position in range(first, len(self.codes)):
-            if self.codes[position] != code:
-                break
-            if all(part[position] == value for part, value in zip(self.keys, key, strict=True)):
-                return position
-        return -1
-
-
-class Views:
-    """Views of runs; those of small ones are cached here, often for many steps."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[object, Any]] = {}
-
-    def of_index(
-        self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
-    ) -> list[IndexView] | None:
-        """The runs of an index, of integers, always with the same columns; `spent` rows changed so
-        far. None where they are not to be looked up one by one, or some are NULL."""
-        if not all(_is_looked_at(run, len(run), spent) for run in runs):
-            return None
-        return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
-
-    def of_rows(
-        self, arrangement: Arrangement, names: Sequence[str], spent: int
-    ) -> list[RowsView] | None:
-        """The runs of an arrangement, the newest first; None where they are not to be looked up so,
-        or some key is no integer."""
-        runs = arrangement.runs[::-1]
-        if not all(_is_looked_at(run, len(run), spent) for run in runs):
-            return None
-        return _all_known(self._seen(runs, lambda run: _rows_view(run, names)))
-
-    def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
-        known = self._known
-        # A run that is held keeps its identity to itself.
-        result = [(run, known.get(id(run)) or (run, make(run))) for run in runs]
-        self._known = {id(run): pair for run, pair in result if len(run) <= _SMALL}
-        return [view for _, (_, view) in result]
-
-
-def _all_known(views: Sequence[V | None]) -> list[V] | None:
-    known = [view for view in views if view is not None]
-    return known if len(known) == len(views) else None
-
-
-def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
-    vectors = [run.batch.columns[name] for name in columns]
-    if any(column.valid is not None for column in vectors):
-        return None
-    values = tuple(view_of(column.values) for column in vectors)
-    return IndexView(view_of(run.codes), values, view_of(run.batch.weights))
-
-
-def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
-    if not all(map(are_codes, run.keys)):
-        return None
-    columns = (run.values.get(name) for name in names)
-    return RowsView(
-        view_of(run.codes),
-        tuple(view_of(part.to_numpy()) for part in run.keys),
-        tuple(None if column is None else view_of(column) for column in columns),
-    )
-
-
-def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
-    if run.pages is None or not run.pages.is_open:
-        return True
-    if rows > _ROWS_A_PAGE * (1 + spent):
-        return False
-    run.pages.check_all()
-    return True
-
 
 # Rows by number. Law: a row keeps its number until its last copy goes; one that returns has
 # another, and no number is used twice. Rows are equal as in DISTINCT: NULL equals NULL. State: the

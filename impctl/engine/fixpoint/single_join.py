@@ -3,49 +3,551 @@
 Law: as `frontier` has it, without stepping the operators. The table rows that join deleted rows are
 looked up once, and reused when these come in again; the derivations of such a row are emitted only
 if it stays out. The join's rows of the fixpoint are updated at the end, by the changes. Small
-fronts are followed row by row (`small_frontier`). Cost: a lookup per row that goes or comes for the
-first time in this step, and the derivations.
+fronts of integers are followed row by row. Cost: a lookup per row that goes or comes for the first
+time in this step, and the derivations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from itertools import pairwise, repeat
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
-from impctl.data.keys import distinct_values, key_codes, normalise
-from impctl.data.vector import Ints, Vector, slice_positions
-from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.frontier import (
-    Admit,
-    DeletedDerivations,
-    DerivationTags,
-    Derived,
-    Dismiss,
-    FixpointStep,
+from impctl.data.keys import (
+    are_codes,
+    code_of,
+    distinct_values,
+    key_codes,
+    same_keys,
+    when_many,
 )
-from impctl.engine.fixpoint.rows import FIRST, LAST, NAMES, IndexView, TouchedRows, Views
-from impctl.engine.fixpoint.small_frontier import (
-    ChangedRows,
-    PlainStep,
-    TableRuns,
-    ThinFronts,
-    table_runs,
+from impctl.data.schema import Kind, SqlType
+from impctl.data.vector import Ints, Vector, concat, slice_positions
+from impctl.engine.batch import Batch, empty_batch, never_held
+from impctl.engine.fixpoint.frontier import Admit, DerivationTags, Dismiss, FixpointStep
+from impctl.engine.fixpoint.rows import (
+    ALL,
+    FIRST,
+    LAST,
+    LOW,
+    NAMES,
+    RANK,
+    WAS,
+    TouchedRows,
+    with_room,
 )
+from impctl.engine.join import JoinOperator
+from impctl.engine.linear import ProjectOperator
+from impctl.engine.trace import IndexRun, RowIndex, Run, check_size
 
 if TYPE_CHECKING:
-    from impctl.engine.tags import Tags
+    from impctl.engine.circuit import Circuit
     from impctl.types import AttributeId
 
 
-class CachedViews:
-    """Views of the stored rows of the fixpoint, by their keys, and of the table's."""
+# The two sides of a step that joins its rows with a table once. Law: each side is an input of the
+# step, with columns at most chosen and renamed, and the step contains nothing else.
+
+_ROWS, _TABLE = -1, -2  # The sources of the step
+
+
+class JoinedStep(Struct, frozen=True):
+    """`side` is the fixpoint's input of the join."""
+
+    join: JoinOperator
+    side: int
+
+    @property
+    def own(self) -> RowIndex:
+        result = self.join.indexes[self.side]
+        assert isinstance(result, RowIndex)
+        return result
+
+    @property
+    def table(self) -> RowIndex:
+        result = self.join.indexes[1 - self.side]
+        assert isinstance(result, RowIndex)
+        return result
+
+
+def ends_of(
+    step: Circuit, index: int, join: JoinOperator, above: int
+) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
+    """The fixpoint's side of the join at this position, and the origins of the join's columns; None
+    where it is no such step. `above` is the number of operators above the join."""
+    ends = [
+        passed(step, wire, [name for name, _ in side.columns])
+        for wire, side in zip(step.wires[index], join.sides, strict=True)
+    ]
+    side = 0 if ends[0].at == _ROWS else 1
+    own, table = ends[side], ends[1 - side]
+    if (own.at, table.at, table.count) != (_ROWS, _TABLE, 0):
+        return None
+    if above + 1 + own.count != len(tuple(step)):
+        return None
+    return side, own.names
+
+
+class Passed(Struct, frozen=True):
+    """The position below projections, their number, and the columns' names there."""
+
+    at: int
+    count: int
+    names: Mapping[AttributeId, AttributeId]
+
+
+def passed(step: Circuit, index: int, names: Sequence[AttributeId]) -> Passed:
+    """Skip all projections from `index` down that only choose and rename these columns."""
+    operators, count = tuple(step), 0
+    result: dict[AttributeId, AttributeId] = {name: name for name in names}
+    while index >= 0 and isinstance(operator := operators[index], ProjectOperator):
+        below = {name: operator.passes(column) for name, column in result.items()}
+        result = {name: column for name, column in below.items() if column is not None}
+        if len(result) < len(below):
+            break
+        (index,) = step.wires[index]
+        count += 1
+    return Passed(index, count, result)
+
+
+# A step that is one join of its rows with one table, with plain columns. Law: only recognized where
+# this is certain: renamed columns, one join on equal keys, chosen columns, nothing else; a derived
+# row has the rank of the row it was joined from. So a row derives, without the operators, one row
+# per table row with its key.
+
+_RANK = -1
+WHOLE_NUMBERS = frozenset(
+    {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
+)
+
+
+class PlainStep(JoinedStep, frozen=True):
+    """The columns of a step by their origins. `rows` has for each column of that side its index in
+    the fixpoint's columns; the rank's is -1. `heads` has for each column of the fixpoint whether it
+    comes from the fixpoint's row, and the index there, or else the table's column."""
+
+    rows: Mapping[AttributeId, int]
+    heads: tuple[tuple[int, AttributeId | None], ...]
+    is_of_numbers: bool
+    """Whether there is one key, and it and all columns are integers, where not NULL."""
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
+
+    @property
+    def names(self) -> tuple[AttributeId, ...]:
+        """The table's columns that heads take."""
+        return tuple(name for _, name in self.heads if name is not None)
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether a row has one column, its key, so that the row determines its rank; and its heads
+        are of the table alone."""
+        return self.is_of_numbers and len(self.heads) == 1 and self.heads[0][1] is not None
+
+
+def plain_step(
+    step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
+) -> PlainStep | None:
+    operators = tuple(step)
+    names = [*(name for name, _ in columns), rank]
+    above = passed(step, len(operators) - 1, names)
+    join = operators[above.at] if above.at >= 0 else None
+    if not isinstance(join, JoinOperator) or join.reads:
+        return None
+    ends = ends_of(step, above.at, join, above.count)
+    if ends is None:
+        return None
+    side, own = ends
+    positions = {name: position for position, name in enumerate(names[:-1])} | {rank: _RANK}
+    rows = {name: positions[given] for name, given in own.items()}
+    heads = _heads(names, above.names, rows)
+    keys = [rows[key] for key in join.sides[side].keys]
+    if heads is None or _RANK in keys:
+        return None
+    of_table = dict(join.sides[1 - side].columns)
+    kinds = [*dict(columns).values(), *(of_table[key] for key in join.sides[1 - side].keys)]
+    are_numbers = len(keys) == 1 and all(kind.kind in WHOLE_NUMBERS for kind in kinds)
+    return PlainStep(join, side, rows, heads, are_numbers)
+
+
+def _heads(
+    names: Sequence[AttributeId],
+    above: Mapping[AttributeId, AttributeId],
+    rows: Mapping[AttributeId, int],
+) -> tuple[tuple[int, AttributeId | None], ...] | None:
+    """The origins of a head's columns; None where its rank is not the row's."""
+    *columns, rank = ((rows.get(above[name], _RANK), above[name]) for name in names)
+    if rows.get(rank[1]) != _RANK or any(rows.get(name) == _RANK for _, name in columns):
+        return None
+    return tuple((position, None if position >= 0 else name) for position, name in columns)
+
+
+# Derivations that rows of the fixpoint took part in, as arrays of shape (4, derivations): the slots
+# of their heads, the weights, and where the tags are: which run of the table, and which row there.
+# Law: those of a deleted row are looked up once in a step, and adjacent from then on.
+
+HEADS, WEIGHTS, SOURCE, PLACE = range(4)
+
+
+class DeletedDerivations:
+    """The derivations of deleted rows, one after the other; `values` has room for more."""
 
     def __init__(self) -> None:
-        self.stored, self.own, self.table = Views(), Views(), Views()
+        self.count = 0
+        self.values: Ints = np.zeros((4, 0), dtype=np.int64)
+
+    def add(self, derivations: Ints) -> None:
+        start, self.count = self.count, self.count + derivations.shape[1]
+        if self.count > self.values.shape[1]:
+            self.values = with_room(self.values, 2 * self.count)
+        self.values[:, start : self.count] = derivations
+
+
+# Runs of integers, looked up one by one in place. Law: as arrangements and indexes have it; looking
+# up a code is a search per run, without allocating an array. Only for verified runs (`data.pages`):
+# pages are verified first where that costs no more than the work done so far, else there are no
+# views.
+
+Numbers: TypeAlias = "memoryview[Any]"
+"""A view of an array of integers: reading one takes a fraction of NumPy's time."""
+_ROWS_A_PAGE = 100
+"""Rows of a run whose pages are verified in the time of processing one changed row."""
+R = TypeVar("R", Run, IndexRun)
+V = TypeVar("V")
+
+
+def _view_of(array: Any) -> Numbers:
+    return memoryview(array)
+
+
+class TableView(Struct, frozen=True):
+    """One run of the table: its codes, the columns that heads take, and weights."""
+
+    codes: Numbers
+    columns: tuple[Numbers, ...]
+    weights: Numbers
+
+
+class StoredView(Struct, frozen=True):
+    """One run of the fixpoint's rows: its codes, keys, and values; None for an all-zero column."""
+
+    codes: Numbers
+    keys: tuple[Numbers, ...]
+    values: tuple[Numbers | None, ...]
+
+    def place(self, first: int, key: tuple[int, ...]) -> int:
+        """The position of a key with the code that begins at `first`; -1 where there is none."""
+        code = self.codes[first]
+        for position in range(first, len(self.codes)):
+            if self.codes[position] != code:
+                break
+            if all(part[position] == value for part, value in zip(self.keys, key, strict=True)):
+                return position
+        return -1
+
+
+def _table_view(run: IndexRun, columns: Sequence[AttributeId], keys: int) -> TableView | None:
+    """Of these columns, the last so many of which are only keys."""
+    vectors = [run.batch.columns[name] for name in columns]
+    if any(column.valid is not None for column in vectors):
+        return None
+    values = tuple(_view_of(column.values) for column in vectors[: len(vectors) - keys])
+    return TableView(_view_of(run.codes), values, _view_of(run.batch.weights))
+
+
+def _stored_view(run: Run) -> StoredView | None:
+    if not all(map(are_codes, run.keys)):
+        return None
+    columns = (run.values.get(name) for name in NAMES)
+    return StoredView(
+        _view_of(run.codes),
+        tuple(_view_of(part.to_numpy()) for part in run.keys),
+        tuple(None if column is None else _view_of(column) for column in columns),
+    )
+
+
+def _views(
+    runs: Sequence[R], names: tuple[str, ...], make: Callable[[R], V | None], spent: int
+) -> list[V] | None:
+    """A view of each run, made once for these names; `spent` rows changed so far. None where some
+    run is not to be looked up one by one, or has other values than integers."""
+    for run in runs:
+        if run.pages is not None and run.pages.is_open and len(run) > _ROWS_A_PAGE * (1 + spent):
+            return None
+    result = []
+    for run in runs:
+        if run.pages is not None:
+            run.pages.check_all()
+        if names not in run.views:
+            run.views[names] = make(run)
+        view = run.views[names]
+        if view is None:
+            return None
+        result.append(view)
+    return result
+
+
+# Rows of a fixpoint that come and go a few at a time, followed one by one. Law: the result is that
+# of the arrays: slots, counts, and derivations, kept for rows that go and emitted for rows that
+# come. Faster than passes of NumPy for small fronts; a long chain of these takes microseconds a
+# row. Only for integers without NULL. Loops are bounded by `most` rows of a front and `_PAIRS`
+# times as many derivations; a larger front is left unprocessed. Cost: a search per run for an
+# untouched row or one whose partners are unknown; a call, some dozen views.
+
+THIN = 8  # Rows of a front up to which it is followed row by row
+_PAIRS = 8  # Derivations per row of the largest such front up to which it is followed so
+
+_Span = tuple[int, TableView, int, int]  # A run's number, the run, and the rows' span in it
+
+
+class ThinFronts:
+    """`stored` are the rows before the step, `table` those of the table; fronts have at most so
+    many rows."""
+
+    def __init__(
+        self,
+        plain: PlainStep,
+        touched: TouchedRows,
+        partners: DeletedDerivations,
+        stored: Sequence[StoredView],
+        table: Sequence[TableView],
+        most: int,
+    ) -> None:
+        self._touched = touched
+        self._partners = partners
+        self._stored = [(view, view.codes, len(view.codes)) for view in stored]
+        self._table = [(run, view, view.codes, len(view.codes)) for run, view in enumerate(table)]
+        self._most = most
+        self._is_single = len(touched.columns) == 1
+        self._known: dict[Any, int] = {}
+        """The slots of rows: a number for rows of one column, else a tuple."""
+        self._fresh: list[int] = []  # Slots that no other lookup finds yet
+        self._found: tuple[list[int], ...] = ([], [], [], [])
+        """Derivations of this call, as in `DeletedDerivations`."""
+        self._hit: list[int] = []
+        """Slots counted in this call, where the derivations are not kept."""
+        self.pairs = 0
+        self._key = plain.key_places[0]
+        names = plain.names
+        self._heads = [
+            (position, -1 if name is None else names.index(name)) for position, name in plain.heads
+        ]
+        self._column = self._heads[0][1] if self._is_single else -1
+        """The table's column that is a whole row, if there is one."""
+
+    def _slot_of(self, key: Any) -> int:
+        values = (key,) if self._is_single else key
+        code = key if self._is_single else code_of(key)
+        for codes, slots in self._parts:
+            position = bisect_left(codes, code)
+            while position < len(codes) and codes[position] == code:
+                slot: int = slots[position]
+                if self._is_single or all(
+                    column[slot] == value
+                    for column, value in zip(self._columns, values, strict=True)
+                ):
+                    self._known[key] = slot
+                    return slot
+                position += 1
+        slot = self._known[key] = self._touched.count
+        if slot == self._room:
+            self._touched.make_room(slot + 1)
+            self._view()
+        self._touched.count += 1
+        self._look_up(slot, code, values)
+        self._code[slot] = code
+        for column, value in zip(self._columns, values, strict=True):
+            column[slot] = value
+        self._fresh.append(slot)
+        return slot
+
+    def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
+        for view, codes, length in self._stored:
+            position = bisect_left(codes, code)
+            if position == length or codes[position] != code:
+                continue
+            if not self._is_single:
+                position = view.place(position, values)
+                if position < 0:
+                    continue
+            for now, was, column in zip(self._now, self._was, view.values, strict=True):
+                if column is not None:
+                    now[slot] = was[slot] = column[position]
+            return
+
+    def _begin(self) -> None:
+        """Refresh the views, which others may have outdated."""
+        self._view()
+        self._parts = [(_view_of(codes), _view_of(index)) for codes, index in self._touched.parts]
+        partners = self._partners.values
+        self._partner_heads, self._partner_weights = map(_view_of, partners[: WEIGHTS + 1])
+        self._hit = []
+
+    def _view(self) -> None:
+        touched = self._touched
+        rows = [_view_of(row) for row in touched.values]
+        self._room = touched.values.shape[1]
+        for column in touched.columns:
+            column.make_room(self._room)
+        self._columns: list[Numbers] = [_view_of(column.numbers) for column in touched.columns]
+        self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
+        self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
+        self._first, self._last, self._code = rows[FIRST], rows[LAST], _view_of(touched.codes)
+
+    def _end(self, hit: list[int] | None) -> Ints:
+        """Publish the derivations; these slots were counted. None: the heads of the derivations
+        were."""
+        touched = self._touched
+        if self._fresh:
+            slots = touched.ordered(np.array(self._fresh, dtype=np.int64))
+            touched.add_part(touched.codes[slots], slots)
+        result = np.array(self._found, dtype=np.int64)
+        counted = result[HEADS] if hit is None else np.array(hit, dtype=np.int64)
+        if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
+            raise never_held("ways to derive rows")
+        self.pairs += result.shape[1]
+        if hit is None:
+            self._partners.add(result)
+        self._fresh, self._found = [], ([], [], [], [])
+        return result
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
+        """As `Moves.out`; None where the first front is too large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            spans = self._spans(front)
+            if spans is None or not may_go(len(front)):
+                break
+            is_begun = True
+            front = self._delete(front, spans)
+        self._end(None)
+        return np.array(front, dtype=np.int64) if is_begun else None
+
+    def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Ints] | None:
+        """As `Moves.come`, and the derivations to report; None where the first front is too
+        large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            spans = self._spans(front)
+            if spans is None:
+                break
+            is_begun = True
+            front = self._insert(front, spans, admit(len(front)))
+        result = self._end(self._hit)
+        return (np.array(front, dtype=np.int64), result) if is_begun else None
+
+    def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
+        """The spans of the partners of these rows in the table, None for those already known; None
+        where they are too many."""
+        keys, first, last = self._columns[self._key], self._first, self._last
+        spans: list[list[_Span] | None] = []
+        pairs = 0
+        for slot in front:
+            if first[slot] >= 0:
+                pairs += last[slot] - first[slot]
+                spans.append(None)
+                continue
+            result = []
+            key = keys[slot]
+            for number, view, codes, length in self._table:
+                start = bisect_left(codes, key)
+                if start < length and codes[start] == key:
+                    end = start + 1
+                    if end < length and codes[end] == key:
+                        end = bisect_right(codes, key, end)
+                    result.append((number, view, start, end))
+                    pairs += end - start
+            spans.append(result)
+        return None if pairs > _PAIRS * self._most else spans
+
+    def _delete(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
+        rank, low = self._rank, self._low
+        ranks = [rank[slot] for slot in front]
+        for slot in front:
+            rank[slot] = low[slot] = 0
+        heads, weights, _, _ = self._found
+        suspects: list[int] = []
+        for slot, body, result in zip(front, ranks, spans, strict=True):
+            start = len(heads)
+            for span in result or ():
+                self._take(slot, span)
+            rank, every, low = self._rank, self._every, self._low
+            for index in range(start, len(heads)):
+                head, weight = heads[index], weights[index]
+                every[head] -= weight
+                if body < rank[head]:
+                    low[head] -= weight
+                    suspects.append(head)
+            before = self._partners.count
+            self._first[slot], self._last[slot] = before + start, before + len(heads)
+        some = suspects if len(suspects) < 2 else dict.fromkeys(suspects)
+        return [head for head in some if not low[head] and rank[head]]
+
+    def _insert(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
+        rank, every, low = self._rank, self._every, self._low
+        for slot in front:
+            rank[slot], low[slot] = stage, every[slot]
+        heads, weights, _, _ = self._found
+        known, of_known = self._partner_heads, self._partner_weights
+        hit: list[int] = []
+        for slot, result in zip(front, spans, strict=True):
+            if result is None:
+                for index in range(self._first[slot], self._last[slot]):
+                    head = known[index]
+                    every[head] += of_known[index]
+                    hit.append(head)
+                continue
+            start = len(heads)
+            for span in result:
+                self._take(slot, span)
+            every = self._every
+            for index in range(start, len(heads)):
+                every[heads[index]] += weights[index]
+            hit += heads[start:]
+        rank = self._rank
+        self._hit += hit
+        some = hit if len(hit) < 2 else dict.fromkeys(hit)
+        return [head for head in some if not rank[head] and every[head] > 0]
+
+    def _take(self, slot: int, span: _Span) -> None:
+        number, view, start, end = span
+        heads, weights, source, place = self._found
+        known = self._known
+        if self._column >= 0 and end - start == 1:
+            key = view.columns[self._column][start]
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+            weights.append(view.weights[start])
+            source.append(number)
+            place.append(start)
+            return
+        for key in self._keys(slot, span):
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+        weights += view.weights[start:end].tolist()
+        source += repeat(number, end - start)
+        place += range(start, end)
+
+    def _keys(self, slot: int, span: _Span) -> Any:
+        _, view, start, end = span
+        columns = [
+            repeat(self._columns[position][slot], end - start)
+            if index < 0
+            else view.columns[index][start:end].tolist()
+            for position, index in self._heads
+        ]
+        return columns[0] if self._is_single else zip(*columns, strict=True)
 
 
 class JoinedMoves:
@@ -58,102 +560,63 @@ class JoinedMoves:
         rank: AttributeId,
         touched: TouchedRows,
         report: DerivationTags,
-        seen: CachedViews,
         thin: int,
     ) -> None:
-        """`by_step` handles large changes of the table; `thin` handles small ones."""
+        """`by_step` handles changes of the table that the rows do not determine; fronts of up to
+        `thin` rows are followed row by row."""
         self._plain = plain
         self._by_step = by_step
         self._rank = rank
         self._touched = touched
         self._report = report
-        self._seen = seen
         self._most = thin
         self._partners = DeletedDerivations()
-        self._tags: list[tuple[Tags, ...]] = []
         self._thin: ThinFronts | None = None
         self._pairs = self._spent = 0
 
     @cached_property
-    def _runs(self) -> TableRuns | None:
-        runs = table_runs(self._plain)
-        self._tags = [] if runs is None else runs.tags
-        return runs
+    def _runs(self) -> Sequence[IndexRun]:
+        """The table's rows as after the step."""
+        return self._plain.table.runs()
 
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
         (rows,) = tables
         assert rows is not None, "there is one table, which changed"
-        columns = [rows.columns[name] for _, name in self._plain.heads if name is not None]
-        keys = [rows.columns[name] for name in self._plain.table.keys]
-        has_null = any(column.valid is not None for column in (*columns, *keys))
-        result: Ints | None = None
-        if self._plain.is_of_numbers and not has_null:
-            if len(rows) <= self._most:
-                result = self._few_changed(rows, keys[0], columns)
-            if result is None and self._plain.is_by_rows and len(rows) <= self._held_rows:
-                result = self._many_changed(rows, keys[0], columns[0])
-        return self._by_step.changed(tables) if result is None else result
-
-    @property
-    def _held_rows(self) -> int:
-        return self._touched.stored.arrangement.rows
-
-    def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
-        """As `changed`, row by row; None where that does not apply."""
-        plain, fronts = self._plain, self._one_by_one()
-        if fronts is None:
-            return None
-        own: Sequence[IndexView] | None = ()
-        if not plain.is_by_rows:
-            names = {position: name for name, position in plain.rows.items()}
-            wanted = [names[position] for position, name in plain.heads if name is None]
-            own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
-        if own is None:
-            return None
-        values = [column.values.tolist() for column in columns]
-        changed = ChangedRows(key.values.tolist(), values, rows.weights.tolist())
-        result = fronts.changed(changed, own)
-        if result is None:
-            return None
-        self._report.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
-        plain.join.take_in(1 - plain.side, rows, 0)
-        return result.heads
-
-    def _many_changed(self, rows: Batch, key: Vector, head: Vector) -> Ints:
-        """As `changed`, where the rank of a row follows from its key: the join is not used."""
-        kind, touched = self._touched.columns[0].type, self._touched
-        both = Vector(kind, np.concatenate([key.values, head.values]))
+        plain, touched = self._plain, self._touched
+        if not plain.is_by_rows or len(rows) > touched.stored.arrangement.rows:
+            return self._by_step.changed(tables)
+        key, head = (rows.columns[name] for name in (*plain.table.keys, *plain.names))
+        if key.valid is not None or head.valid is not None:
+            return self._by_step.changed(tables)
+        # The rank of a row follows from its key: the join is not used.
+        both = Vector(touched.columns[0].type, np.concatenate([key.values, head.values]))
         bodies, heads = np.split(touched.slots_for([both], len(both)), 2)
         ranks = touched.ranks[bodies]
         owners = ranks.nonzero()[0]
         heads, weights = heads[owners], rows.weights[owners]
         touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
         self._report.of_step(weights, [tag.take(owners) for tag in rows.tags])
-        self._plain.join.take_in(1 - self._plain.side, rows, len(owners))
+        plain.join.take_in(1 - plain.side, rows, len(owners))
         return heads
 
-    def _one_by_one(self) -> ThinFronts | None:
-        touched = self._touched
-        if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
+    def _fronts(self, slots: Ints) -> ThinFronts | None:
+        """What follows a front of these rows row by row; None where that does not apply."""
+        self._spent += len(slots)
+        plain, touched = self._plain, self._touched
+        if len(slots) > self._most or not plain.is_of_numbers:
+            return None
+        if any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            stored = self._seen.stored.of_rows(touched.stored.arrangement, NAMES, self._spent)
-            if stored is not None:
-                self._thin = ThinFronts(self._plain, touched, self._partners, stored, self._most)
+            columns, keys = (*plain.names, *plain.table.keys), len(plain.table.keys)
+            runs = touched.stored.arrangement.runs[::-1]
+            stored = _views(runs, NAMES, _stored_view, self._spent)
+            table = _views(
+                self._runs, columns, lambda run: _table_view(run, columns, keys), self._spent
+            )
+            if stored is not None and table is not None:
+                self._thin = ThinFronts(plain, touched, self._partners, stored, table, self._most)
         return self._thin
-
-    def _fronts(self, slots: Ints) -> ThinFronts | None:
-        self._spent += len(slots)
-        fronts = self._one_by_one() if len(slots) <= self._most else None
-        if fronts is None or fronts.has_table:
-            return fronts
-        runs = self._runs
-        views = self._seen.table
-        table = None if runs is None else views.of_index(runs.runs, runs.names, self._spent)
-        if table is None:
-            return None
-        fronts.see(table)
-        return fronts
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         fronts = self._fronts(slots)
@@ -165,8 +628,8 @@ class JoinedMoves:
         result = None if fronts is None else fronts.come(slots, admit)
         if result is None:
             return self._all_come(slots, admit)
-        left, derived = result
-        self._report_tags(derived.weights, derived.source, derived.place)
+        left, derivations = result
+        self._report_tags(derivations)
         return left
 
     def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -175,14 +638,15 @@ class JoinedMoves:
         touched, partners = self._touched, self._partners
         ranks = touched.ranks[slots]
         touched.leave(slots)
-        result = self._derived(slots)
-        sizes = np.bincount(result.owners, minlength=len(slots))
+        owners, result = self._derived(slots)
+        sizes = np.bincount(owners, minlength=len(slots))
         ends = np.cumsum(sizes) + partners.count
         touched.values[FIRST, slots], touched.values[LAST, slots] = ends - sizes, ends
-        partners.add(result, np.argsort(result.owners, kind="stable"))
-        is_low = ranks[result.owners] < touched.ranks[result.heads]
-        touched.count_in(result.heads, -result.weights, is_low)
-        return distinct_values(touched.groundless(result.heads[is_low]))
+        partners.add(result[:, np.argsort(owners, kind="stable")])
+        heads = result[HEADS]
+        is_low = ranks[owners] < touched.ranks[heads]
+        touched.count_in(heads, -result[WEIGHTS], is_low)
+        return distinct_values(touched.groundless(heads[is_low]))
 
     def _all_come(self, slots: Ints, admit: Admit) -> Ints:
         touched, partners = self._touched, self._partners
@@ -191,12 +655,12 @@ class JoinedMoves:
         is_known = first >= 0
         known, others = slots[is_known], slots[~is_known]
         places, _ = slice_positions(first[is_known], touched.values[LAST, known])
-        heads, weights = partners.heads[places], partners.weights[places]
+        heads, weights = partners.values[: WEIGHTS + 1, places]
         if len(others):
-            result = self._derived(others)
-            self._report_tags(result.weights, result.source, result.place)
-            heads = np.concatenate([heads, result.heads])
-            weights = np.concatenate([weights, result.weights])
+            _, result = self._derived(others)
+            self._report_tags(result)
+            heads = np.concatenate([heads, result[HEADS]])
+            weights = np.concatenate([weights, result[WEIGHTS]])
         touched.count_in(heads, weights, None)
         return distinct_values(touched.derived(heads))
 
@@ -213,63 +677,66 @@ class JoinedMoves:
         gone = touched.gone()
         if len(gone):
             first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
-            places, _ = slice_positions(first, last)
-            self._report_tags(
-                -partners.weights[places], partners.source[places], partners.place[places]
-            )
+            result = partners.values[:, slice_positions(first, last)[0]]
+            result[WEIGHTS] *= -1
+            self._report_tags(result)
         columns = {
             name: moved.columns[self._rank if position < 0 else touched.stored.names[position]]
             for name, position in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
 
-    def _report_tags(self, weights: Ints, source: Ints, position: Ints) -> None:
-        if not len(weights) or not any(self._report.accesses):
+    def _report_tags(self, derivations: Ints) -> None:
+        if not derivations.shape[1] or not any(self._report.accesses):
             return
+        source = derivations[SOURCE]
         if bool((source[1:] < source[:-1]).any()):
-            order = np.argsort(source, kind="stable")
-            weights, source, position = weights[order], source[order], position[order]
+            derivations = derivations[:, np.argsort(source, kind="stable")]
+        _, weights, source, places = derivations
         borders = [0, *(np.flatnonzero(source[1:] != source[:-1]) + 1).tolist(), len(source)]
         for start, end in pairwise(borders):
-            part = slice(start, end)
-            result = [tag.take(position[part]) for tag in self._tags[source[start]]]
-            self._report.of_step(weights[part], result)
+            tags = self._runs[source[start]].batch.tags
+            some = [tag.take(places[start:end]) for tag in tags]
+            self._report.of_step(weights[start:end], some)
 
-    def _derived(self, slots: Ints) -> Derived:
-        columns = self._touched.columns
-        keys = [columns[position] for position in self._plain.key_places]
-        if self._runs is not None and not keys[0].has_null:
-            result = self._runs.find(keys[0].numbers[slots])
-            theirs = {
-                name: Vector(columns[index].type, result.columns[name])
-                for index, (_, name) in enumerate(self._plain.heads)
-                if name is not None
-            }
-            heads = self._heads(slots[result.owners], theirs)
-            return Derived(result.owners, heads, result.weights, result.source, result.place)
-        return self._of_any([key.take(slots) for key in keys], slots)
-
-    def _of_any(self, keys: Sequence[Vector], slots: Ints) -> Derived:
-        """The same of keys of any type, which may be NULL."""
-        keys = [normalise(key) for key in keys]
-        known = self._plain.join.known(keys)
-        asking = np.arange(len(slots)) if known is None else known.nonzero()[0]
-        if known is not None:
-            keys = [key.take(asking) for key in keys]
-        result = self._plain.table.find(key_codes(keys, len(asking)), keys)
-        owners, rows = asking[result.owners], result.rows
-        source = np.full(len(owners), len(self._tags))
-        self._tags.append(rows.tags)
-        heads = self._heads(slots[owners], rows.columns)
-        return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
-
-    def _heads(self, bodies: Ints, right: Mapping[AttributeId, Vector]) -> Ints:
-        self._pairs += len(bodies)
-        if not len(bodies):
-            return bodies
-        left = self._touched.columns
-        columns = [
-            left[position].take(bodies) if name is None else right[name]
-            for position, name in self._plain.heads
+    def _derived(self, slots: Ints) -> tuple[Ints, Ints]:
+        """What these rows derive: which of them each derivation uses, and the derivations."""
+        plain, columns, names = self._plain, self._touched.columns, self._plain.names
+        keys = [columns[position].take(slots) for position in plain.key_places]
+        is_by_code = plain.is_of_numbers and keys[0].valid is None
+        order, codes = when_many(keys[0].values if is_by_code else key_codes(keys, len(slots)))
+        owned, parts, taken = [], [], []
+        for source, run in enumerate(self._runs):
+            asking, first, last = run.slices_of_known(codes)
+            if not len(asking):
+                continue
+            check_size(int((last - first).sum()))
+            places, owners = slice_positions(first, last)
+            owners = asking[owners] if order is None else order[asking[owners]]
+            batch = run.at(places)
+            of_table = [batch.columns[key] for key in plain.table.keys]
+            if not is_by_code or of_table[0].valid is not None:
+                of_table = [column.take(places) for column in of_table]
+                same = same_keys(of_table, [key.take(owners) for key in keys])
+                if same is not None and not bool(same.all()):
+                    owners, places = owners[same], places[same]
+            part = np.empty((4, len(places)), dtype=np.int64)
+            part[WEIGHTS], part[SOURCE], part[PLACE] = batch.weights[places], source, places
+            owned.append(owners)
+            parts.append(part)
+            taken.append([batch.columns[name].take(places) for name in names])
+        if not parts:
+            nothing = np.zeros((4, 0), dtype=np.int64)
+            return nothing[HEADS], nothing
+        owners, result = owned[0], parts[0]
+        if len(parts) > 1:
+            owners, result = np.concatenate(owned), np.concatenate(parts, axis=1)
+        theirs = dict(zip(names, (concat(list(c)) for c in zip(*taken, strict=True)), strict=True))
+        bodies = slots[owners]
+        heads = [
+            columns[position].take(bodies) if name is None else theirs[name]
+            for position, name in plain.heads
         ]
-        return self._touched.slots_for(columns, len(bodies))
+        self._pairs += len(bodies)
+        result[HEADS] = self._touched.slots_for(heads, len(bodies))
+        return owners, result

@@ -13,7 +13,7 @@ import pytest
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint import frontier
-from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.fixpoint.single_join import THIN
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits, Limits

@@ -16,10 +16,10 @@ from impctl.data.pages import CheckedPages, PagedTable
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Ints, Vector, all_null, from_arrow
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint import single_join, small_frontier
+from impctl.engine.fixpoint import single_join
 from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
 from impctl.engine.fixpoint.rows import NUMBER, Grouped, RowNumbers, RowsByNumber, Slots
-from impctl.engine.fixpoint.small_frontier import plain_step
+from impctl.engine.fixpoint.single_join import plain_step
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.operator import Operator
@@ -166,11 +166,11 @@ def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
         monkeypatch.setattr(owner, name, called)
 
-    for name in ("out", "come", "changed"):
-        noted(small_frontier.ThinFronts, name)
+    for name in ("out", "come"):
+        noted(single_join.ThinFronts, name)
     for name in ("_all_out", "_all_come"):
         noted(single_join.JoinedMoves, name)
-    few = {"ThinFronts.out", "ThinFronts.come", "ThinFronts.changed"}
+    few = {"ThinFronts.out", "ThinFronts.come"}
     many = {"JoinedMoves._all_out", "JoinedMoves._all_come"}
     ways = ((0, many), (10**9, few), (3, few | many))
     for thin, wanted in ways:
