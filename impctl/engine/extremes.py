@@ -17,7 +17,7 @@ from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, never_held
 from impctl.engine.lookups import COMPLETE, edge_after
-from impctl.engine.trace import LoggedState, RowIndex, Spine
+from impctl.engine.trace import RowIndex, Trace
 from impctl.errors import NotExactError
 
 if TYPE_CHECKING:
@@ -286,22 +286,34 @@ class _Counts(Struct, frozen=True):
         return self
 
 
-class OrderedCounts(LoggedState[_Counts]):
+class OrderedCounts(Trace[_Counts]):
     """How often each rank occurs in each group, as sorted runs whose counts add up."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._log = Spine(lambda runs, _: _merged(runs), _to_arrow)
 
     @property
     def bytes_held(self) -> int:
-        runs = self._log.runs
-        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in runs)
+        return sum(run.groups.nbytes + run.ranks.nbytes + run.counts.nbytes for run in self._runs)
+
+    def _to_arrow(self, run: _Counts) -> pa.Table:
+        return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
+
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> _Counts:
+        table, pages = table_of(stored)
+        if table.schema.remove_metadata() != _STORED:
+            raise TypeError(f"columns {table.schema.names} of types {table.schema.types}")
+        groups, ranks, counts = (table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT))
+        return _Counts(sequence, groups, ranks, counts, pages)
+
+    def _merge(self, runs: Sequence[_Counts], *, is_oldest: bool) -> _Counts:
+        check_each(runs)
+        groups = np.concatenate([run.groups for run in runs])
+        ranks = np.concatenate([run.ranks for run in runs])
+        counts = np.concatenate([run.counts for run in runs])
+        return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
     def add(self, groups: Ints, ranks: Ints, weights: Ints) -> None:
-        run = _Counts(self._log.next_sequence, *summed_pairs(groups, ranks, weights))
+        run = _Counts(self.next_sequence, *summed_pairs(groups, ranks, weights))
         if len(run):
-            self._log.append(run)
+            self.append(run)
 
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
@@ -343,7 +355,7 @@ class OrderedCounts(LoggedState[_Counts]):
         owners, ranks, counts = [nothing], [nothing], [nothing]
         limits = np.full(len(groups), INT64_MAX)
         is_whole = np.ones(len(groups), dtype=np.bool_)
-        for run in self._log.runs:
+        for run in self._runs:
             low, high = run.slices(groups)
             cut = np.minimum(high, low + window)
             is_cut = cut < high
@@ -358,23 +370,8 @@ class OrderedCounts(LoggedState[_Counts]):
         every = np.concatenate(owners), np.concatenate(ranks), np.concatenate(counts)
         return (*every, limits, is_whole)
 
-    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        self._log.load(_from_arrow(sequence, table) for sequence, table in tables)
-
 
 _STORED = pa.schema([(name, pa.int64()) for name in (_GROUP, _RANK, _COUNT)])
-
-
-def _to_arrow(run: _Counts) -> pa.Table:
-    return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
-
-
-def _from_arrow(sequence: int, stored: StoredTable) -> _Counts:
-    table, pages = table_of(stored)
-    if table.schema.remove_metadata() != _STORED:
-        raise TypeError(f"columns {table.schema.names} of types {table.schema.types}")
-    groups, ranks, counts = (table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT))
-    return _Counts(sequence, groups, ranks, counts, pages)
 
 
 def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, Ints]:
@@ -385,14 +382,6 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
     counts = np.add.reduceat(weights, starts) if len(starts) else weights
     kept = starts[counts != 0]
     return groups[kept], ranks[kept], counts[counts != 0]
-
-
-def _merged(runs: Sequence[_Counts]) -> _Counts:
-    check_each(runs)
-    groups = np.concatenate([run.groups for run in runs])
-    ranks = np.concatenate([run.ranks for run in runs])
-    counts = np.concatenate([run.counts for run in runs])
-    return _Counts(runs[-1].sequence, *summed_pairs(groups, ranks, counts))
 
 
 # Counts of the best values of each group; the rest stays in the table. Law: a group's buffer has

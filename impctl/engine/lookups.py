@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import Struct
 
 from impctl.data.keys import distinct_values, group_rows, normalise, start_of, starts_in
 from impctl.data.pages import StoredTable, table_of
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, disagreement, empty_batch
-from impctl.engine.trace import Found, RowIndex, RunChange, single_chunk
+from impctl.engine.trace import Found, RowIndex, Trace, single_chunk
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 
 if TYPE_CHECKING:
@@ -276,71 +277,84 @@ _SPREAD = np.array(
 """One odd multiplier per word of a block: the top bits of the product choose the bit."""
 
 _Words = npt.NDArray[np.uint64]
+_NO_WORDS: _Words = np.zeros(0, np.uint64)
 
 
-class KeyFilter:
+class _FilterRun(Struct, frozen=True):
+    """The words of a filter with the number of keys in them; or, where that is None, keys added
+    since, ascending."""
+
+    sequence: int
+    values: Any
+    counted: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class KeyFilter(Trace[_FilterRun]):
     """A set of key codes (`data.keys`) without deletion; it may report keys that were never
     added."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._words: _Words = np.zeros(0, np.uint64)
-        self._counted = 0  # Keys in the words
-        self._added: list[tuple[int, Ints]] = []
-        """Keys since, as runs under their sequences, each sorted."""
-        self._base = 0  # The words' sequence; 0 while there are none
-        self._saved: frozenset[int] = frozenset()
-        self._fresh: frozenset[int] = frozenset()
-
     @property
     def bytes_held(self) -> int:
-        return int(self._words.nbytes) + sum(int(codes.nbytes) for _, codes in self._added)
+        return sum(int(run.values.nbytes) for run in self._runs)
+
+    @property
+    def _is_folded(self) -> bool:
+        """Whether the oldest run is words; all others are keys."""
+        return bool(self._runs) and self._runs[0].counted is not None
+
+    @property
+    def _words(self) -> _Words:
+        words: _Words = self._runs[0].values if self._is_folded else _NO_WORDS
+        return words
+
+    @property
+    def _added(self) -> tuple[_FilterRun, ...]:
+        return self._runs[1:] if self._is_folded else self._runs
 
     def add(self, codes: Ints) -> None:
         fresh = distinct_values(codes[~self._in_words(codes)])
         if not len(fresh):
             return
-        sequence = self._next_sequence
-        self._added.append((sequence, fresh))
-        self._fresh |= {sequence}
-        added = sum(len(codes) for _, codes in self._added)
-        if len(self._words) and added > max(_SMALLEST, self._counted // _FOLDED_SHARE):
+        self._replace([*self._runs, _FilterRun(self.next_sequence, fresh)])
+        added = self._added
+        counted = self._runs[0].counted
+        if counted is not None and sum(map(len, added)) > max(_SMALLEST, counted // _FOLDED_SHARE):
             self._fold()
-        elif len(self._added) > _MOST_RUNS:
-            self._merge()
+        elif len(added) > _MOST_RUNS:
+            merged = self._merge(added, is_oldest=False)
+            self._replace([*self._runs[: -len(added)], merged])
 
     def may_hold(self, codes: Ints) -> Bools:
         """For each key whether it may have been added; shape (n,)."""
         result = self._in_words(codes)
-        for _, added in self._added:
-            result |= _among(codes, added)
+        for run in self._added:
+            result |= _among(codes, run.values)
         return result
-
-    @property
-    def _next_sequence(self) -> int:
-        return max([self._base, *(sequence for sequence, _ in self._added)]) + 1
 
     def _in_words(self, codes: Ints) -> Bools:
-        if not len(self._words):
+        words = self._words
+        if not len(words):
             return np.zeros(len(codes), dtype=np.bool_)
         mixed = _mixed(codes)
-        first = _first_words(mixed, len(self._words))
+        first = _first_words(mixed, len(words))
         result = np.ones(len(codes), dtype=np.bool_)
         for index in range(_WORDS_PER_BLOCK):
-            result &= (self._words[first + index] & _bits(mixed, index)) != 0
+            result &= (words[first + index] & _bits(mixed, index)) != 0
         return result
 
-    def _merge(self) -> None:
-        sequence = self._next_sequence
-        codes = distinct_values(np.concatenate([added for _, added in self._added]))
-        self._added = [(sequence, codes)]
-        self._fresh = frozenset((sequence,)) | (self._fresh & {self._base})
+    def _merge(self, runs: Sequence[_FilterRun], *, is_oldest: bool) -> _FilterRun:
+        """One run of keys, under a new sequence."""
+        codes = distinct_values(np.concatenate([run.values for run in runs]))
+        return _FilterRun(self.next_sequence, codes)
 
     def _fold(self) -> None:
         """Fold all keys into the words, sized for the present keys. Words cannot be read back, so a
         filter that outgrows its words keeps them, only fuller."""
-        codes = distinct_values(np.concatenate([added for _, added in self._added]))
-        sequence = self._next_sequence
+        added = self._merge(self._added, is_oldest=False)
+        codes, counted = added.values, self._runs[0].counted or 0
         if len(self._words):
             words = self._words.copy()
         else:
@@ -349,53 +363,26 @@ class KeyFilter:
             blocks = -(-bits // (64 * _WORDS_PER_BLOCK))
             words = np.zeros(_WORDS_PER_BLOCK << (blocks - 1).bit_length(), np.uint64)
         _set_bits(words, _mixed(codes))
-        self._words, self._base, self._added = words, sequence, []
-        self._counted += len(codes)
-        self._fresh = frozenset((sequence,))
-
-    def clear(self) -> None:
-        self._words, self._counted, self._base = np.zeros(0, np.uint64), 0, 0
-        self._added, self._fresh = [], frozenset()
+        self._replace([_FilterRun(added.sequence, words, counted + len(codes))])
 
     def compact(self) -> None:
         if self._added:
             self._fold()
 
-    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        self._added = []
-        for sequence, stored in sorted(tables, key=lambda result: result[0]):
-            table, pages = table_of(stored)
-            if pages is not None:
-                # A filter has a few bytes a key, and a key's bits lie anywhere in it.
-                pages.check_all()
-            if _WORD in table.column_names:
-                self._words = _flat(table, _WORD).view(np.uint64)
-                self._counted = int((table.schema.metadata or {})[_COUNT])
-                self._base = sequence
-            else:
-                self._added.append((sequence, _flat(table, _CODE)))
-        self._saved = frozenset(sequence for sequence, _ in tables)
-        self._fresh = frozenset()
+    def _to_arrow(self, run: _FilterRun) -> pa.Table:
+        if run.counted is None:
+            return pa.table({_CODE: run.values})
+        return pa.table({_WORD: run.values}, metadata={_COUNT: str(run.counted).encode()})
 
-    def changes(self) -> RunChange:
-        put = [
-            (index, pa.table({_CODE: codes}))
-            for index, codes in self._added
-            if index in self._fresh
-        ]
-        if self._base in self._fresh:
-            metadata = {_COUNT: str(self._counted).encode()}
-            put.append((self._base, pa.table({_WORD: self._words}, metadata=metadata)))
-        return RunChange(tuple(put), tuple(sorted(self._saved - self._present)))
-
-    def saved(self) -> None:
-        self._saved = self._present
-        self._fresh = frozenset()
-
-    @property
-    def _present(self) -> frozenset[int]:
-        base = [self._base] if self._base else []
-        return frozenset([*base, *(sequence for sequence, _ in self._added)])
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> _FilterRun:
+        table, pages = table_of(stored)
+        if pages is not None:
+            # A filter has a few bytes a key, and a key's bits lie anywhere in it.
+            pages.check_all()
+        if _WORD not in table.column_names:
+            return _FilterRun(sequence, _flat(table, _CODE))
+        counted = int((table.schema.metadata or {})[_COUNT])
+        return _FilterRun(sequence, _flat(table, _WORD).view(np.uint64), counted)
 
 
 def _mixed(codes: Ints) -> _Words:

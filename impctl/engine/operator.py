@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.engine.trace import RowIndex, RunChange
+from impctl.engine.trace import RowIndex, Trace
 from impctl.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from impctl.data.pages import StoredTable
     from impctl.data.vector import Ints
     from impctl.engine.batch import Batch
     from impctl.engine.lookups import DistantRows, Refill
@@ -100,30 +99,7 @@ def level_limits(levels: int | None) -> LevelLimits:
 #   (`tests/compile/test_joins.py`.)
 
 
-class Keeper(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def bytes_held(self) -> int: ...
-
-    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        """Load stored runs; they count as saved."""
-        ...
-
-    def clear(self) -> None: ...
-
-    def compact(self) -> None:
-        """Merge runs if that is likely to make the state much smaller."""
-        ...
-
-    def changes(self) -> RunChange:
-        """What changed since the last `saved`."""
-        ...
-
-    def saved(self) -> None:
-        """Mark the last changes as safely written."""
-        ...
+Keeper: TypeAlias = Trace[Any]
 
 
 class Operator(ABC):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -289,22 +290,30 @@ class AnyRun(Protocol):
 R = TypeVar("R", bound=AnyRun)
 
 
-class Spine(Generic[R]):
-    """Runs of one kind; `merge` makes one of several, given whether they include the oldest."""
+class Trace(ABC, Generic[R]):
+    """Keyed state as runs of one kind; how these are merged and stored is the subclass's."""
 
-    def __init__(
-        self, merge: Callable[[Sequence[R], bool], R], to_arrow: Callable[[R], pa.Table]
-    ) -> None:
-        self._merge = merge
-        self._to_arrow = to_arrow
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._runs: tuple[R, ...] = ()
         self._saved: frozenset[int] = frozenset()
         self._fresh: frozenset[int] = frozenset()
 
+    @abstractmethod
+    def _merge(self, runs: Sequence[R], *, is_oldest: bool) -> R:
+        """One run that means all of these, under the sequence of the newest; `is_oldest`: they
+        include the oldest."""
+
+    @abstractmethod
+    def _to_arrow(self, run: R) -> pa.Table: ...
+
+    @abstractmethod
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> R:
+        """The run that `_to_arrow` wrote. Fails on unknown columns."""
+
     @property
-    def runs(self) -> tuple[R, ...]:
-        """The runs, oldest first; the tuple never changes, so a reader may keep it."""
-        return self._runs
+    @abstractmethod
+    def bytes_held(self) -> int: ...
 
     @property
     def rows(self) -> int:
@@ -319,29 +328,37 @@ class Spine(Generic[R]):
         """Add a run, and merge the newest ones where there are enough of a size."""
         runs = [*self._runs, run]
         while (start := _crowded(runs)) is not None:
-            merged = self._merge(runs[start:], start == 0)
+            merged = self._merge(runs[start:], is_oldest=start == 0)
             runs = [*runs[:start], merged] if len(merged) else runs[:start]
+        self._replace(runs)
+
+    def _replace(self, runs: Sequence[R]) -> None:
+        """Hold these runs, of which others than so far are to be written."""
+        known = {run.sequence for run in self._runs} - self._fresh
         self._runs = tuple(runs)
-        self._fresh = frozenset(
-            r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= run.sequence
-        )
+        self._fresh = frozenset(run.sequence for run in runs if run.sequence not in known)
 
     def clear(self) -> None:
         """Remove all runs; runs appended later may reuse their sequences, and replace them."""
         self._runs, self._fresh = (), frozenset()
 
+    def snapshot_copy(self) -> Self:
+        """A snapshot of the state. Cost: its runs, not their rows."""
+        return copy(self)
+
     def compact(self) -> None:
         """Merge all runs into one if that is likely to make the state much smaller."""
         if not self._runs or self.rows <= 2 * max(len(run) for run in self._runs):
             return
-        merged = self._merge(self._runs, True)
+        merged = self._merge(self._runs, is_oldest=True)
         self._runs = (merged,) if len(merged) else ()
         self._fresh = frozenset(run.sequence for run in self._runs)
 
-    def load(self, runs: Iterable[R]) -> None:
+    def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
+        """Load stored runs; they count as saved."""
+        runs = [self._from_arrow(sequence, table) for sequence, table in tables]
         self._runs = tuple(sorted(runs, key=lambda run: run.sequence))
-        self._saved = frozenset(run.sequence for run in self._runs)
-        self._fresh = frozenset()
+        self.saved()
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
@@ -352,32 +369,9 @@ class Spine(Generic[R]):
         return RunChange(put, tuple(sorted(self._saved - present)))
 
     def saved(self) -> None:
+        """Mark the last changes as safely written."""
         self._saved = frozenset(run.sequence for run in self._runs)
         self._fresh = frozenset()
-
-
-class LoggedState(Generic[R]):
-    """State whose runs are in a log; the part of a keeper that all such state has in common."""
-
-    _log: Spine[R]
-
-    def clear(self) -> None:
-        self._log.clear()
-
-    def snapshot_copy(self) -> Self:
-        """A snapshot of the state. Cost: its runs, not their rows."""
-        result = copy(self)
-        result._log = copy(self._log)
-        return result
-
-    def compact(self) -> None:
-        self._log.compact()
-
-    def changes(self) -> RunChange:
-        return self._log.changes()
-
-    def saved(self) -> None:
-        self._log.saved()
 
 
 def _crowded(runs: Sequence[AnyRun]) -> int | None:
@@ -407,7 +401,7 @@ class Located(Struct, frozen=True):
     length: int
 
 
-class Arrangement(LoggedState[Run]):
+class Arrangement(Trace[Run]):
     """Keyed rows of state; `alive` names the value column that is zero for a deleted key."""
 
     def __init__(
@@ -418,32 +412,37 @@ class Arrangement(LoggedState[Run]):
         columns: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """`columns` gives the value columns and their NumPy types; by default `alive` alone."""
-        self.name = name
+        super().__init__(name)
         self.key_types = tuple(key_types)
         self.alive = alive
         self._columns = columns
-        self._log = Spine(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
         """The runs, oldest first; the tuple never changes, so a reader may keep it."""
-        return self._log.runs
-
-    @property
-    def rows(self) -> int:
-        """Rows over all runs, replaced ones included."""
-        return self._log.rows
+        return self._runs
 
     @property
     def bytes_held(self) -> int:
         return sum(_bytes(run) for run in self.runs)
 
-    def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
-        """Load stored runs; they count as saved. Fails on unknown columns."""
+    def _to_arrow(self, run: Run) -> pa.Table:
+        return run.to_arrow()
+
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> Run:
         kinds = {self.alive: np.int64} if self._columns is None else self._columns()
-        self._log.load(
-            from_table(sequence, table, self.key_types, kinds) for sequence, table in tables
-        )
+        return from_table(sequence, stored, self.key_types, kinds)
+
+    def _merge(self, runs: Sequence[Run], *, is_oldest: bool) -> Run:
+        check_each(runs)
+        if sum(map(len, runs)) >= _MANY:
+            # The result, a copy of the keys, and the codes with their order.
+            keys = sum(int(part.nbytes) for run in runs for part in run.keys)
+            words = sum(int(run.codes.nbytes) for run in runs)
+            reserve(sum(map(_bytes, runs)) + keys + 2 * words)
+        if len(runs) == 1:
+            return runs[0]
+        return merge_runs(runs, self.key_types, self.alive, is_oldest=is_oldest)
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key; `codes` of shape (n,)."""
@@ -492,13 +491,13 @@ class Arrangement(LoggedState[Run]):
         # Most sums never see a NaN: columns that are all zero are not even kept in memory.
         kept = {name: array for name, array in values.items() if array.any()}
         arrays = tuple(key.to_arrow() for key in keys)
-        self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
+        self.append(Run(self.next_sequence, codes, arrays, kept))
 
     def whole(self) -> Run | None:
         """All living rows as one run, without changing the state; None without any."""
         if not self.runs:
             return None
-        run = _folded(self.key_types, self.alive, self.runs, True)
+        run = self._merge(self.runs, is_oldest=True)
         alive = run.values.get(self.alive)
         if alive is None:
             return None
@@ -558,16 +557,6 @@ def _newest(owner: Ints, code: Ints, value: Ints, *, is_one_each: bool) -> tuple
 def _bytes(run: Run) -> int:
     keys = sum(int(part.nbytes) for part in run.keys)
     return keys + int(run.codes.nbytes) + sum(int(v.nbytes) for v in run.values.values())
-
-
-def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
-    check_each(runs)
-    if sum(map(len, runs)) >= _MANY:
-        # The result, a copy of the keys, and the codes with their order.
-        keys = sum(int(part.nbytes) for run in runs for part in run.keys)
-        words = sum(int(run.codes.nbytes) for run in runs)
-        reserve(sum(map(_bytes, runs)) + keys + 2 * words)
-    return runs[0] if len(runs) == 1 else merge_runs(runs, key_types, alive, is_oldest=is_oldest)
 
 
 # Rows by key, in which an operator looks up partners. Law: the index means the sum of all rows ever
@@ -649,62 +638,7 @@ class IndexRun(Struct, frozen=True, dict=True):
         return self.batch
 
 
-class _Form(Struct, frozen=True):
-    """The layout of runs, apart from the index: merging does not hold the index, so that it can be
-    freed."""
-
-    columns: tuple[tuple[AttributeId, SqlType], ...]
-    order: AttributeId | None
-
-    def ranks(self, batch: Batch) -> Ints:
-        assert self.order is not None
-        ranks: Ints = batch.columns[self.order].values
-        return ranks
-
-    def sorted(self, codes: Ints, batch: Batch) -> Ints:
-        if self.order is None:
-            return ascending(codes)
-        return np.lexsort((self.ranks(batch), codes))
-
-    def together(self, runs: Sequence[IndexRun]) -> IndexRun:
-        """Merge runs. Of many inserted rows, only neighbors are united unless more repeat:
-        searching for these takes longer than sorting."""
-        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
-            return self.merged(runs)
-        check_each(runs)
-        codes, batch = united_neighbours(*self.in_turn(runs))
-        index_run = IndexRun(runs[-1].sequence, codes, batch)
-        # The first rows have their codes: those that are alike are among them.
-        some = batch.take(np.arange(min(len(index_run), _LOOKED_AT)))
-        return index_run if repeating(some) <= _HARDLY else self.merged([index_run])
-
-    def in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
-        """All rows sorted, column by column: no second copy of all of them is held."""
-        parts = [run.batch for run in runs]
-        codes = np.concatenate([run.codes for run in runs])
-        ranks = [] if self.order is None else [self.ranks(part) for part in parts]
-        order = np.lexsort((np.concatenate(ranks), codes)) if ranks else ascending(codes)
-        columns = {
-            name: concat([part.columns[name] for part in parts]).take(order)
-            for name, _ in self.columns
-        }
-        weights = np.concatenate([part.weights for part in parts])[order]
-        tags = (
-            stacked([part.tags[index] for part in parts]) for index in range(len(parts[0].tags))
-        )
-        return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
-
-    def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
-        check_each(runs)
-        codes, batch = self.in_turn(runs)
-        columns = [batch.columns[name] for name, _ in self.columns]
-        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
-        if len(kept) < len(batch):
-            codes, batch = codes[kept], batch.take(kept)
-        return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
-
-
-class RowIndex(LoggedState[IndexRun]):
+class RowIndex(Trace[IndexRun]):
     """Rows of `columns` by the key columns `keys`, with tags for so many accesses. With `order`,
     one of the columns and of type LONG, rows of one key are kept in its order."""
 
@@ -717,25 +651,22 @@ class RowIndex(LoggedState[IndexRun]):
         *,
         order: AttributeId | None = None,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self._accesses = accesses
-        form = self._form = _Form(self.columns, order)
-        self._log = Spine(
-            lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
-        )
+        self._order = order
         self._waiting: list[IndexRun] = []
         self._waiting_rows = 0
 
     @property
     def rows(self) -> int:
         """Rows over all runs, cancelled ones included."""
-        return self._log.rows + self._waiting_rows
+        return super().rows + self._waiting_rows
 
     @property
     def bytes_held(self) -> int:
-        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self.runs())
+        return sum(int(self._to_arrow(run).nbytes) for run in self.runs())
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, for `add` and `find`."""
@@ -744,11 +675,13 @@ class RowIndex(LoggedState[IndexRun]):
     def add(self, batch: Batch, codes: Ints) -> None:
         if len(batch) == 0:
             return
-        order = self._form.sorted(codes, batch)
+        order = ascending(codes)
+        if self._order is not None:
+            order = np.lexsort((self._ranks(batch), codes))
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(apart(tag.take(order)) for tag in batch.tags)
         stored = Batch(columns, batch.weights[order], tags)
-        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], stored))
+        self._waiting.append(IndexRun(self.next_sequence, codes[order], stored))
         self._waiting_rows += len(batch)
         count = len(self._waiting)
         if count > _MOST_BATCHES or (count > 1 and self._waiting_rows > _MOST_WAITING):
@@ -762,10 +695,52 @@ class RowIndex(LoggedState[IndexRun]):
         """All runs; waiting rows are sorted into one first."""
         if self._waiting:
             waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-            run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
+            run = waiting[0] if len(waiting) == 1 else self._merge(waiting, is_oldest=False)
             if len(run):
-                self._log.append(run)
-        return self._log.runs
+                self.append(run)
+        return self._runs
+
+    def _ranks(self, batch: Batch) -> Ints:
+        assert self._order is not None
+        ranks: Ints = batch.columns[self._order].values
+        return ranks
+
+    def _merge(self, runs: Sequence[IndexRun], *, is_oldest: bool) -> IndexRun:
+        """Merge runs. Of many inserted rows, only neighbors are united unless more repeat:
+        searching for these takes longer than sorting."""
+        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
+            return self._summed(runs)
+        check_each(runs)
+        codes, batch = united_neighbours(*self._in_turn(runs))
+        index_run = IndexRun(runs[-1].sequence, codes, batch)
+        # The first rows have their codes: those that are alike are among them.
+        some = batch.take(np.arange(min(len(index_run), _LOOKED_AT)))
+        return index_run if repeating(some) <= _HARDLY else self._summed([index_run])
+
+    def _in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
+        """All rows sorted, column by column: no second copy of all of them is held."""
+        parts = [run.batch for run in runs]
+        codes = np.concatenate([run.codes for run in runs])
+        ranks = [] if self._order is None else [self._ranks(part) for part in parts]
+        order = np.lexsort((np.concatenate(ranks), codes)) if ranks else ascending(codes)
+        columns = {
+            name: concat([part.columns[name] for part in parts]).take(order)
+            for name, _ in self.columns
+        }
+        weights = np.concatenate([part.weights for part in parts])[order]
+        tags = (
+            stacked([part.tags[index] for part in parts]) for index in range(len(parts[0].tags))
+        )
+        return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
+
+    def _summed(self, runs: Sequence[IndexRun]) -> IndexRun:
+        check_each(runs)
+        codes, batch = self._in_turn(runs)
+        columns = [batch.columns[name] for name, _ in self.columns]
+        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
+        if len(kept) < len(batch):
+            codes, batch = codes[kept], batch.take(kept)
+        return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; each key has none, one or many."""
@@ -821,7 +796,7 @@ class RowIndex(LoggedState[IndexRun]):
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
         runs = self.runs()
-        return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
+        return self._summed(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
         """The rows of each key as far as the first `window` rows of every run determine them."""
@@ -833,7 +808,7 @@ class RowIndex(LoggedState[IndexRun]):
             cut = np.minimum(high, low + window)
             is_cut = cut < high
             lasts = cut[is_cut] - 1
-            limits[is_cut] = np.minimum(limits[is_cut], self._form.ranks(run.at(lasts))[lasts])
+            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.at(lasts))[lasts])
             is_whole &= ~is_cut
             ends.append((run, low, cut))
         parts = []
@@ -842,7 +817,7 @@ class RowIndex(LoggedState[IndexRun]):
             positions, owner = slice_positions(low, cut)
             batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
-            useful = self._form.ranks(batch)[positions] <= limits[owner]
+            useful = self._ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
             key_columns = [batch.columns[key].take(positions) for key in self.keys]
             same = same_keys(key_columns, [key.take(owner) for key in keys])
@@ -853,7 +828,7 @@ class RowIndex(LoggedState[IndexRun]):
         if not parts:
             nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
             return Leading(nothing, limits, is_whole)
-        merged = self._form.merged(parts)
+        merged = self._summed(parts)
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
 
     def snapshot_copy(self) -> Self:
@@ -866,11 +841,6 @@ class RowIndex(LoggedState[IndexRun]):
         self.runs()
         super().compact()
 
-    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
-        self._log.load(
-            _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
-        )
-
     def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
         """Load only the rows of one code, for reading: nothing may be added to them."""
         self.load([(sequence, rows_of_code(table, CODE, code)) for sequence, table in tables])
@@ -879,6 +849,44 @@ class RowIndex(LoggedState[IndexRun]):
         self.runs()
         return super().changes()
 
+    def _to_arrow(self, run: IndexRun) -> pa.Table:
+        arrays = {CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
+        for index, (name, _) in enumerate(self.columns):
+            arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
+        for index, tag in enumerate(run.batch.tags):
+            array = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
+            arrays[f"tag{index}"] = array
+        return pa.table(arrays)
+
+    def _from_arrow(self, sequence: int, stored: StoredTable) -> IndexRun:
+        table, pages = table_of(stored)
+        columns, accesses = self.columns, self._accesses
+
+        def array(name: str, *plain: pa.DataType) -> pa.Array:
+            column = table.column(name)
+            if name in (CODE, _WEIGHT) and column.type not in plain:
+                raise TypeError(f"column `{name}` has type {column.type}")
+            result = single_chunk(column)
+            if pages is not None and (result.type not in plain or result.null_count):
+                # It is not used row by row where it lies, but read now.
+                pages.check_whole(result)
+            return result
+
+        for index, (_, kind) in enumerate(columns):
+            check_stored(table.column(f"column{index}").type, kind)
+        vectors = {
+            name: from_stored(array(f"column{index}", *_PLAIN), kind)
+            for index, (name, kind) in enumerate(columns)
+        }
+        if table.num_columns != 2 + len(columns) + accesses:
+            raise ValueError(f"its columns are {', '.join(table.column_names)}")
+        tags: list[Tags] = []
+        for index in range(accesses):
+            tag = array(f"tag{index}", pa.int32())
+            tags.append(RowTags(tag.to_numpy()) if pa.types.is_int32(tag.type) else unpacked(tag))
+        weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, CODE))
+        return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)
+
 
 def check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
@@ -886,47 +894,3 @@ def check_size(pairs: int) -> None:
             f"A change matches {pairs:,} rows in a join",
             hint="recapture with `impctl capture`, or restrict the join's condition",
         )
-
-
-def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
-    arrays = {CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
-    for index, (name, _) in enumerate(columns):
-        arrays[f"column{index}"] = run.batch.columns[name].to_arrow()
-    for index, tag in enumerate(run.batch.tags):
-        array = pa.array(tag.ranges) if isinstance(tag, RowTags) else packed(tag.sets())
-        arrays[f"tag{index}"] = array
-    return pa.table(arrays)
-
-
-def _from_arrow(
-    sequence: int,
-    stored: StoredTable,
-    columns: Sequence[tuple[AttributeId, SqlType]],
-    accesses: int,
-) -> IndexRun:
-    table, pages = table_of(stored)
-
-    def array(name: str, *plain: pa.DataType) -> pa.Array:
-        column = table.column(name)
-        if name in (CODE, _WEIGHT) and column.type not in plain:
-            raise TypeError(f"column `{name}` has type {column.type}")
-        result = single_chunk(column)
-        if pages is not None and (result.type not in plain or result.null_count):
-            # It is not used row by row where it lies, but read now.
-            pages.check_whole(result)
-        return result
-
-    for index, (_, kind) in enumerate(columns):
-        check_stored(table.column(f"column{index}").type, kind)
-    vectors = {
-        name: from_stored(array(f"column{index}", *_PLAIN), kind)
-        for index, (name, kind) in enumerate(columns)
-    }
-    if table.num_columns != 2 + len(columns) + accesses:
-        raise ValueError(f"its columns are {', '.join(table.column_names)}")
-    tags: list[Tags] = []
-    for index in range(accesses):
-        tag = array(f"tag{index}", pa.int32())
-        tags.append(RowTags(tag.to_numpy()) if pa.types.is_int32(tag.type) else unpacked(tag))
-    weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, CODE))
-    return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)
