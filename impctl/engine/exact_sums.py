@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -222,6 +222,10 @@ class _ColumnOperator(Operator):
     """Replaces columns row by row; nothing is changed where there are no rows."""
 
     is_rowwise = True
+    computed: Collection[AttributeId] = ()  # Columns of the output that are none of the input
+
+    def passes(self, column: AttributeId) -> AttributeId | None:
+        return None if column in self.computed else column
 
     def step(self, batch: Batch) -> Batch:
         if len(batch) == 0:
@@ -246,6 +250,7 @@ class Parted(_ColumnOperator):
 
     def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
         self.bounds = dict(bounds)
+        self.computed = {*self.bounds, *self.bounds.values()}
 
     def _replace(self, columns: _Columns) -> None:
         for name, bound in self.bounds.items():
@@ -254,23 +259,17 @@ class Parted(_ColumnOperator):
             columns[name] = Vector(result.type, result.values, result.valid)
             columns[bound] = Vector(DOUBLE, error)
 
-    def passes(self, column: AttributeId) -> AttributeId | None:
-        return None if column in self.bounds or column in self.bounds.values() else column
-
 
 class Rejoined(_ColumnOperator):
     """The inverse of `Parted`."""
 
     def __init__(self, bounds: Mapping[AttributeId, AttributeId]) -> None:
-        self.bounds = dict(bounds)
+        self.bounds = self.computed = dict(bounds)
 
     def _replace(self, columns: _Columns) -> None:
         for name, bound in self.bounds.items():
             result, error = columns[name], columns.pop(bound)
             columns[name] = Vector(result.type, result.values, result.valid, error.values)
-
-    def passes(self, column: AttributeId) -> AttributeId | None:
-        return None if column in self.bounds else column
 
 
 class Sure(_ColumnOperator):
@@ -285,19 +284,13 @@ class Sure(_ColumnOperator):
                 raise unsure_value("A value used to join, group or compare whole rows")
             columns[name] = exactly(columns[name])
 
-    def passes(self, column: AttributeId) -> AttributeId | None:
-        return column
-
 
 class _Spans(_ColumnOperator):
     """`spans` names the columns of both ends for each column that has bounds."""
 
     def __init__(self, spans: Mapping[AttributeId, tuple[AttributeId, AttributeId]]) -> None:
         self.spans = dict(spans)
-
-    def passes(self, column: AttributeId) -> AttributeId | None:
-        added = {name for pair in self.spans.values() for name in (*pair, *self.spans)}
-        return None if column in added else column
+        self.computed = {*self.spans, *(name for pair in self.spans.values() for name in pair)}
 
 
 class Spanned(_Spans):

@@ -41,9 +41,7 @@ from impctl.engine.fixpoint.rows import (
     TouchedRows,
     with_room,
 )
-from impctl.engine.fixpoint.single_join import WHOLE_NUMBERS, JoinedStep, ends_of
-from impctl.engine.join import JoinOperator
-from impctl.engine.linear import ProjectOperator
+from impctl.engine.fixpoint.single_join import WHOLE_NUMBERS, JoinedStep, Projections, ends_of
 from impctl.engine.trace import IndexRun, check_size
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 
@@ -96,18 +94,16 @@ def valued_step(
     (key,), ((value, is_greatest),) = grouped.keys, grouped.values
     if kinds[key].kind not in WHOLE_NUMBERS or kinds[value].kind is not Kind.LONG:
         return None
-    above = _Projections(step)
+    above = Projections(step, len(tuple(step)) - 1)
     join = above.join
-    if join is None:
-        return None
-    ends = ends_of(step, above.at, join, above.count)
-    if ends is None:
+    ends = None if join is None else ends_of(step, above, join)
+    if join is None or ends is None:
         return None
     side, own = ends
     of_table = dict(join.sides[1 - side].columns)
-    head = above.leaf(ColumnRef(key, kinds[key]))
-    body = above.leaf(ColumnRef(rank, kinds[value]))
-    sum_ = above.sum_of(ColumnRef(value, kinds[value]), own, of_table)
+    head, _ = above.below(ColumnRef(key, kinds[key]))
+    body, _ = above.below(ColumnRef(rank, kinds[value]))
+    sum_ = _sum_of(above, ColumnRef(value, kinds[value]), own, of_table)
     if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
         return None
     keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
@@ -129,70 +125,45 @@ class _Sum(Struct, frozen=True):
     constant: int = 0
 
 
-class _Projections:
-    """The operators above the join of a step: projections alone, from the last operator down."""
-
-    def __init__(self, step: Circuit) -> None:
-        operators = tuple(step)
-        self._outputs: list[Mapping[AttributeId, Expr]] = []
-        self.at = len(operators) - 1
-        while self.at >= 0 and isinstance(operator := operators[self.at], ProjectOperator):
-            self._outputs.append(dict(operator.outputs))
-            (self.at,) = step.wires[self.at]
-        result = operators[self.at] if self.at >= 0 else None
-        self.join = result if isinstance(result, JoinOperator) and not result.reads else None
-
-    @property
-    def count(self) -> int:
-        return len(self._outputs)
-
-    def leaf(self, expr: Expr, depth: int = 0) -> Expr:
-        """The expression of a column, `depth` projections down."""
-        return self._below(expr, depth)[0]
-
-    def _below(self, expr: Expr, depth: int) -> tuple[Expr, int]:
-        while isinstance(expr, ColumnRef) and depth < self.count:
-            expr, depth = self._outputs[depth][expr.id], depth + 1
-        return expr, depth
-
-    def sum_of(
-        self,
-        expr: Expr,
-        own: Mapping[AttributeId, AttributeId],
-        table: Mapping[AttributeId, SqlType],
-        depth: int = 0,
-    ) -> _Sum | None:
-        """The expression as a column of the fixpoint plus an offset, if it is one."""
-        expr, depth = self._below(expr, depth)
-        if isinstance(expr, ColumnRef):
-            return _Sum(expr.id) if expr.id in own else None
-        if not isinstance(expr, Arithmetic):
-            return None
-        if expr.op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT):
-            return None
-        sign = 1 if expr.op is ArithmeticOp.ADD else -1
-        sides = [(expr.left, expr.right), (expr.right, expr.left)]
-        for mine, other in sides if sign > 0 else sides[:1]:
-            result = self.sum_of(mine, own, table, depth)
-            if result is not None:
-                return self._more(result, self.leaf(other, depth), sign, table)
+def _sum_of(
+    above: Projections,
+    expr: Expr,
+    own: Mapping[AttributeId, AttributeId],
+    table: Mapping[AttributeId, SqlType],
+    depth: int = 0,
+) -> _Sum | None:
+    """The expression as a column of the fixpoint plus an offset, if it is one."""
+    expr, depth = above.below(expr, depth)
+    if isinstance(expr, ColumnRef):
+        return _Sum(expr.id) if expr.id in own else None
+    if not isinstance(expr, Arithmetic):
         return None
+    if expr.op not in (ArithmeticOp.ADD, ArithmeticOp.SUBTRACT):
+        return None
+    sign = 1 if expr.op is ArithmeticOp.ADD else -1
+    sides = [(expr.left, expr.right), (expr.right, expr.left)]
+    for mine, other in sides if sign > 0 else sides[:1]:
+        result = _sum_of(above, mine, own, table, depth)
+        if result is not None:
+            return _more(result, above.below(other, depth)[0], sign, table)
+    return None
 
-    def _more(
-        self, result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
-    ) -> _Sum | None:
-        if isinstance(other, Literal):
-            if other.type.kind not in _ADDED or other.value is None:
-                return None
-            more = result.constant + sign * int(other.value)
-            if abs(int(other.value)) >= _MOST:
-                return None
-            return _Sum(result.own, result.column, result.sign, more)
-        if not isinstance(other, ColumnRef) or other.id not in table or result.column is not None:
+
+def _more(
+    result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
+) -> _Sum | None:
+    if isinstance(other, Literal):
+        if other.type.kind not in _ADDED or other.value is None:
             return None
-        if table[other.id].kind not in _ADDED:
+        more = result.constant + sign * int(other.value)
+        if abs(int(other.value)) >= _MOST:
             return None
-        return _Sum(result.own, other.id, sign, result.constant)
+        return _Sum(result.own, result.column, result.sign, more)
+    if not isinstance(other, ColumnRef) or other.id not in table or result.column is not None:
+        return None
+    if table[other.id].kind not in _ADDED:
+        return None
+    return _Sum(result.own, other.id, sign, result.constant)
 
 
 # The keys that one step touches and their values, where a fixpoint keeps one value per key. Law: a

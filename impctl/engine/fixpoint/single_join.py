@@ -26,7 +26,7 @@ from impctl.data.keys import (
     same_keys,
     when_many,
 )
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector, concat, slice_positions
 from impctl.engine.batch import Batch, empty_batch, never_held
 from impctl.engine.fixpoint.frontier import Admit, DerivationTags, Dismiss, FixpointStep
@@ -44,6 +44,7 @@ from impctl.engine.fixpoint.rows import (
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import ProjectOperator
 from impctl.engine.trace import IndexRun, RowIndex, Run, check_size
+from impctl.expr.nodes import ColumnRef, Expr
 
 if TYPE_CHECKING:
     from impctl.engine.circuit import Circuit
@@ -75,44 +76,58 @@ class JoinedStep(Struct, frozen=True):
         return result
 
 
+class Projections:
+    """The projections of a step from one position down, and what stands `at` their end: a source or
+    another operator."""
+
+    def __init__(self, step: Circuit, at: int) -> None:
+        operators = tuple(step)
+        self._outputs: list[Mapping[AttributeId, Expr]] = []
+        self.at = at
+        while self.at >= 0 and isinstance(operator := operators[self.at], ProjectOperator):
+            self._outputs.append(dict(operator.outputs))
+            (self.at,) = step.wires[self.at]
+        result = operators[self.at] if self.at >= 0 else None
+        self.join = result if isinstance(result, JoinOperator) and not result.reads else None
+
+    @property
+    def count(self) -> int:
+        return len(self._outputs)
+
+    def below(self, expr: Expr, depth: int = 0) -> tuple[Expr, int]:
+        """The expression of a column that lies `depth` projections down, and how far down it is
+        one of columns."""
+        while isinstance(expr, ColumnRef) and depth < self.count:
+            expr, depth = self._outputs[depth][expr.id], depth + 1
+        return expr, depth
+
+    def origins(
+        self, columns: Sequence[tuple[AttributeId, SqlType]]
+    ) -> Mapping[AttributeId, AttributeId] | None:
+        """The names of these columns at the end; None where one of them is computed."""
+        result = {}
+        for name, kind in columns:
+            expr, _ = self.below(ColumnRef(name, kind))
+            if not isinstance(expr, ColumnRef):
+                return None
+            result[name] = expr.id
+        return result
+
+
 def ends_of(
-    step: Circuit, index: int, join: JoinOperator, above: int
+    step: Circuit, above: Projections, join: JoinOperator
 ) -> tuple[int, Mapping[AttributeId, AttributeId]] | None:
-    """The fixpoint's side of the join at this position, and the origins of the join's columns; None
-    where it is no such step. `above` is the number of operators above the join."""
-    ends = [
-        passed(step, wire, [name for name, _ in side.columns])
-        for wire, side in zip(step.wires[index], join.sides, strict=True)
-    ]
+    """The fixpoint's side of the join, and the origins of that side's columns; None where `above`,
+    the join and projections of that side are not the whole step."""
+    ends = [Projections(step, wire) for wire in step.wires[above.at]]
     side = 0 if ends[0].at == _ROWS else 1
     own, table = ends[side], ends[1 - side]
     if (own.at, table.at, table.count) != (_ROWS, _TABLE, 0):
         return None
-    if above + 1 + own.count != len(tuple(step)):
+    if above.count + 1 + own.count != len(tuple(step)):
         return None
-    return side, own.names
-
-
-class Passed(Struct, frozen=True):
-    """The position below projections, their number, and the columns' names there."""
-
-    at: int
-    count: int
-    names: Mapping[AttributeId, AttributeId]
-
-
-def passed(step: Circuit, index: int, names: Sequence[AttributeId]) -> Passed:
-    """Skip all projections from `index` down that only choose and rename these columns."""
-    operators, count = tuple(step), 0
-    result: dict[AttributeId, AttributeId] = {name: name for name in names}
-    while index >= 0 and isinstance(operator := operators[index], ProjectOperator):
-        below = {name: operator.passes(column) for name, column in result.items()}
-        result = {name: column for name, column in below.items() if column is not None}
-        if len(result) < len(below):
-            break
-        (index,) = step.wires[index]
-        count += 1
-    return Passed(index, count, result)
+    origins = own.origins(join.sides[side].columns)
+    return None if origins is None else (side, origins)
 
 
 # A step that is one join of its rows with one table, with plain columns. Law: only recognized where
@@ -155,19 +170,16 @@ class PlainStep(JoinedStep, frozen=True):
 def plain_step(
     step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId
 ) -> PlainStep | None:
-    operators = tuple(step)
     names = [*(name for name, _ in columns), rank]
-    above = passed(step, len(operators) - 1, names)
-    join = operators[above.at] if above.at >= 0 else None
-    if not isinstance(join, JoinOperator) or join.reads:
-        return None
-    ends = ends_of(step, above.at, join, above.count)
-    if ends is None:
+    above = Projections(step, len(tuple(step)) - 1)
+    origins, join = above.origins([*columns, (rank, LONG)]), above.join
+    ends = None if join is None else ends_of(step, above, join)
+    if origins is None or join is None or ends is None:
         return None
     side, own = ends
     positions = {name: position for position, name in enumerate(names[:-1])} | {rank: _RANK}
     rows = {name: positions[given] for name, given in own.items()}
-    heads = _heads(names, above.names, rows)
+    heads = _heads(names, origins, rows)
     keys = [rows[key] for key in join.sides[side].keys]
     if heads is None or _RANK in keys:
         return None
