@@ -892,7 +892,6 @@ class Extremes:
             if bool((counts != new[f"count{extreme.slot}"][lacking]).any()):
                 raise refill_differs()
             groups = changed.groups[lacking]
-            values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
             result[extreme.name][lacking] = state.ranks
             result[extreme.edge][lacking] = stored_edges(state.edges)

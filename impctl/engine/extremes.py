@@ -417,12 +417,10 @@ class BestValues:
         self.counts.add(groups[owners[kept]], ranks[kept], weights[kept])
         return self._trimmed(groups, edges)
 
-    def clear(self, groups: Ints) -> None:
-        owners, ranks, counts = self.counts.all_of(groups)
-        self.counts.add(groups[owners], ranks, -counts)
-
     def refill(self, groups: Ints, owners: Ints, ranks: Ints, weights: Ints) -> Best:
-        """Fill the empty buffers of these groups from all their values."""
+        """Fill the buffers of these groups again, from all their values."""
+        held, old, counts = self.counts.all_of(groups)
+        self.counts.add(groups[held], old, -counts)
         edges = np.full(len(groups), COMPLETE)
         return self.change(groups, edges, owners, ranks, weights)
 

@@ -67,9 +67,7 @@ class DenseCounts:
             return positions, change[positions]
         order = np.argsort(ranges)
         ordered = ranges[order].astype(np.int64, copy=False)
-        is_first = np.ones(len(ordered), dtype=np.bool_)
-        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-        starts = np.flatnonzero(is_first)
+        starts = starts_in(ordered).nonzero()[0]
         change = np.add.reduceat(weights[order], starts) if len(starts) else weights[:0]
         moved = change != 0
         return ordered[starts][moved], change[moved]
@@ -113,9 +111,7 @@ class RangeCounts:
         codes = codes[order]
         if len(codes) == 0:
             return GroupSets(before, groups, pairs)
-        starts = np.concatenate(
-            [np.zeros(1, dtype=np.int64), np.flatnonzero(codes[1:] != codes[:-1]) + 1]
-        )
+        starts = starts_in(codes).nonzero()[0]
         change = np.add.reduceat(pairs.weights[order], starts)
         slots = pairs.slots[order][starts]
         moved = change != 0

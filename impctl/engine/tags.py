@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from impctl.data.keys import starts_in
 from impctl.data.vector import Bools, Ints, slice_positions
 
 RangeIds = npt.NDArray[np.int32]
@@ -175,8 +176,7 @@ class GroupTags(Struct, frozen=True):
             return NO_PAIRS
         order = np.lexsort((slots, self.ordinals))
         ordinals, slots = self.ordinals[order], slots[order]
-        borders = (ordinals[1:] != ordinals[:-1]) | (slots[1:] != slots[:-1])
-        starts = np.concatenate([np.zeros(1, dtype=np.int64), np.flatnonzero(borders) + 1])
+        starts = starts_in(ordinals, slots).nonzero()[0]
         weights = weights[order]
         new = np.add.reduceat(np.where(self.is_new[order], weights, 0), starts)
         total = np.add.reduceat(weights, starts)
