@@ -431,7 +431,7 @@ class ThinFronts:
         return result
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
-        """As `Moves.out`; None where the first front is too large."""
+        """As `FixpointStep.out`; None where the first front is too large."""
         front: list[int] = slots.tolist()
         self._begin()
         is_begun = False
@@ -445,7 +445,7 @@ class ThinFronts:
         return np.array(front, dtype=np.int64) if is_begun else None
 
     def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Ints] | None:
-        """As `Moves.come`, and the derivations to report; None where the first front is too
+        """As `FixpointStep.come`, and the derivations to report; None where the first front is too
         large."""
         front: list[int] = slots.tolist()
         self._begin()
