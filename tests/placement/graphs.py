@@ -14,6 +14,10 @@ SIDE = (PieceMode.KEPT, PieceMode.READ, PieceMode.REBUILT)
 KEYED = tuple(PieceMode)
 
 
+def scans(*tables: str, **costs: PerKind) -> tuple[CostNode, ...]:
+    return tuple(CostNode(work=Work.SCAN, table=table, **costs) for table in tables)
+
+
 class _Draw:
     def __init__(self, random: Random, pieces: int, *, shares: float) -> None:
         self.random = random

@@ -29,7 +29,7 @@ from impctl.placement.search import (
     single,
 )
 from tests.placement import tpch
-from tests.placement.graphs import Exhaustive, dag, tree
+from tests.placement.graphs import Exhaustive, dag, scans, tree
 from tests.support.random_cases import random_cases, random_seeds
 
 LARGEST = 180_000
@@ -151,20 +151,17 @@ def asking(shared: int, table: int, name: str) -> CostNode:
     )
 
 
-def scans(*tables: str) -> tuple[CostNode, ...]:
-    return tuple(CostNode(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
-
-
 def test_readers_of_shared_flows_ask_for_the_most_in_each_run() -> None:
+    tables = scans("s", "a", "b", whole=(7.0, 5.0))
     joins = (asking(0, 1, "one"), asking(0, 2, "two"))
-    graph = Graph((*scans("s", "a", "b"), *joins, CostNode(work=Work.ROWS, inputs=(3, 4))), KINDS)
+    graph = Graph((*tables, *joins, CostNode(work=Work.ROWS, inputs=(3, 4))), KINDS)
     assert graph.shared == (0,)
     assert check(graph, 3)
     # The scan is asked for all by the first of two projections alone, that two joins read each.
     rows = (CostNode(work=Work.ROWS, inputs=(0,)), CostNode(work=Work.ROWS, inputs=(0,)))
     joins = (asking(3, 1, "one"), asking(3, 1, "two"))
     last = CostNode(work=Work.ROWS, inputs=(4, 4, 5, 6))
-    graph = Graph((*scans("s", "a", "b"), *rows, *joins, last), KINDS)
+    graph = Graph((*tables, *rows, *joins, last), KINDS)
     assert graph.shared == (0, 1, 3, 4)
     assert check(graph, 3)
 
@@ -333,10 +330,9 @@ def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "
         source=(table,),
     )
     left = Piece(name=f"{name}.left", sizes={PieceMode.KEPT: 0})
-    scans = (CostNode(work=Work.SCAN, table="r"), CostNode(work=Work.SCAN, table=table))
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, right))
     kinds = (KindOfChange(frozenset({"r"}), rate), KINDS_OF_CHANGE[1])
-    return Graph((*scans, join), kinds)
+    return Graph((*scans("r", table), join), kinds)
 
 
 def test_reads_that_are_shared_are_counted_once() -> None:

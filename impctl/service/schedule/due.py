@@ -24,7 +24,7 @@ from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
 from impctl.tables.log import commits_since
 from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
-from impctl.workload.scalars import Cron, written
+from impctl.workload.scalars import written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
@@ -58,10 +58,12 @@ def _next_moment(trigger: Trigger, since: float) -> float | None:
     moment = datetime.fromtimestamp(since, UTC)
     if trigger.every is not None:
         return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, moment).timestamp()
-    if trigger.cron is not None:
-        result = _next_of_cron(trigger.cron, trigger.zone, moment)
-        return None if result is None else result.timestamp()
-    return None
+    assert trigger.cron is not None
+    # From just before: what the clock jumps over then is after that in local time.
+    local = (moment - _SECOND).astimezone(trigger.zone).replace(tzinfo=None)
+    instants = (instant_of(local_time, trigger.zone) for local_time in trigger.cron.after(local))
+    result = next((instant for instant in instants if instant >= moment), None)
+    return None if result is None else result.timestamp()
 
 
 def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
@@ -116,13 +118,6 @@ def _next_multiple(every: timedelta, zone: tzinfo, moment: datetime) -> datetime
 
 def _midnight(day: date, zone: tzinfo) -> datetime:
     return instant_of(datetime.combine(day, _MIDNIGHT), zone)
-
-
-def _next_of_cron(cron: Cron, zone: tzinfo, moment: datetime) -> datetime | None:
-    # From just before: what the clock jumps over then is after that in local time.
-    local = (moment - _SECOND).astimezone(zone).replace(tzinfo=None)
-    instants = (instant_of(local_time, zone) for local_time in cron.after(local))
-    return next((instant for instant in instants if instant >= moment), None)
 
 
 # Pending commits of a query. Law: by the store and the tables' logs, without SQL or data. Times
@@ -634,11 +629,26 @@ class DueReport(Struct, frozen=True):
     pace: Pace
 
     def results(self) -> list[DueResult]:
-        chosen = {due.query: due for due in self.selected}
-        return [
-            _result_of(query, chosen.get(due.query, due), self.pace, is_due=due.query in chosen)
-            for query, due in zip(self.waiting, self.dues, strict=True)
-        ]
+        chosen, result = {due.query: due for due in self.selected}, []
+        for query, first in zip(self.waiting, self.dues, strict=True):
+            due, costs = chosen.get(query.query, first), query.costs
+            result.append(
+                DueResult(
+                    query=query.query,
+                    trigger=query.trigger.text,
+                    due=due.query in chosen,
+                    why=f"{due.why}; {due.early}" if due.early else due.why,
+                    due_at=_time(due.due_at),
+                    due_by=_time(due.due_by),
+                    start_at=_time(due.start_at),
+                    pending=due.is_pending,
+                    rows=query.pending.rows,
+                    oldest_at=_time(query.pending.oldest),
+                    cost_ms=costs.pending * 1000 if costs.is_known else None,
+                    margin=self.pace.margin,
+                )
+            )
+        return result
 
     def warnings(self) -> list[str]:
         """Bounds that cannot be met, each with its code."""
@@ -652,23 +662,6 @@ def due_report(ctx: Context, specs: Sequence[QuerySpec], look: float | None) -> 
     waiting = waiting_queries(ctx, specs, pace.look, CommitLog())
     result = dues(waiting, pace, now_of(ctx))
     return DueReport(waiting, result, chosen_for_run(result, waiting, now_of(ctx)), pace)
-
-
-def _result_of(query: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:
-    return DueResult(
-        query=query.query,
-        trigger=query.trigger.text,
-        due=is_due,
-        why=f"{due.why}; {due.early}" if due.early else due.why,
-        due_at=_time(due.due_at),
-        due_by=_time(due.due_by),
-        start_at=_time(due.start_at),
-        pending=due.is_pending,
-        rows=query.pending.rows,
-        oldest_at=_time(query.pending.oldest),
-        cost_ms=query.costs.pending * 1000 if query.costs.is_known else None,
-        margin=pace.margin,
-    )
 
 
 def _time(seconds: float | None) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import product
 from pathlib import Path
@@ -60,7 +60,7 @@ from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoi
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
-from tests.placement.graphs import tree
+from tests.placement.graphs import scans, tree
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
@@ -340,11 +340,7 @@ def frequent_and_rare(seed: int) -> Graph:
 
     pieces = (side("left", 1), side("right", 0))
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=pieces)
-    return Graph((*scans_of("rs"), join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
-
-
-def scans_of(tables: Iterable[str]) -> tuple[CostNode, ...]:
-    return tuple(CostNode(work=Work.SCAN, table=name) for name in tables)
+    return Graph((*scans("r", "s"), join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
 
 
 @random_seeds(12, 44, 300)
@@ -406,7 +402,7 @@ def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
     piece = Piece(name="p.right", sizes=sizes, source=("u",), **costs)
     left = Piece(name="p.left", sizes={PieceMode.KEPT: 0})
     join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
-    graph = Graph((*scans_of("tu"), join), (KindOfChange(frozenset({"t"}), 1.0),))
+    graph = Graph((*scans("t", "u"), join), (KindOfChange(frozenset({"t"}), 1.0),))
     chosen = choose({"q": restricted(graph, {"p.right": (PieceMode.KEPT,)})}, None)
     choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
     modes = {"p.left": PieceMode.KEPT, "p.right": PieceMode.READ}
@@ -749,7 +745,7 @@ def _bounded_graph() -> Graph:
     kinds = tuple(KindOfChange(frozenset({table}), 1.0) for table in "tu")
     union = CostNode(work=Work.ROWS, inputs=(0, 1))
     keyed = CostNode(work=Work.KEYED, inputs=(2,), pieces=(piece,))
-    return Graph((*scans_of("tu"), union, keyed), kinds)
+    return Graph((*scans("t", "u"), union, keyed), kinds)
 
 
 def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
