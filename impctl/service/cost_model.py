@@ -21,6 +21,7 @@ from impctl.service.text import duration_text
 from impctl.store.disk import StoreLayout
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.store.records import RunCost, RunKind, StoredQuery
+from impctl.tables.log import ChangeSize
 from impctl.tables.storage import local_path
 from impctl.workload.models import AnsweredBy, QuerySpec
 
@@ -59,13 +60,6 @@ _GUESSED = 1.5
 the table has."""
 
 
-class MaintenanceSize(Struct, frozen=True):
-    """The change to be maintained; `rows` is None if only its bytes are known."""
-
-    rows: int | None
-    bytes: int
-
-
 def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
     """The costs of runs with the present layout; none if the description cannot be read."""
     meta = stored.state_meta
@@ -88,7 +82,7 @@ class RunEstimates(Struct, frozen=True):
 def estimated(
     costs: Sequence[RunCost],
     kind: RunKind,
-    size: MaintenanceSize | None,
+    size: ChangeSize | None,
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
@@ -108,7 +102,7 @@ def estimated(
     )
 
 
-def _guess(again: Sequence[RunCost], size: MaintenanceSize) -> float | None:
+def _guess(again: Sequence[RunCost], size: ChangeSize) -> float | None:
     """The first maintenance estimated from the latest capture; None without one. Captures in Spark
     do not count: most of their time does not depend on the rows."""
     if not again or again[0].spark or again[0].bytes <= 0:
@@ -122,7 +116,7 @@ def _guess(again: Sequence[RunCost], size: MaintenanceSize) -> float | None:
 def if_recapture_is_cheaper(
     costs: Sequence[RunCost],
     kind: RunKind,
-    size: Callable[[], MaintenanceSize | None],
+    size: Callable[[], ChangeSize | None],
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
@@ -149,8 +143,8 @@ def if_recapture_is_cheaper(
 
 
 def _by_line(
-    runs: Sequence[RunCost], start: float, size: Callable[[], MaintenanceSize | None]
-) -> MaintenanceSize | None:
+    runs: Sequence[RunCost], start: float, size: Callable[[], ChangeSize | None]
+) -> ChangeSize | None:
     """The change, if recorded runs can predict it and it may be large enough."""
     longest = max(cost.elapsed_ms for cost in runs)
     if len(runs) < _FEWEST_MAINTAINED or longest * _TRUSTED_TIMES + start < _LEAST_GAIN_MS:
@@ -161,9 +155,7 @@ def _by_line(
     return change if is_predicted else None
 
 
-def _by_guess(
-    again: Sequence[RunCost], size: Callable[[], MaintenanceSize | None]
-) -> MaintenanceSize | None:
+def _by_guess(again: Sequence[RunCost], size: Callable[[], ChangeSize | None]) -> ChangeSize | None:
     """The change before any maintenance run, if the guess may decide."""
     if again[0].elapsed_ms < _LEAST_GAIN_MS:
         return None
@@ -200,7 +192,7 @@ def _line(costs: Sequence[RunCost]) -> CostLine | None:
     return line_through([(cost.rows, cost.elapsed_ms) for cost in costs])
 
 
-def _rows(costs: Sequence[RunCost], size: MaintenanceSize) -> int | None:
+def _rows(costs: Sequence[RunCost], size: ChangeSize) -> int | None:
     if size.rows is not None:
         return size.rows
     shares = [cost.rows / cost.bytes for cost in costs if cost.bytes > 0]

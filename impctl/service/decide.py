@@ -30,7 +30,6 @@ from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Plan
 from impctl.service.context import Context, Isolated, limited
 from impctl.service.cost_model import (
-    MaintenanceSize,
     if_recapture_is_cheaper,
     reason_text,
     recorded,
@@ -58,6 +57,7 @@ from impctl.sketch.sketch import MaintenanceMode
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
+from impctl.tables.log import ChangeSize
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import FilesMark, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
@@ -478,7 +478,7 @@ class Decider:
         _refuse(task, policy)
         return _recapture_of(task)
 
-    def size(self, needs: Sequence[ChangeRequest]) -> MaintenanceSize | None:
+    def size(self, needs: Sequence[ChangeRequest]) -> ChangeSize | None:
         """Size of these changes by the log; None if it cannot be read."""
         result = [self.shared.size(need.span) for need in needs]
         sizes = [size for size in result if size is not None]
@@ -486,7 +486,7 @@ class Decider:
             return None
         rows = [size.rows for size in sizes if size.rows is not None]
         counted = sum(rows) if len(rows) == len(sizes) else None
-        return MaintenanceSize(counted, sum(size.bytes for size in sizes))
+        return ChangeSize(counted, sum(size.bytes for size in sizes))
 
     def _incremental(self, task: StaleQuery, policy: Policy, is_checked: bool) -> Decision:
         """Exact or touch; or recapture if it is cheaper and the policy allows it."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from impctl.service.budget.choice import with_state
 from impctl.service.capture_plan import plan_capture
 from impctl.service.context import Context, Isolated, split_refused
-from impctl.service.cost_model import MaintenanceSize, RunEstimates, estimated, recorded
+from impctl.service.cost_model import RunEstimates, estimated, recorded
 from impctl.service.decide import Decider, Decision, StaleQuery
 from impctl.service.maintain import has_nothing_to_do
 from impctl.service.prepare import prepare
@@ -24,6 +24,7 @@ from impctl.service.schedule.due import due_report, trigger_of
 from impctl.service.schedule.forecast import expectations
 from impctl.service.stored import catch_up, expires
 from impctl.store.records import RunKind, StoredQuery
+from impctl.tables.log import ChangeSize
 
 if TYPE_CHECKING:
     from impctl.errors import ImpctlError
@@ -142,7 +143,7 @@ def _estimates(
     counted = sum(rows) if len(rows) == len(pending) else None
     sizes = [entry.bytes for entry in pending if entry.bytes is not None]
     is_known = len(sizes) == len(pending)
-    size = MaintenanceSize(counted, sum(sizes)) if counted is not None or is_known else None
+    size = ChangeSize(counted, sum(sizes)) if counted is not None or is_known else None
     return estimated(
         recorded(store, stored),
         kind,

@@ -180,11 +180,12 @@ _SIGNS_OF_METRIC = {
 
 
 class ChangeSize(Struct, frozen=True):
-    """Changed rows (None if the log does not say), and the files that hold them."""
+    """Changed rows (None if unknown), and the bytes and number of the files that hold them; an
+    estimate does not count files."""
 
     rows: int | None
-    files: int
     bytes: int
+    files: int = 0
 
 
 def size_of(commits: Sequence[Commit]) -> ChangeSize:
@@ -192,8 +193,8 @@ def size_of(commits: Sequence[Commit]) -> ChangeSize:
     rows = [commit.rows for commit in commits if commit.rows is not None]
     return ChangeSize(
         sum(rows) if len(rows) == len(commits) else None,
-        sum(commit.files for commit in commits),
         sum(commit.bytes for commit in commits),
+        sum(commit.files for commit in commits),
     )
 
 
@@ -217,7 +218,7 @@ def pending_size(source: DeltaSource, since: TableVersion) -> ChangeSize | None:
     """The size of everything committed after `since` up to the pinned version; None if an entry
     cannot be read."""
     if source.version <= since:
-        return ChangeSize(0, 0, 0)
+        return ChangeSize(0, 0)
     entries = source.entries(since, source.version)
     if entries is None:
         return None

@@ -19,13 +19,13 @@ from impctl.cli.boundary import run
 from impctl.costs import line_through
 from impctl.service.context import Context
 from impctl.service.cost_model import (
-    MaintenanceSize,
     estimated,
     if_recapture_is_cheaper,
     reason_text,
 )
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
+from impctl.tables.log import ChangeSize
 from tests.support.kept_workload import run_record
 from tests.support.run_cli import ROWS, Capsys, Cli, MonkeyPatch, Words
 
@@ -419,12 +419,12 @@ def maintained(*sizes: int, per_row: float = 1.0) -> list[RunCost]:
 AGAIN = RunCost(RunKind.RECAPTURE, 1_000_000, 0, 1000.0)
 
 
-def decided(costs: list[RunCost], size: MaintenanceSize | None, **said: Any):
+def decided(costs: list[RunCost], size: ChangeSize | None, **said: Any):
     said = {"has_spark": False, "table_rows": lambda: 1_000_000, **said}
     return if_recapture_is_cheaper(costs, RunKind.MAINTAIN, lambda: size, **said)
 
 
-LARGE, THREE = MaintenanceSize(4000, 0), maintained(1000, 2000, 4000)
+LARGE, THREE = ChangeSize(4000, 0), maintained(1000, 2000, 4000)
 
 
 def test_the_dearer_way_is_told_with_both_estimates() -> None:
@@ -435,22 +435,22 @@ def test_the_dearer_way_is_told_with_both_estimates() -> None:
     assert reason_text(result) == said
 
 
-UNDECIDED: dict[str, tuple[list[RunCost], MaintenanceSize | None]] = {
+UNDECIDED: dict[str, tuple[list[RunCost], ChangeSize | None]] = {
     "too few maintained": ([*maintained(1000, 2000), AGAIN], LARGE),
     "no capture": (THREE, LARGE),
     "nothing": ([], LARGE),
-    "no clear margin": ([*THREE, AGAIN], MaintenanceSize(1500, 0)),
+    "no clear margin": ([*THREE, AGAIN], ChangeSize(1500, 0)),
     "beyond what was seen": ([*maintained(10, 20, 40), AGAIN], LARGE),
     "size unknown": ([*THREE, AGAIN], None),
     "less than a second to gain": (
         [*maintained(100, 200, 400), RunCost(RunKind.RECAPTURE, 1, 0, 1.0)],
-        MaintenanceSize(900, 0),
+        ChangeSize(900, 0),
     ),
 }
 
 
 @pytest.mark.parametrize(("costs", "size"), UNDECIDED.values(), ids=UNDECIDED)
-def test_else_nothing_is_decided(costs: list[RunCost], size: MaintenanceSize | None) -> None:
+def test_else_nothing_is_decided(costs: list[RunCost], size: ChangeSize | None) -> None:
     assert decided(costs, size) is None
 
 
@@ -467,7 +467,7 @@ def test_quick_runs_are_not_even_looked_at() -> None:
 
 
 def test_rows_follow_from_bytes_where_they_are_not_counted() -> None:
-    result = decided([*THREE, AGAIN], MaintenanceSize(None, 40_000))
+    result = decided([*THREE, AGAIN], ChangeSize(None, 40_000))
     assert result.maintain_ms == pytest.approx(4005)
 
 
@@ -486,21 +486,21 @@ def test_recapture_follows_the_size_of_the_table() -> None:
 
 
 TOOK = RunCost(RunKind.RECAPTURE, 1_000, 1_000, 3_500.0)
-FIRST: dict[str, tuple[RunCost, MaintenanceSize | None, bool]] = {
-    "overwritten": (TOOK, MaintenanceSize(2_000, 2_100), True),
-    "overwritten, few rows net": (TOOK, MaintenanceSize(10, 2_100), True),
-    "not clearly": (TOOK, MaintenanceSize(1_100, 1_050), False),
-    "smaller than the table": (TOOK, MaintenanceSize(10, 900), False),
-    "too quick to matter": (replace(TOOK, elapsed_ms=900.0), MaintenanceSize(2_000, 2_100), False),
-    "captured by Spark": (replace(TOOK, spark=True), MaintenanceSize(10, 2_100), False),
-    "size of the table unknown": (replace(TOOK, bytes=0), MaintenanceSize(2_000, 2_100), False),
+FIRST: dict[str, tuple[RunCost, ChangeSize | None, bool]] = {
+    "overwritten": (TOOK, ChangeSize(2_000, 2_100), True),
+    "overwritten, few rows net": (TOOK, ChangeSize(10, 2_100), True),
+    "not clearly": (TOOK, ChangeSize(1_100, 1_050), False),
+    "smaller than the table": (TOOK, ChangeSize(10, 900), False),
+    "too quick to matter": (replace(TOOK, elapsed_ms=900.0), ChangeSize(2_000, 2_100), False),
+    "captured by Spark": (replace(TOOK, spark=True), ChangeSize(10, 2_100), False),
+    "size of the table unknown": (replace(TOOK, bytes=0), ChangeSize(2_000, 2_100), False),
     "no size": (TOOK, None, False),
 }
 
 
 @pytest.mark.parametrize(("captured", "size", "is_dearer"), FIRST.values(), ids=FIRST)
 def test_a_first_change_larger_than_the_table_is_recaptured(
-    captured: RunCost, size: MaintenanceSize | None, is_dearer: bool
+    captured: RunCost, size: ChangeSize | None, is_dearer: bool
 ) -> None:
     result = decided([captured], size)
     assert (result is not None) is is_dearer
@@ -512,7 +512,7 @@ def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None
     """What was seen: a change of customers took 19 s, and 30 changed parts were captured anew."""
     costly = [RunCost(RunKind.MAINTAIN, 30, 300, 19_000.0, moved=("customer",)) for _ in range(4)]
     cheap = [RunCost(RunKind.MAINTAIN, 30, 300, 500.0, moved=("part",)) for _ in range(4)]
-    size = MaintenanceSize(30, 300)
+    size = ChangeSize(30, 300)
     for costs in ([*costly, AGAIN], [*costly, *cheap, AGAIN]):
         assert decided(costs, size, moved=("customer",)) is not None
         assert decided(costs, size, moved=("part",)) is None
@@ -526,7 +526,7 @@ def test_each_kind_of_change_is_estimated_by_its_own_runs() -> None:
     ]
 
     def told(*moved: str) -> tuple[float | None, int]:
-        size, said = MaintenanceSize(30, 300), {"has_spark": False, "table_rows": int}
+        size, said = ChangeSize(30, 300), {"has_spark": False, "table_rows": int}
         result = estimated(costs, RunKind.MAINTAIN, size, **said, moved=moved)
         return result.maintain_ms, result.maintain_runs
 

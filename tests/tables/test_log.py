@@ -672,14 +672,14 @@ UPDATED = {"commitInfo": {"operationMetrics": {"numUpdatedRows": "2"}}}
 @pytest.mark.parametrize(
     ("actions", "size"),
     [
-        ([{"add": file("a", 7)}], ChangeSize(7, 1, 5)),
-        ([{"add": file("a", 7, deleted=3)}, {"remove": file("a", 7)}], ChangeSize(3, 2, 10)),
-        ([{"add": file("a", 7)}, {"remove": file("b", None)}], ChangeSize(None, 2, 10)),
+        ([{"add": file("a", 7)}], ChangeSize(7, 5, 1)),
+        ([{"add": file("a", 7, deleted=3)}, {"remove": file("a", 7)}], ChangeSize(3, 10, 2)),
+        ([{"add": file("a", 7)}, {"remove": file("b", None)}], ChangeSize(None, 10, 2)),
         ([{"add": file("a", 7, dataChange=False)}], ChangeSize(0, 0, 0)),
-        ([{"cdc": {"path": "c", "size": 9}}, {"add": file("a", 7)}], ChangeSize(None, 1, 9)),
-        ([UPDATED, {"cdc": {"path": "c", "size": 9}}], ChangeSize(4, 1, 9)),
-        ([{"commitInfo": {"operationMetrics": "?"}}, {"add": file("a", 1)}], ChangeSize(1, 1, 5)),
-        ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 1, 0)),
+        ([{"cdc": {"path": "c", "size": 9}}, {"add": file("a", 7)}], ChangeSize(None, 9, 1)),
+        ([UPDATED, {"cdc": {"path": "c", "size": 9}}], ChangeSize(4, 9, 1)),
+        ([{"commitInfo": {"operationMetrics": "?"}}, {"add": file("a", 1)}], ChangeSize(1, 5, 1)),
+        ([{"add": {"path": "a", "stats": "no json", "size": None}}], ChangeSize(None, 0, 1)),
     ],
 )
 def test_what_the_log_tells(path: str, actions: list[dict[str, object]], size: ChangeSize) -> None:

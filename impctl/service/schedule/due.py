@@ -22,13 +22,12 @@ from impctl.service.stored import catch_up, expires, is_captured_alike, is_curre
 from impctl.service.text import duration_text
 from impctl.sql.parameters import NEVER, RUN_INSTANT, read_moment, zone_of
 from impctl.store.records import RunCost, RunKind, StoredQuery, TablePin
-from impctl.tables.log import commits_since
+from impctl.tables.log import ChangeSize, commits_since
 from impctl.workload.models import ON_COMMIT, QuerySpec, SimpleTrigger, Trigger
 from impctl.workload.scalars import written
 
 if TYPE_CHECKING:
     from impctl.service.context import Context
-    from impctl.service.cost_model import MaintenanceSize
     from impctl.store.reader import StoreReader
     from impctl.tables.source import DeltaSource
     from impctl.types import QueryName, TableName, TableVersion
@@ -717,22 +716,18 @@ def costs_of(
 ) -> Costs:
     """The cost of a query now; `look` is this look and the next one. With `tables`, rows that are
     `coming` there until the next moment count."""
-    from impctl.service.cost_model import MaintenanceSize
-
-    size = (
-        MaintenanceSize(pending.rows, pending.bytes) if pending.changes else MaintenanceSize(0, 0)
-    )
+    size = ChangeSize(pending.rows, pending.bytes) if pending.changes else ChangeSize(0, 0)
     is_known, cost = _seconds(runs, size, pending.moved)
-    more, each_look = 0.0, _seconds(runs, MaintenanceSize(0, 0), ())[1] if is_known else 0.0
+    more, each_look = 0.0, _seconds(runs, ChangeSize(0, 0), ())[1] if is_known else 0.0
     if coming is not None and tables and is_known:
         usual = coming.rows(tables, *look)
         if usual is not None:
-            size = MaintenanceSize(round(usual), 0)
+            size = ChangeSize(round(usual), 0)
             each_look = _seconds(runs, size, coming.moved(tables, *look))[1]
         moment = next_moment(trigger, look[0])
         rows = None if moment is None else coming.rows(tables, look[0], moment)
         if rows is not None and moment is not None:
-            both = MaintenanceSize((pending.rows or 0) + round(rows), pending.bytes)
+            both = ChangeSize((pending.rows or 0) + round(rows), pending.bytes)
             moved = {*pending.moved, *coming.moved(tables, look[0], moment)}
             more = max(0.0, _seconds(runs, both, moved)[1] - cost)
     longest = max((run.elapsed_ms for run in runs if run.kind is RunKind.MAINTAIN), default=0.0)
@@ -740,7 +735,7 @@ def costs_of(
 
 
 def _seconds(
-    runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]
+    runs: Sequence[RunCost], size: ChangeSize, moved: Collection[TableName]
 ) -> tuple[bool, float]:
     """Whether recorded runs tell, and the cost of a change of these tables; else a guess."""
     ms = maintain_ms([run for run in runs if run.kind is RunKind.MAINTAIN], size, moved)
@@ -751,7 +746,7 @@ def _seconds(
 
 
 def maintain_ms(
-    runs: Sequence[RunCost], size: MaintenanceSize, moved: Collection[TableName]
+    runs: Sequence[RunCost], size: ChangeSize, moved: Collection[TableName]
 ) -> float | None:
     """Estimate milliseconds of a step, without a recapture, which would ask the tables for their
     rows, and without the start of Spark."""

@@ -30,7 +30,7 @@ from impctl.service.budget.choice import (
 )
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
-from impctl.service.cost_model import MaintenanceSize, recorded
+from impctl.service.cost_model import recorded
 from impctl.service.results import Outcome, RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.service.schedule.daemon import FinishedRun, Scheduler
 from impctl.service.schedule.due import (
@@ -53,6 +53,7 @@ from impctl.service.settings import SimulateRequest
 from impctl.service.text import moment_text, size_text
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, RunRecord
+from impctl.tables.log import ChangeSize
 from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec, Trigger
 from impctl.workload.scalars import SIZE_HINT, size_from
@@ -612,7 +613,7 @@ class StepCosts(Struct, frozen=True, dict=True):
         by = CostsBy.CAPTURE
         if any(run.kind is RunKind.MAINTAIN for run in runs):
             by = CostsBy.RUNS
-        elif maintain_ms(runs, MaintenanceSize(0, 0), _OTHERS) is None:
+        elif maintain_ms(runs, ChangeSize(0, 0), _OTHERS) is None:
             by = CostsBy.PRIORS
         return cls(runs, by, prices)
 
@@ -633,12 +634,12 @@ class StepCosts(Struct, frozen=True, dict=True):
 
     def _line(self, moved: Tables) -> _Line | None:
         """The line of the estimates, sampled at its ends."""
-        fixed = maintain_ms(self.runs, MaintenanceSize(0, 0), moved)
-        rows = maintain_ms(self.runs, MaintenanceSize(_FAR, 0), moved)
+        fixed = maintain_ms(self.runs, ChangeSize(0, 0), moved)
+        rows = maintain_ms(self.runs, ChangeSize(_FAR, 0), moved)
         if fixed is None or rows is None:
             return None
         is_sized = self.by is CostsBy.CAPTURE
-        size = maintain_ms(self.runs, MaintenanceSize(0, _FAR), moved) if is_sized else None
+        size = maintain_ms(self.runs, ChangeSize(0, _FAR), moved) if is_sized else None
         return fixed, (rows - fixed) / _FAR, 0.0 if size is None else (size - fixed) / _FAR
 
     def step(self, moved: Tables, rows: float, size: float) -> Step:

@@ -23,7 +23,7 @@ from impctl.placement.graph import Graph, PieceMode
 from impctl.placement.search import Modes, choose, evaluate, per_day
 from impctl.service.budget.choice import Bound, WeighedState
 from impctl.service.context import OwnSession
-from impctl.service.cost_model import MaintenanceSize, estimated
+from impctl.service.cost_model import estimated
 from impctl.service.schedule.due import LEAST_MARGIN, UNKNOWN_S
 from impctl.service.schedule.forecast import Expected
 from impctl.service.schedule.simulate import (
@@ -43,6 +43,7 @@ from impctl.service.schedule.simulate import (
 )
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.store.store import Store
+from impctl.tables.log import ChangeSize
 from impctl.workload.models import ON_COMMIT, Trigger
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
 from tests.placement.graphs import tree
@@ -469,7 +470,7 @@ def runs(rng: random.Random) -> list[RunCost]:
 def test_lines_are_those_of_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
-    costs, size_of = StepCosts.of(known, {}), MaintenanceSize
+    costs, size_of = StepCosts.of(known, {}), ChangeSize
     for moved in SETS[1:]:
         for rows, size in [(0, 0), (3, 100), (70_000, 10), (2, 10**8), (10**7, 10**9)]:
             words = {"has_spark": True, "table_rows": lambda: 0, "moved": sorted(moved)}
