@@ -35,8 +35,7 @@ from impctl.service.verify import same_rows
 from impctl.sketch.sketch import RangeSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.maintenance import create_table
-from tests.behaviour.answers_replayed import ReplayTally, replayed
-from tests.behaviour.sketches_replayed import replayed as sketches_replayed
+from tests.behaviour.replayed import AnswerReplay, AnswerTally, SketchReplay, replayed
 from tests.support.run_cli import Capsys, Cli
 
 WORKLOAD = Path(__file__).parents[2] / "workloads" / "running-example.yaml"
@@ -394,7 +393,7 @@ WORKLOADS = Path(__file__).parents[2] / "workloads"
 ANSWERED_BATCHES, EVERY = 4, 2
 ROUNDS = ANSWERED_BATCHES // EVERY
 
-Run = Callable[..., ReplayTally]
+Run = Callable[..., AnswerTally]
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
@@ -403,14 +402,15 @@ def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Replays a shipped workload over the tables below `data`, with limits so much lower."""
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path / "data"))
 
-    def replay(name: str, scale: float = 1) -> ReplayTally:
+    def replay(name: str, scale: float = 1) -> AnswerTally:
         def lower(result: re.Match[str]) -> str:
             return f"{result[1]} > {int(int(result[2]) * scale)}"
 
         text = (WORKLOADS / f"{name}.yaml").read_text()
         copy = tmp_path / f"{name}.yaml"
         copy.write_text(re.sub(r"(HAVING COUNT\([^)]*\)) > (\d+)", lower, text))
-        return replayed(copy, tmp_path / "replay", spark, ANSWERED_BATCHES, EVERY)
+        folder = tmp_path / "replay"
+        return replayed(AnswerReplay, copy, folder, spark, ANSWERED_BATCHES, EVERY)
 
     return replay
 
@@ -419,7 +419,7 @@ def made(folder: Path, example: Example, **more: Any) -> None:
     generate(GenerateRequest(folder / "data", example, **more), SilentReporter())
 
 
-def check(tally: ReplayTally, queries: int, with_rows: int) -> None:
+def check(tally: AnswerTally, queries: int, with_rows: int) -> None:
     """All are kept and run, all are equal, and so many have rows each time."""
     said = "\n".join(tally.told())
     assert not tally.wrong, said
@@ -501,7 +501,7 @@ def network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_sketches_stay_sparks(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     file = network(tmp_path, monkeypatch)
-    done = sketches_replayed(file, tmp_path / "replay", spark, 12, 12, few=20)
+    done = replayed(SketchReplay, file, tmp_path / "replay", spark, 12, 12, few=20)
     assert not done.wrong, "\n".join(done.told())
     assert not done.cannot
     assert done.restarts == 1

