@@ -19,7 +19,7 @@ from impctl.compile.session import (
 )
 from impctl.data.vector import Ints, from_arrow
 from impctl.service.capture import commit_capture
-from impctl.service.context import Context, Isolated
+from impctl.service.context import Context, collect_results
 from impctl.service.fill import filled_circuit
 from impctl.service.maintain import maintain
 from impctl.service.maintenance_plan import (
@@ -121,24 +121,21 @@ def _split(change: Renumbering) -> RangeSet:
 def rebalance(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     """Maintain the named queries (default: all), then even out their ranges."""
     specs = ctx.sketched(queries)
-    results: list[CaptureResult] = []
     if not specs:
         return Outcome()
     outcome = maintain(ctx, [spec.name for spec in specs], for_use=True)
-    failures = list(outcome.failures)
-    failed = {failure.query for failure in failures}
+    failed = {failure.query for failure in outcome.failures}
     current = [spec for spec in specs if spec.name not in failed]
     if ctx.settings.dry_run:
         reading = ctx.reading_store()
-        for spec in current:
-            with Isolated(failures, spec):
-                results.append(_planned(ctx, reading, spec))
-        return Outcome(tuple(results), outcome.warnings, tuple(failures))
-    with ctx.writing("capture") as store:
-        for spec in current:
-            with Isolated(failures, spec):
-                results.append(_Rebalance(ctx, store, spec).result(store))
-    return Outcome(tuple(results), outcome.warnings, tuple(failures))
+        done = collect_results(current, lambda spec: [_planned(ctx, reading, spec)])
+    else:
+        with ctx.writing("capture") as store:
+            done = collect_results(
+                current, lambda spec: [_Rebalance(ctx, store, spec).result(store)]
+            )
+    failures = (*outcome.failures, *done.failures)
+    return Outcome(done.results, outcome.warnings, failures)
 
 
 _Change = tuple[QueryState, Mapping["RangePartition", Renumbering], tuple[str, ...]]
