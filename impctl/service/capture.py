@@ -23,12 +23,7 @@ from impctl.compile.session import (
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError, UnsafeSketchError, masked
 from impctl.safety.choose import counts_every_row
-from impctl.service.advice import (
-    ClusterForecasts,
-    followed_warnings,
-    state_warnings,
-    warnings_of,
-)
+from impctl.service.advice import ClusterForecasts, followed_warnings, state_warnings, warnings_of
 from impctl.service.budget.choice import keep_to_budget
 from impctl.service.capture_plan import (
     CapturePlan,

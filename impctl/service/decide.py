@@ -29,11 +29,7 @@ from impctl.errors import (
 from impctl.plan.lineage import moved_conditions
 from impctl.plan.nodes import Plan
 from impctl.service.context import Context, Isolated, limited
-from impctl.service.cost_model import (
-    if_recapture_is_cheaper,
-    reason_text,
-    recorded,
-)
+from impctl.service.cost_model import if_recapture_is_cheaper, reason_text, recorded
 from impctl.service.filters import files_satisfying
 from impctl.service.maintenance_plan import QueryState, Reopened, check_circuit, reopened
 from impctl.service.prepare import PreparedQuery, prepare, recheck

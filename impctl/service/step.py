@@ -46,13 +46,7 @@ from impctl.service.stored import (
     ranges_entry,
     stored_moments,
 )
-from impctl.service.table_deltas import (
-    ChangeRequest,
-    by_version,
-    grouped_change,
-    refill_text,
-    rows_with,
-)
+from impctl.service.table_deltas import by_version, grouped_change, refill_text, rows_with
 from impctl.service.text import named_before
 from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import RUN_INSTANT
@@ -658,10 +652,7 @@ class StaleRun:
         assert state is not None
         since = dict(state.versions)
         self._spark_start()
-        if decision.is_grouped:
-            pieces: list[Sequence[TableDelta]] = [[self._grouped(state, decision.needs[0])]]
-        else:
-            pieces = self._batches(task, decision.deltas)
+        pieces = self._pieces(decision, state)
         size = self.decider.size(decision.needs) if len(pieces) == 1 else None
         for delta in decision.deltas:
             if delta.changes.method == "file_diff":
@@ -736,29 +727,26 @@ class StaleRun:
             for result in results
         ]
 
-    def _grouped(self, state: QueryState, need: ChangeRequest) -> TableDelta:
-        assert state.plan.compiled is not None
-        watch, tables = Stopwatch(), self.ctx.tables
-        grouped = grouped_change(
-            self.ctx, state.plan.compiled, state.stored.partitions, need, state.stored.assumptions
-        )
-        nothing = no_changes(tables.snapshot(need.table, need.until), need.columns)
-        return change_up_to(tables, need.table, nothing, need.until, watch.ms, grouped)
-
-    def _batches(
-        self, task: StaleQuery, deltas: Sequence[TableDelta]
-    ) -> list[Sequence[TableDelta]]:
+    def _pieces(self, decision: Decision, state: QueryState) -> list[Sequence[TableDelta]]:
         """What each step processes: all tables at once, or eagerly a batch of one table."""
+        task, tables = decision.task, self.ctx.tables
+        if decision.is_grouped:
+            assert state.plan.compiled is not None
+            need, watch, stored = decision.needs[0], Stopwatch(), state.stored
+            grouped = grouped_change(
+                self.ctx, state.plan.compiled, stored.partitions, need, stored.assumptions
+            )
+            nothing = no_changes(tables.snapshot(need.table, need.until), need.columns)
+            return [[change_up_to(tables, need.table, nothing, need.until, watch.ms, grouped)]]
         if not task.is_eager or task.move is not None:
-            return [deltas]
-        batches: list[Sequence[TableDelta]] = []
-        for delta in deltas:
+            return [decision.deltas]
+        pieces: list[Sequence[TableDelta]] = []
+        for delta in decision.deltas:
             read_ms = delta.read_ms
             for version, changes in by_version(delta.changes, delta.until, self.batch_rows):
-                tables, table = self.ctx.tables, delta.table
-                batches.append([change_up_to(tables, table, changes, version, read_ms)])
+                pieces.append([change_up_to(tables, delta.table, changes, version, read_ms)])
                 read_ms = 0.0
-        return batches
+        return pieces
 
     def _warn(self, warning: str) -> None:
         if warning not in self.warnings:
