@@ -858,6 +858,7 @@ def wanted(folder: Path, names: Sequence[str]) -> LatestAnswers:
     ("more", "names"),
     [
         ({}, ("hours", "named")),
+        pytest.param({}, ("latest",), marks=pytest.mark.slow),
         pytest.param({"budget": {"disk": "0MB"}}, tuple(LATEST_QUERIES), marks=pytest.mark.slow),
     ],
 )

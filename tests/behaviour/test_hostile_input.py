@@ -10,7 +10,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -569,15 +569,17 @@ def test_texts_on_the_command_line(guarded: Cli) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-def test_texts_of_python_calls(guarded: Cli) -> None:
-    """Each text by one call, in turn."""
+@pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_texts_of_python_calls(guarded: Cli, each: int) -> None:
+    """Each text by one call, in turn, or by all three."""
     with impctl.open(guarded.workload) as workload:
-        calls = cycle((workload.rewrite, workload.query, workload.dataframe))
-        for attack, call in zip(ATTACKS, calls, strict=False):
-            with pytest.raises(ImpctlError) as caught:
-                call(sql=attack)
-            assert caught.value.exit_code in (2, 3), attack
-            assert caught.value.hint, attack
+        calls = (workload.rewrite, workload.query, workload.dataframe)
+        for number, attack in enumerate(ATTACKS):
+            for call in islice(cycle(calls), number % 3, number % 3 + each):
+                with pytest.raises(ImpctlError) as caught:
+                    call(sql=attack)
+                assert caught.value.exit_code in (2, 3), attack
+                assert caught.value.hint, attack
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")

@@ -30,7 +30,9 @@ from impctl.errors import (
     Location,
     LockHeldError,
     PolicyRefusedError,
+    Problem,
     QueryError,
+    WorkloadError,
 )
 from impctl.service.formats import TextColumn
 from impctl.service.results import (
@@ -839,6 +841,20 @@ def test_all_failures_are_there_and_the_most_severe_decides(show) -> None:
     assert ran.code == 4
     assert error["code"] == "policy_refused"
     assert [entry["query"] for entry in error["failures"]] == ["a", "b", "c"]
+
+
+def test_every_problem_of_a_workload_file(show) -> None:
+    """Most have a place and a hint (`bad-inputs.yaml`), but not all."""
+    problems = [Problem("one", Location("w.yaml", 1, 2), "do this"), Problem("two")]
+    error = WorkloadError("File has 2 problems", problems)
+    told = strict(show(error, "check", "w.yaml", "--json").stdout)["error"]["problems"]
+    place = {"file": "w.yaml", "line": 1, "column": 2}
+    assert told == [
+        {"message": "one", "hint": "do this", "location": place},
+        {"message": "two", "hint": None, "location": None},
+    ]
+    lines = show(error, "check", "w.yaml").stderr.splitlines()
+    assert lines[1:] == ["  w.yaml:1:2: one", "    hint: do this", "  two"]
 
 
 def test_the_schema_is_a_document_of_its_own_or_a_result(show) -> None:

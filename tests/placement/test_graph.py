@@ -265,6 +265,26 @@ def test_what_the_sides_of_a_join_cost(
     assert cost_of(graph, *modes) == cost
 
 
+def test_a_side_told_by_a_grouping_asks_it_for_keys() -> None:
+    costs = {"upkeep": 3.0, "lookup": 5.0, "build": 700.0, "stream": 9000.0, "read": 40.0}
+    grouping = Piece(
+        name="g",
+        sizes=dict.fromkeys(PieceMode, 0),
+        **{name: (cost,) for name, cost in costs.items()},
+    )
+    told = Piece(name="told", sizes={READ: 0}, read=(0.5,), reads_below=True)
+    nodes = (
+        scan("s", 0, 1e6),
+        CostNode(work=Work.KEYED, inputs=(0,), pieces=(grouping,)),
+        CostNode(work=Work.ROWS, inputs=(1,), keys=(0.25,), whole=(0.5,)),
+        scan("r"),
+        CostNode(work=Work.JOIN, inputs=(2, 3), pieces=(told, Piece(name="o", sizes={KEPT: 0}))),
+    )
+    graph = Graph(nodes, (R_AND_S,))
+    for mode, cost in ((KEPT, 3 + 5), (READ, 40 + 40), (REBUILT, 700 + 1e6)):
+        assert cost_of(graph, mode, READ, KEPT) == cost + 0.25 + 0.5
+
+
 @pytest.mark.parametrize(
     ("keys", "fresh", "known", "chance"),
     [

@@ -212,7 +212,7 @@ def test_a_newer_format_is_refused_and_left_alone(cli: Cli) -> None:
     known, own = _format("fresh"), _format(".impctl")
     _set_format(known + 1)
     newer = _contents()
-    for command in ("status", "maintain", "query", "capture"):
+    for command in ("status", "maintain", "query", "rewrite", "capture"):
         refused = cli(command, "--query", "grouping")
         assert (refused.code, refused.error["code"]) == (2, "store_format_newer")
         assert refused.error["hint"]
