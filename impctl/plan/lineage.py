@@ -59,10 +59,12 @@ class LeafPath(Struct, frozen=True):
         return expr.substitute(self.columns)
 
     def is_kept(self, attribute: p.Attribute, position: int) -> bool:
-        """Whether the column has the value that all leaves have at this position."""
+        """Whether the column has the value that all leaves have at this position. A UNION may
+        convert values to a type that is not known."""
         pairs = [(_identity(left), _identity(right)) for left, right in self.equated]
         equal = e.linked({_identity(self.expr(attribute))}, pairs)
-        return all(leaf[position].id in equal for leaf in self.leaves)
+        columns = [leaf[position] for leaf in self.leaves]
+        return all(kept.id in equal and kept.type == attribute.type for kept in columns)
 
 
 IsLeaf = Callable[[p.Plan], bool]

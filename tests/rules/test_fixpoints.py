@@ -73,6 +73,18 @@ def test_values_that_only_count_as_equal_are_not_the_same() -> None:
     assert stable_columns(fixpoint) == frozenset()
 
 
+def test_a_value_that_a_union_may_convert_is_not_stable() -> None:
+    fixpoint = fixpoint_of(
+        "WITH RECURSIVE c(x) AS (SELECT src FROM links UNION "
+        "(SELECT x FROM c WHERE x > 1 UNION ALL SELECT x FROM c)) SELECT x FROM c"
+    )
+    step = fixpoint.step
+    assert isinstance(step, nodes.SetOperation)
+    assert stable_columns(fixpoint) == {fixpoint.attributes[0].id}
+    unknown = tuple(replace(attribute, type=None) for attribute in step.attributes)
+    assert not stable_columns(replace(fixpoint, step=replace(step, attributes=unknown)))
+
+
 def test_a_filter_that_tells_zeros_apart_stays() -> None:
     """Of 0.0 and -0.0 a set has one."""
     sql = (
