@@ -104,7 +104,7 @@ def _unsketched_candidates(tables: PinnedTables, query: SketchedQuery) -> Iterat
 # is clustered by, the one expected to read least; grouping columns first if that is unknown.
 
 _NOT_READ = 1.5
-"""A sketch on a column that the query does not read adds a column to read and filter (0042)."""
+"""A sketch on a column that the query does not read adds one to read and filter (decision 0041)."""
 _CLUSTERED, _OTHERS = 0.25, 4
 """Unread columns are candidates if files overlap by them this little; at most so many."""
 

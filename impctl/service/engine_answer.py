@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
 """Batch sizes. Few rows are read while earlier ones are worked on, and files need not be joined;
-for many rows the fewest steps are quickest (decision 0077)."""
+for many rows the fewest steps are quickest (decision 0074)."""
 
 Sketches = Mapping[AccessId, StoredSketch]
 

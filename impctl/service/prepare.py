@@ -539,8 +539,8 @@ class SketchedQuery(Struct, frozen=True):
 
 
 class MaterializedPlan(Struct, frozen=True):
-    """The query with the captured plan, the verdict on it, and its core (0008). `notes` say what
-    the nodes of the query's own plan store, by their position."""
+    """The query with the captured plan, the verdict on it, and its core (decision 0008). `notes`
+    say what the nodes of the query's own plan store, by their position."""
 
     query: Query
     verdict: Verdict

@@ -257,7 +257,7 @@ _VALUES = {
 
 # Whether a sketch is worth its filter: rows skipped against the cost of checking every row. Law:
 # this changes what is read, never the answer. Without a sketch everything is read as if it did not
-# exist, also of tables joined with its own. The rates are measured on Spark (decision 0042).
+# exist, also of tables joined with its own. The rates are measured on Spark (decision 0041).
 
 _FILTERED, _FILTERED_BY_SHARE = 0.75, 0.65
 """Cost of reading a byte through a filter, by the share of rows that pass: 0.75 of an unfiltered
@@ -691,7 +691,7 @@ def _not_maintained(error: ImpctlError) -> str:
 # the requested versions, so that schema, CHECKs, files and rows are those of the time. A sketch is
 # used only if this release stored it for the present query, the SQL over the old schema gives the
 # stored plan, the plan is safe under the stored assumptions, and every stored mark of log and files
-# matches its table (decision 0039).
+# matches its table (decision 0035).
 
 KEPT = "kept"
 """Reported action: the stored sketch of those versions is used."""

@@ -107,8 +107,8 @@ class StepDone(Struct, frozen=True):
 
 
 # Law: a step commits sketches, state and versions together or changes nothing. Assumptions are
-# checked before anything is computed. Nothing here recaptures; RecaptureNeededError leaves that to
-# the policy (`service.maintain`).
+# checked before anything is computed. A step never recaptures; RecaptureNeededError leaves that to
+# the decision (`service.decide`).
 
 _RECOMPUTED = "most rows of the recursion were deleted, so they were recomputed from its state"
 

@@ -295,7 +295,7 @@ def _azure(uri: str, given: Mapping[str, str]) -> dict[str, str]:
 # that a user has set stay, and the session is restored after the block. Every shuffle task opens a
 # file per part, 200 by default: with ten megabytes to read, that is most of the work (decision
 # 0050). Files named one by one are listed by a job with a task for each, 10,000 at most, before
-# anything is read (0066).
+# anything is read (decision 0041).
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 _DEFAULT = "200"
@@ -604,7 +604,7 @@ QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _LEGACY = "spark.sql.legacy."
 
 OLDEST = (4, 1)
-"""The first release that the engine's semantics were compared with (decision 0058)."""
+"""The first release that the engine's semantics were compared with (decision 0025)."""
 
 
 class SparkSettings(Struct, frozen=True):

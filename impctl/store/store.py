@@ -267,8 +267,9 @@ class Store(StoreReader):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """One transaction for the commits inside, synced once at the end: all are committed, or it
-        raises and none is. A failing one rolls only itself back. The lock must be held."""
+        """One transaction for the commits inside, synced once at the end, also if an exception
+        leaves the block. A failing commit rolls only itself back; if the transaction fails, none is
+        committed and this raises. The lock must be held."""
         try:
             with self._catalog.together():
                 yield
