@@ -109,8 +109,10 @@ def _with_equalities(path: LeafPath, predicate: e.Expr) -> LeafPath:
     return replace(path, equated=(*path.equated, *equated))
 
 
-def _identity(expr: e.Expr) -> AttributeId | e.Expr:
-    return expr.id if isinstance(expr, e.ColumnRef) else expr
+def _identity(expr: e.Expr) -> AttributeId | int:
+    # By the object, which columns share: comparing what nested queries compute takes time
+    # exponential in their depth.
+    return expr.id if isinstance(expr, e.ColumnRef) else id(expr)
 
 
 def _projected(path: LeafPath, plan: p.Project) -> LeafPath:

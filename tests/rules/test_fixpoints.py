@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from impctl.expr import nodes as expressions
 from impctl.plan import nodes
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.properties import indispensable
@@ -83,6 +84,26 @@ def test_a_value_that_a_union_may_convert_is_not_stable() -> None:
     assert stable_columns(fixpoint) == {fixpoint.attributes[0].id}
     unknown = tuple(replace(attribute, type=None) for attribute in step.attributes)
     assert not stable_columns(replace(fixpoint, step=replace(step, attributes=unknown)))
+
+
+def test_columns_computed_in_nested_queries_are_not_compared_part_by_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each level doubles what a comparison would visit."""
+    query = "SELECT x, y, y AS k FROM c"
+    for level in range(14):
+        query = f"SELECT x, abs(y + y) AS y, abs(y + y) AS k FROM ({query}) q{level}"
+    fixpoint = fixpoint_of(
+        "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
+        f"SELECT x, k FROM ({query}) q WHERE k = y) SELECT x, y FROM c"
+    )
+    visited = []
+    meaning = expressions._meaning
+    monkeypatch.setattr(
+        expressions, "_meaning", lambda node: (visited.append(node), meaning(node))[1]
+    )
+    assert stable_columns(fixpoint) == {fixpoint.attributes[0].id}
+    assert len(visited) < 1_000
 
 
 def test_a_filter_that_tells_zeros_apart_stays() -> None:
