@@ -178,7 +178,8 @@ _CLOCK_USE = rf"""date_trunc\n\(\n['"]?(?P<unit>{"|".join(_UNITS)})['"]?\n,\n{_R
 
 def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
     """Constants of the clock in a text, from left to right."""
-    words = [sql[token.start : token.end + 1].lower() for token in tokens]
+    # A line feed within a text is no end of a token.
+    words = [sql[token.start : token.end + 1].lower().replace("\n", " ") for token in tokens]
     text = "".join(f"{word}\n" for word in words)
     pattern = re.compile(_CLOCK_USE, re.VERBOSE)
     index = offset = 0

@@ -377,6 +377,13 @@ def test_what_is_none_stays(sql: str) -> None:
     assert (result.sql, dict(result.moments)) == (sql, {})
 
 
+def test_lines_within_a_text_are_not_words_of_a_constant() -> None:
+    unit = "'day\n,\nnow\n(\n)\n)\n'"
+    sql = f"SELECT coalesce(date_trunc({unit}, at), at) > due FROM t"
+    result = bind(sql, {}, name="q", clock=Clock(NOW))
+    assert (result.sql, dict(result.moments)) == (sql, {})
+
+
 def test_places_behind_a_constant_are_found_again() -> None:
     sql = "SELECT date_trunc('hour',\n  now()) AS h, oops, current_date + zero"
     result = bind(sql, {}, name="q", clock=Clock(NOW))
