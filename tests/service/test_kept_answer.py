@@ -185,7 +185,9 @@ IN_TURN = pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.
 def test_conditions_on_the_answer(held: Cli, step: int) -> None:
     changed(held)
     answers = {query: asked(held, query, "engine") for query in ("kept", "top", "rows")}
-    for (query, where, kept), by in [*product(CONDITIONS, ("state", "engine"))][::step]:
+    for at, ((query, where, kept), by) in enumerate(product(CONDITIONS, ("state", "engine"))):
+        if by == "engine" and at % step:
+            continue
         wanted = [row for row in answers[query] if kept(row)]
         rows = held.one("query", "--query", query, "--by", by, "--where", where)["rows"]
         assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted, where
