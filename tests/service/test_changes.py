@@ -752,7 +752,7 @@ def a_row(rng: random.Random) -> Row:
 
 
 def applied_changes(answer: Rows, changes: pa.Table, label: str) -> Rows:
-    """The answer after the changes, each of which is told once, and no row both ways."""
+    """The answer after the changes. Each is reported once, and no row both ways."""
     said = list(zip(changes[CHANGE].to_pylist(), kept_workload.rows_of(changes), strict=True))
     assert len({row for _, row in said}) == len(said), f"{label}: told twice"
     assert {kind for kind, _ in said} <= {INSERT, DELETE}, label
