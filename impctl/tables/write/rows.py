@@ -724,7 +724,7 @@ def _parse(snapshot: Snapshot, sql: str, written: str) -> tuple[e.Expr | None, t
             f" {shown(written)}",
             hint="remove subqueries, aggregates and clauses such as GROUP BY",
         )
-    predicate = e.And(tuple(predicates)) if len(predicates) > 1 else next(iter(predicates), None)
+    predicate = e.conjunction(predicates) if predicates else None
     return predicate, outputs
 
 
