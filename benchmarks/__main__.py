@@ -63,7 +63,7 @@ def measure(
 def main(arguments: Sequence[str]) -> int:
     """Measure as the arguments say; the exit code."""
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command()(measure.for_parser())
+    app.command()(measure.parser_function)
     return run(app, arguments)
 
 

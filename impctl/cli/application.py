@@ -316,7 +316,7 @@ def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
         text, _, example = (function.__doc__ or "").partition("Example:")
         epilog = f"\b\nExample:\n  {example.strip()}"
         register = app.command(name, cls=Command, epilog=epilog, help=text.strip())
-        register(command.for_parser() if is_declared else function)
+        register(command.parser_function if is_declared else function)
     return app
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import EllipsisType
 from typing import Any, get_type_hints
@@ -236,7 +236,7 @@ COMMON: Mapping[str, tuple[Any, Any]] = {
 _OF_EVERY_COMMAND = ("json", "quiet", "verbose")
 
 
-class Declared(Struct, frozen=True):
+class Declared(Struct, frozen=True, dict=True):
     """A command: a function of an `Invocation` and its specific options, and the common options
     before and after these in `--help`. The function makes a job, or is its work if it takes a
     context or a reporter."""
@@ -245,7 +245,8 @@ class Declared(Struct, frozen=True):
     before: tuple[str, ...]
     after: tuple[str, ...]
 
-    def for_parser(self) -> Callable[..., Job]:
+    @cached_property
+    def parser_function(self) -> Callable[..., Job]:
         """A function with a parameter for each option."""
         _, *others = inspect.signature(self.function).parameters.values()
         names = dict.fromkeys(("Context", "Outcome", "Reporter"), object)  # loaded in a run
