@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,6 @@ from impctl.errors import (
     UsageError,
 )
 from impctl.tables.files import miscopied_columns
-from impctl.tables.snapshot import read_checkpoint
 from impctl.tables.source import (
     DeltaSource,
     LogEntry,
@@ -41,7 +40,7 @@ from impctl.tables.source import (
     recreated,
     refresh,
 )
-from impctl.tables.storage import READ_FAILURES, failure_text, read_text
+from impctl.tables.storage import READ_FAILURES, failure_text
 from impctl.tables.write.rows import (
     MatchedRows,
     check_regular,
@@ -50,6 +49,7 @@ from impctl.tables.write.rows import (
     match_rows,
     not_writable,
     rows_to_insert,
+    unreadable_file,
 )
 
 if TYPE_CHECKING:
@@ -120,13 +120,12 @@ def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
     that fails on a row."""
     if update.file is not None:
         check_regular(update.file)
-    identity, version = _identified(table, table.renew(), update)
-    if version is not None and not table.is_proven():
-        # The batch may be in another log that replaced this one, and missing in the new one.
-        identity, version = _identified(table, table.reopen(), update)
-    newest = table.source
-    if version is not None:
-        return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
+    newest, identity = table.renew(), None
+    if update.name is not None:
+        identity = _identity_of(newest, update)
+        version = None if update.again else table.batches.version_with(newest, identity)
+        if version is not None:
+            return PreparedUpdate(table, newest, update.kind, identity=identity, in_version=version)
     snapshot = table.snapshot()
     check_writable(snapshot)
     if update.kind is UpdateKind.INSERT:
@@ -142,18 +141,6 @@ def prepare_batch(table: TargetTable, update: UpdateRequest) -> PreparedUpdate:
     assignments = update.assignments if update.kind is UpdateKind.UPDATE else {}
     matched = match_rows(snapshot, update.where, assignments, update.places)
     return PreparedUpdate(table, newest, update.kind, None, matched, identity)
-
-
-def _identified(
-    table: TargetTable, newest: DeltaSource, update: UpdateRequest
-) -> tuple[str | None, TableVersion | None]:
-    """The batch's identity, and the version that committed it, if it is to be skipped."""
-    if update.name is None:
-        return None, None
-    rows = [sorted(row.items()) for row in update.rows or ()]
-    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
-    identity = identity_of(newest, update.name, content, update.file)
-    return identity, None if update.again else table.batches.version_with(newest, identity)
 
 
 def _rows_to_insert(snapshot: Snapshot, update: UpdateRequest) -> pa.Table:
@@ -369,22 +356,17 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
 PREFIX = "impctl/apply/"
 
 
-def identity_of(source: DeltaSource, name: str, content: object, file: str | None) -> str:
-    """The identity of the batch `name`, whose `content` has a stable `repr`."""
-    digest = hashlib.sha256(repr((source.table_id, name, content)).encode("utf-8", "replace"))
-    if file is not None:
+def _identity_of(source: DeltaSource, update: UpdateRequest) -> str:
+    rows = [sorted(row.items()) for row in update.rows or ()]
+    content = (str(update.kind), rows, update.where, sorted(update.assignments.items()))
+    named = repr((source.table_id, update.name, content))
+    digest = hashlib.sha256(named.encode("utf-8", "replace"))
+    if update.file is not None:
         try:
-            with open(file, "rb") as opened:
+            with open(update.file, "rb") as opened:
                 digest.update(hashlib.file_digest(opened, "sha256").digest())
-        except FileNotFoundError as error:
-            raise UsageError(
-                f"The file to insert does not exist: {file}",
-                hint="a relative path starts at the folder of the workload file",
-            ) from error
         except OSError as error:
-            raise StorageError(
-                f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {file}"
-            ) from error
+            raise unreadable_file(update.file, error) from error
     return f"{PREFIX}{digest.hexdigest()[:40]}"
 
 
@@ -455,11 +437,12 @@ def _is_restored_before(entry: LogEntry, batch: TableVersion) -> bool:
 
 # The batches in a table, by reading its log once and then only new entries. Law: the answer is
 # that of the function `version_with`, which is asked where this reading may miss an identity, or
-# know one that Delta has forgotten. Cost: the log from its newest checkpoint on, once; then each
-# entry of other writers.
+# know one that Delta has forgotten. Cost: the log, once, unless it is long; then each entry of
+# other writers.
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
-_HINT = "_delta_log/_last_checkpoint"
+_MOST_ENTRIES = 300
+"""Entries of a log up to which all are read; deltalake reads those after a checkpoint."""
 
 
 class AppliedBatches:
@@ -468,16 +451,14 @@ class AppliedBatches:
     def __init__(self) -> None:
         self._meant: dict[str, TableVersion] = {}
         """By identity, the version that the newest commit should have had."""
-        self._until: TableVersion | None = None
-        """Commits up to this version are in `_meant`; None before the log was read."""
+        self._until: TableVersion = -1
+        """Commits up to this version are in `_meant`."""
 
     def version_with(self, source: DeltaSource, identity: str) -> TableVersion | None:
         if not self._read_on(source):
             return version_with(source, identity)
         meant = self._meant.get(identity)
-        if meant is None:
-            return None
-        return committed_version(source, identity, meant)
+        return None if meant is None else committed_version(source, identity, meant)
 
     def add(self, identity: str, meant: TableVersion, version: TableVersion) -> None:
         """Record a commit of this run."""
@@ -489,48 +470,18 @@ class AppliedBatches:
         """Read the log up to the version of `source`; False if identities may be missing then."""
         if _FORGETTING in source.delta.metadata().configuration:
             return False
-        if self._until is None and not self._take_checkpoint(source):
+        if source.version - self._until > _MOST_ENTRIES:
             return False
-        assert self._until is not None
-        entries = source.entries(self._until, source.version)
+        try:
+            entries = source.entries(self._until, source.version)
+            bodies = [body for entry in entries or () for body in entry.bodies("txn")]
+        except TableError:
+            return False  # of an entry that deltalake may not need
         if entries is None:
             return False
-        for entry in entries:
-            self._take(entry.bodies("txn"))
+        self._meant.update({body["appId"]: body["version"] for body in bodies})
         self._until = source.version
         return True
-
-    def _take_checkpoint(self, source: DeltaSource) -> bool:
-        """Start with the log's last checkpoint, or with its first entry without one."""
-        try:
-            hint = json.loads(read_text(source.path, source.storage_options, _HINT))
-            version, parts = hint["version"], hint.get("parts")
-            if not isinstance(version, int) or version > source.version:
-                return False
-            for name in _checkpoint_names(version, parts):
-                actions = read_checkpoint(source.path, source.storage_options, name, ["txn"])
-                self._take(body for body in actions["txn"] if body["appId"])
-        except FileNotFoundError:
-            version = -1  # the hint or its file is missing: the entries are complete
-        except READ_FAILURES:
-            return False
-        except (KeyError, TypeError, AttributeError):  # not in the protocol's form
-            return False
-        self._until = version
-        return True
-
-    def _take(self, transactions: Iterable[Any]) -> None:
-        for body in transactions:
-            if str(body["appId"]).startswith(PREFIX):
-                self._meant[body["appId"]] = body["version"]
-
-
-def _checkpoint_names(version: TableVersion, parts: object) -> list[str]:
-    if parts is None:
-        return [f"_delta_log/{version:020}.checkpoint.parquet"]
-    count = int(str(parts))
-    digits = (f"{part:010}.{count:010}" for part in range(1, count + 1))
-    return [f"_delta_log/{version:020}.checkpoint.{part}.parquet" for part in digits]
 
 
 # A table that a run writes batch after batch: opened once, then followed. Law: what it says of the
@@ -554,44 +505,35 @@ class TargetTable:
         self.source = source
         self.batches = AppliedBatches()
         self._snapshot: Snapshot | None = None
+        self._before: Snapshot | None = None
+        """The snapshot before the run's own commit that led to the pinned version."""
         self._sound: set[str] = set()
         """Files that deltalake copies faithfully, by URI."""
-        self._files_before: frozenset[str] | None = None
-        """Files before the run's own commit that led to the pinned version."""
         self._take_entry()
 
     def _take_entry(self) -> None:
         try:
-            text = self._entry(self.source.version)
+            self._known_entry = self._entry(self.source.version)
         except StorageError:
-            text = None  # it proves nothing then, and a committed batch does not fail for it
-        self._entry_digest = None if text is None else _digest(text)
+            self._known_entry = None  # a committed batch does not fail for it
         self._stamp: Stamp | None = None
 
     def renew(self) -> DeltaSource:
+        """Follow the log; the table is opened again unless it is surely the same log."""
         source = self.source
-        if self._entry(source.version + 1) is None:
-            return source
-        try:
-            moved: DeltaSource | None = advance(source)
-        except ImpctlError:
-            moved = None  # entries in between may have been cleaned away
+        moved: DeltaSource | None = source
+        if self._entry(source.version + 1) is not None:
+            try:
+                moved = advance(source)
+            except ImpctlError:
+                moved = None  # entries in between may have been cleaned away
         # Checked afterwards: this detects a table replaced before or during the reading.
-        if moved is not None and self._is_unchanged() and moved.table_id == source.table_id:
-            self.source, self._snapshot, self._files_before = moved, None, None
-            self._take_entry()
-        else:
+        if moved is None or not self._is_unchanged() or moved.table_id != source.table_id:
             self._take(refresh(source))
+        elif moved is not source:
+            self.source, self._snapshot, self._before = moved, None, None
+            self._take_entry()
         return self.source
-
-    def reopen(self) -> DeltaSource:
-        """Open the table again, even if it was replaced."""
-        self._take(refresh(self.source))
-        return self.source
-
-    def is_proven(self) -> bool:
-        """Whether the log is surely the one that was opened."""
-        return self._is_unchanged() is True
 
     def check_unmoved(self) -> None:
         """TableRecreatedError if another table, or another history, is at the path."""
@@ -614,7 +556,7 @@ class TargetTable:
             return None
         if self._stamp is not None:
             return self._stamp.is_on(LogEntry(self.source.name, self.source.version, text))
-        return None if self._entry_digest is None else _digest(text) == self._entry_digest
+        return None if self._known_entry is None else text == self._known_entry
 
     def _entry(self, version: TableVersion) -> str | None:
         """The log's entry of a version; None if it is missing."""
@@ -631,35 +573,26 @@ class TargetTable:
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
             self._snapshot = self.source.snapshot()
-            if self._files_before is not None:
+            if self._before is not None:
                 # What deltalake wrote it also reads.
-                self._sound |= set(self._snapshot.uris) - self._files_before
+                self._sound |= set(self._snapshot.uris) - set(self._before.uris)
         return self._snapshot
 
     def check_rewritable(self) -> None:
         """Like the function `check_rewritable`; each file is read once."""
-        files = self.unverified_files()
+        files = [file for file in self.snapshot().files if file.uri not in self._sound]
         check_rewritable(self.snapshot(), files)
         self._sound.update(file.uri for file in files)
 
-    def unverified_files(self) -> Sequence[DataFile]:
-        """Files of the snapshot that deltalake may not copy faithfully."""
-        return [file for file in self.snapshot().files if file.uri not in self._sound]
-
     def take_commit(self, stamp: Stamp | None) -> TableVersion:
         """Continue after a batch was committed through the pinned source; returns its version."""
-        before, version = self.source.version, int(self.source.delta.version())
-        is_next = version == before + 1
-        files = None if self._snapshot is None or not is_next else frozenset(self._snapshot.uris)
+        version = int(self.source.delta.version())
+        is_next = version == self.source.version + 1
+        self._before, self._snapshot = self._snapshot if is_next else None, None
         self.source = replace(self.source, version=version)
-        self._snapshot, self._files_before = None, files
         if stamp is None:
             self._take_entry()
         else:
             self.batches.add(stamp.identity, stamp.meant, version)
             self._stamp = stamp
         return version
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode("utf-8")).digest()

@@ -300,22 +300,27 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
                 return rows, hybrid_columns(file.metadata, rows.column_names)
         if path.lower().endswith(".csv"):
             return _read_csv(snapshot, path), frozenset()
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"The file to insert does not exist: {path}",
-            hint="a relative path starts at the folder of the workload file",
-        ) from error
     except pa.ArrowInvalid as error:
         raise UsageError(
             f"The file to insert cannot be read: {failure_text(error)}", hint=f"correct {path}"
         ) from error
     except READ_FAILURES as error:
-        raise StorageError(
-            f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {path}"
-        ) from error
+        raise unreadable_file(path, error) from error
     raise UsageError(
         f"The file to insert is neither Parquet nor CSV: {path}",
         hint="use the extension `.parquet` or `.csv`",
+    )
+
+
+def unreadable_file(path: str, error: Exception) -> ImpctlError:
+    """The error for a file to insert that cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return UsageError(
+            f"The file to insert does not exist: {path}",
+            hint="a relative path starts at the folder of the workload file",
+        )
+    return StorageError(
+        f"Reading the file to insert failed: {failure_text(error)}", hint=f"check {path}"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,6 @@ from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from impctl.tables.write import apply
 from impctl.tables.write.apply import (
-    AppliedBatches,
     AppliedUpdate,
     PreparedUpdate,
     TargetTable,
@@ -40,7 +38,6 @@ from impctl.tables.write.apply import (
     UpdateRequest,
     apply_update,
     commit_update,
-    identity_of,
     prepare_batch,
     version_with,
 )
@@ -569,8 +566,8 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.followed = AppliedBatches()
         write_deltalake(str(path), ROWS)
+        self.followed = opened(str(path))
 
     def batch(self, name: str, *, again: bool = False) -> None:
         request = UpdateRequest("t", INSERT, ({"id": 3},), name=name, again=again)
@@ -587,12 +584,14 @@ class Log:
             entry(self.path, version).unlink(missing_ok=True)
 
     def check(self) -> dict[str, int | None]:
-        source = open_source("t", str(self.path))
-        content = ("insert", [[("id", 3)]], None, [])
-        identities = {name: identity_of(source, name, content, None) for name in NAMES}
-        told = {n: version_with(source, identity) for n, identity in identities.items()}
-        for known in (self.followed, AppliedBatches()):
-            assert told == {n: known.version_with(source, i) for n, i in identities.items()}
+        """Where the batches are: for deltalake, for a run at work and for a new one."""
+        told = {}
+        for name in NAMES:
+            request = UpdateRequest("t", INSERT, ({"id": 3},), name=name)
+            new = prepare_batch(opened(str(self.path)), request)
+            assert new.identity is not None
+            told[name] = version_with(new.source, new.identity)
+            assert told[name] == new.in_version == prepare_batch(self.followed, request).in_version
         return told
 
 
@@ -651,46 +650,17 @@ def test_they_are_those_of_the_log_read_anew(
     assert {told["never"] for told in result} == {None}
 
 
-def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> None:
+@pytest.mark.parametrize("most", [0, 300])
+def test_entries_that_are_damaged_or_many_are_left_to_deltalake(
+    log: Log, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(apply, "_MOST_ENTRIES", most)
     log.batch("a")
     log.other()
     log.delta().create_checkpoint()
-    log.drop(2)
-    hint = log.path / "_delta_log" / "_last_checkpoint"
-    said = json.loads(hint.read_text())
-    for text in ("{", "[]", json.dumps({**said, "parts": 2})):
-        hint.write_text(text)
-        source = open_source("t", str(log.path))
-        identity = identity_of(source, "a", ("insert", [[("id", 3)]], None, []), None)
-        known = AppliedBatches()
-        assert known.version_with(source, identity) == 1
-        assert not known.version_with(source, "impctl/apply/never")
-
-
-def test_the_log_is_read_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    from impctl.tables import source as commits
-
-    read: list[int] = []
-    entry = commits.read_entry
-
-    def told(source: object, version: int) -> str:
-        read.append(version)
-        return entry(source, version)  # type: ignore[arg-type]  # passed through
-
-    for _ in range(3):
-        log.other()
-    log.batch("a")
-    monkeypatch.setattr(commits, "read_entry", told)
-    source, known = open_source("t", str(log.path)), AppliedBatches()
-    for name in ("x", "y", "z"):
-        assert known.version_with(source, f"impctl/apply/{name}") is None
-    assert read == [0, 1, 2, 3, 4]
-    known.add("impctl/apply/own", 5, 5)
+    entry(log.path, 0).write_text("{")
     log.other()
-    source = open_source("t", str(log.path))
-    # The run's own commit is known without a look.
-    assert known.version_with(source, "impctl/apply/x") is None
-    assert read == [0, 1, 2, 3, 4]
+    assert log.check() == {"a": 1, "b": None, "c": None, "never": None}
 
 
 FOLLOWED_ROWS = pa.table(
@@ -729,23 +699,29 @@ def insert(table: TargetTable, name: str | None = "b") -> AppliedUpdate:
     return commit_update(prepared(table, name=name))
 
 
-def test_it_is_opened_once_whatever_is_written(
+def test_a_table_is_opened_once_and_an_entry_read_once(
     followed_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loads: list[str] = []
-    load = source_module.DeltaTable
+    done: list[object] = []
+    for name in ("DeltaTable", "read_entry"):
+        act = getattr(source_module, name)
 
-    def counted(*given: Any, **options: Any) -> DeltaTable:
-        loads.append(given[0])
-        return load(*given, **options)
+        def counted(*given: Any, act: Any = act, **options: Any) -> Any:
+            done.append("opened" if act is DeltaTable else given[1])
+            return act(*given, **options)
 
-    monkeypatch.setattr(source_module, "DeltaTable", counted)
+        monkeypatch.setattr(source_module, name, counted)
+    other(followed_path)
     table = opened(followed_path)
-    assert [insert(table, f"b{at}").version for at in range(3)] == [1, 2, 3]
-    assert commit_update(prepared(table, UPDATE)).version == 4
-    assert commit_update(prepared(table, DELETE)).version == 5
-    assert insert(table, "b1") == AppliedUpdate(2)
-    assert len(loads) == 1
+    assert [insert(table, f"b{at}").version for at in range(3)] == [2, 3, 4]
+    other(followed_path)
+    assert commit_update(prepared(table, UPDATE)).version == 6
+    assert commit_update(prepared(table, DELETE)).version == 7
+    assert insert(table, "never").version == 8
+    # The run's own entries are known.
+    assert done == ["opened", 0, 1, 5]
+    assert insert(table, "b1") == AppliedUpdate(3)
+    assert done.count("opened") == 1
 
 
 @pytest.mark.slow
@@ -872,35 +848,20 @@ def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(followed_path: str
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(UpdateKind))
 def test_what_the_run_wrote_is_copied_faithfully(followed_path: str, kind: UpdateKind) -> None:
+    """Taken for granted of the run's own files, so it had better be true."""
     table = opened(followed_path)
     for at, each in enumerate((INSERT, UPDATE, kind)):
         commit_update(prepared(table, each, f"b{at}"))
-    prepared(table, DELETE, "last")
-    assert not table.unverified_files()
-    # Taken for granted of the run's own files, so it had better be true.
     assert not miscopied_columns(open_source("t", followed_path).snapshot()).columns
-
-
-def add_misspelt(path: str) -> None:
-    file = handmade.added(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
-    handmade.commit(path, DeltaTable(path).version() + 1, file)
 
 
 def test_files_of_others_are_looked_at(followed_path: str) -> None:
     table = opened(followed_path)
     commit_update(prepared(table, UPDATE, "a"))
     prepared(table, DELETE, "looks at all")
-    other(followed_path)
-    assert len(prepared(table, INSERT).table.unverified_files()) == 1
-    add_misspelt(followed_path)
-    with pytest.raises(TableError, match="writes the name of column `id`"):
-        prepared(table, DELETE)
-
-
-def test_an_own_commit_makes_no_other_file_sound(followed_path: str) -> None:
-    add_misspelt(followed_path)
-    table = opened(followed_path)
-    insert(table, "a")
+    file = handmade.added(Path(followed_path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
+    handmade.commit(followed_path, 2, file)
+    insert(table, "c")
     with pytest.raises(TableError, match="writes the name of column `id`"):
         prepared(table, DELETE)
 
@@ -939,13 +900,14 @@ def test_after_a_commit_that_got_in_in_spite_of_a_failure_the_run_goes_on(
 def test_a_stamp_is_that_of_one_commit(followed_path: str) -> None:
     table = opened(followed_path)
     insert(table, "a")
-    assert table.is_proven()
+    ready = prepared(table)
     actions = handmade.actions_of(followed_path, 1)
     for action in actions:
         if "txn" in action:
             action["txn"]["lastUpdated"] += 1
     handmade.commit(followed_path, 1, *actions)
-    assert not table.is_proven()
+    with pytest.raises(TableRecreatedError):
+        commit_update(ready)
 
 
 def test_null_is_not_set_in_a_column_that_is_not_null(tmp_path: Path) -> None:
