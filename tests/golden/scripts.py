@@ -29,6 +29,7 @@ from msgspec import Struct, field
 
 from impctl.cli.application import build_app, commands_for
 from impctl.cli.boundary import run
+from impctl.service import init
 from impctl.store.store import Store
 from impctl.tables.write.maintenance import create_table
 from tests.golden.records import (
@@ -461,6 +462,7 @@ def _inside(folder: Path, variables: Mapping[str, str], *, spark: bool = False) 
             chdir(folder),
             mock.patch.dict(os.environ, environment, clear=True),
             mock.patch.object(tempfile, "tempdir", str(temporary)),
+            mock.patch.object(init, "DEMO_ROWS", 2_000),  # nothing that is recorded depends on it
         ):
             yield
     finally:

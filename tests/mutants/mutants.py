@@ -69,17 +69,12 @@ class Mutant(Struct, frozen=True):
     def _node(self, module: ast.Module) -> ast.FunctionDef | ast.ClassDef:
         node: ast.AST = module
         for part in self.function.split("."):
-            result = [
-                child
-                for child in ast.walk(node)
-                if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == part
-            ]
-            if len(result) != 1 and not isinstance(node, ast.Module):
-                raise StaleMutantError(f"{self.name}: {len(result)} functions `{part}`")
-            top = [child for child in result if child in getattr(node, "body", ())]
-            if len(result) != 1 and len(top) != 1:
-                raise StaleMutantError(f"{self.name}: {len(result)} functions `{part}`")
-            node = result[0] if len(result) == 1 else top[0]
+            inside = [child for child in _definitions(node) if child.name == part]
+            if len(inside) > 1 and node is module:
+                inside = [child for child in inside if child in module.body]
+            if len(inside) != 1:
+                raise StaleMutantError(f"{self.name}: {len(inside)} functions `{part}`")
+            (node,) = inside
         assert isinstance(node, ast.FunctionDef | ast.ClassDef)
         return node
 
@@ -87,6 +82,20 @@ class Mutant(Struct, frozen=True):
 @lru_cache(maxsize=8)
 def _parsed(source: str) -> ast.Module:
     return ast.parse(source)
+
+
+@lru_cache(maxsize=256)
+def _definitions(node: ast.AST) -> tuple[ast.FunctionDef | ast.ClassDef, ...]:
+    """The functions and classes at any depth of a node; expressions have none."""
+    result: list[ast.FunctionDef | ast.ClassDef] = []
+    inside = [node]
+    while inside:
+        for child in ast.iter_child_nodes(inside.pop()):
+            if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case):
+                inside.append(child)
+                if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                    result.append(child)
+    return tuple(result)
 
 
 def read_mutants(lists: Path = LISTS) -> list[Mutant]:

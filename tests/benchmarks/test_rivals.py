@@ -1,4 +1,5 @@
-"""Rivals that are missing are said to be; what all are compared with is right on small tables."""
+"""The comparisons with other systems: a wrong result ends a run, and what impctl is held to is
+right on small tables."""
 
 from __future__ import annotations
 
@@ -13,10 +14,14 @@ import pyarrow as pa
 import pytest
 
 import impctl
-from impctl.errors import StorageError
-from tests.rivals import joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb
-from tests.rivals.on_disk import OnDisk, Wall, maintained
-from tests.rivals.pairs import (
+from benchmarks.rivals import (
+    joins_in_flink,
+    joins_in_pathway,
+    recapture_in_spark,
+    recompute_in_duckdb,
+)
+from benchmarks.rivals.on_disk import OnDisk, Wall, maintained
+from benchmarks.rivals.pairs import (
     Compared,
     DifferentAnswersError,
     Pairs,
@@ -28,25 +33,18 @@ from tests.rivals.pairs import (
     compared,
     report,
 )
+from impctl.errors import StorageError
 from tests.support.run_cli import Capsys
 
-RUN_BY_HAND = (joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb)
 SMALL = Pairs(rows=600, partners=20)
-LAZY = str(Path(__file__).with_name("lazy_peer.py"))
 
 
 def lazy(*words: str) -> Peer:
-    return Peer([sys.executable, LAZY, *words], {})
+    """A peer that claims to have whatever result is expected, or a wrong one if told so."""
+    return Peer([sys.executable, str(Path(__file__).with_name("lazy_peer.py")), *words], {})
 
 
-def test_each_says_how_it_is_run_and_what_it_needs() -> None:
-    for module in RUN_BY_HAND:
-        assert f"`python -m {module.__name__}" in (module.__doc__ or "")
-        assert "install" in module.MISSING
-        assert callable(module.main)
-
-
-def test_missing_rivals_are_said(
+def test_a_missing_rival_is_reported_with_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capsys
 ) -> None:
     def no_java(_: object) -> None:
@@ -55,16 +53,17 @@ def test_missing_rivals_are_said(
     monkeypatch.setattr(joins_in_pathway, "has_pathway", lambda _: False)
     monkeypatch.setattr(recompute_in_duckdb, "find_spec", lambda _: None)
     monkeypatch.setattr(recapture_in_spark, "find_java", no_java)
-    for module, arguments in zip(RUN_BY_HAND, ([str(tmp_path)], [], [], []), strict=True):
+    rivals: dict[Any, list[str]] = {
+        joins_in_flink: [str(tmp_path)],
+        joins_in_pathway: [],
+        recapture_in_spark: [],
+        recompute_in_duckdb: [],
+    }
+    for module, arguments in rivals.items():
+        assert f"`python -m {module.__name__}" in module.__doc__
         assert module.main(arguments) == 1
         assert capsys.readouterr().out == f"{module.MISSING}\n"
-
-
-@pytest.mark.slow
-def test_an_interpreter_without_pathway_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "")
-    assert not joins_in_pathway.has_pathway("false")
-    assert joins_in_pathway.has_pathway("true")
+        assert "install" in module.MISSING
 
 
 def joined(tables: dict[str, pa.Table]) -> Counter[int]:
@@ -79,7 +78,7 @@ def joined(tables: dict[str, pa.Table]) -> Counter[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
-def test_answer_and_sketches_follow_rows_that_come_and_go(keeps: bool) -> None:
+def test_result_and_sketches_follow_insertions_and_deletions(keeps: bool) -> None:
     tables, steps = SMALL.tables(), SMALL.steps(50)
     tree = Tree(SMALL, tables, keeps=keeps)
     seen = set()
@@ -97,13 +96,7 @@ def test_answer_and_sketches_follow_rows_that_come_and_go(keeps: bool) -> None:
     assert len(seen) > 1
 
 
-def test_rows_that_come_have_ids_of_their_own() -> None:
-    step = next(SMALL.steps(50))
-    ids = [*SMALL.tables()["s"].column("id").to_pylist(), *step.came["s"].column("id").to_pylist()]
-    assert len(set(ids)) == len(ids) == 650
-
-
-def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
+def test_a_peer_gets_every_row_and_reports_its_times() -> None:
     start = [len(rows) for rows in SMALL.tables().values()]
     with lazy() as peer:
         assert peer.facts == {"lazy": "1"}
@@ -112,10 +105,12 @@ def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
         step = next(SMALL.steps(50))
         assert peer.step(step.came, step.went, {}).cpu_ms == 50.0
         assert peer.rest() == 0.5
+    with pytest.raises(PeerFailedError, match="ended with 0"):
+        Peer([sys.executable, "-P", "-c", ""], {})
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_steps_that_count(capsys: Capsys) -> None:
+def test_only_steps_after_the_warm_up_count(capsys: Capsys) -> None:
     taken: list[int] = []
 
     def slow_at_first(_: int) -> Peer:
@@ -137,7 +132,7 @@ def test_figures_are_those_of_the_steps_that_count(capsys: Capsys) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
+def test_a_wrong_result_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     few = Turns(warm=0, timed=2, changed=50)
     rival = partial(compared, SMALL, few, lambda _: lazy("wrong"), keeps=True)
     with pytest.raises(PeerFailedError, match="1 groups are wrong"):
@@ -152,7 +147,7 @@ def test_a_wrong_answer_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: Ca
     assert report(2.0, [("own", own, True)]) == 1
 
 
-def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: Capsys) -> None:
+def test_a_missed_goal_is_reported_and_is_no_failure(capsys: Capsys) -> None:
     result = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
     cells = [("a", lambda: result, True), ("b", lambda: result, False)]
     assert report(2.0, cells) == 0
@@ -161,14 +156,9 @@ def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: Capsys) -> None:
     assert other.endswith("1.5 times")
 
 
-def test_a_peer_that_ends_is_told() -> None:
-    with pytest.raises(PeerFailedError, match="ended with 0"):
-        Peer([sys.executable, "-P", "-c", ""], {})
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the state of query")
-def test_stored_sketches_are_those_of_numpy_and_of_duckdb(tmp_path: Path) -> None:
+def test_stored_sketches_equal_those_of_numpy_and_duckdb(tmp_path: Path) -> None:
     tables = OnDisk.written(tmp_path, 10_000, 20)
     seen = set()
     asked: list[Wall] = []

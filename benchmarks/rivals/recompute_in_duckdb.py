@@ -1,13 +1,13 @@
-"""DuckDB that computes both sketches anew, against a whole durable `maintain` of 1,000 rows.
+"""DuckDB recomputes both sketches, against a whole durable `maintain` of 1,000 rows.
 
-`python -m tests.rivals.recompute_in_duckdb [ROWS] [PARTNERS ..]`, 10,000,000 rows a table and 20
-and 2,000 partners without; needs `duckdb` in this interpreter and some 5 GB. DuckDB has all cores
-and the best plain text known here: both sides of the join are grouped first, so that nothing is
-multiplied, then either table is read through a semi join and grouped by the range of `id`. It is
-asked over its own tables in memory and over the Parquet files of the Delta tables. impctl's step is
-a call of `maintain` on an open workload: the tables' logs, the change feed, the engine, the
-commit, synced; and the same as `impctl maintain` from starting Python on.
-Ends with 1 where DuckDB is missing or a sketch differs. About ten minutes.
+`python -m benchmarks.rivals.recompute_in_duckdb [ROWS] [PARTNERS ..]`: by default 10,000,000 rows
+per table, and 20 and 2,000 partners. Needs `duckdb` in this interpreter and about 5 GB. DuckDB has
+all cores and the fastest SQL known here: it groups both sides of the join first, so that nothing is
+multiplied, then reads either table through a semi join and groups it by the range of `id`. It runs
+over its own tables in memory and over the Parquet files of the Delta tables. impctl's step is a
+call of `maintain` on an open workload: the tables' logs, the change feed, the engine and the synced
+commit; and `impctl maintain` in a new process, from starting Python.
+Ends with 1 if DuckDB is missing or a sketch differs. About ten minutes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 from deltalake import DeltaTable
 
 import impctl
-from tests.rivals.on_disk import OnDisk, Sketches, Wall, clocked, maintained
-from tests.rivals.pairs import say
+from benchmarks.rivals.on_disk import OnDisk, Sketches, Wall, clocked, maintained
+from benchmarks.rivals.pairs import say
 
 MISSING = "DuckDB is not installed: install `duckdb` in this environment"
 GOAL = 50.0

@@ -1,10 +1,11 @@
-"""Pathway against a join tree: processor time of a step of 1,000 rows, answers compared first.
+"""Pathway against a join tree: processor time of a step of 1,000 rows, results compared first.
 
-`python -m tests.rivals.joins_in_pathway [PYTHON]`, an interpreter that has `pathway` (0.33), this
-one without. Pathway runs in one thread; its process takes rows from a queue of Python objects, as
-its connector does, which is in its time: the cell of one partner is nearly all that. impctl's time
-is a step of the engine on Arrow rows in memory, with sketches alone and with the answer kept as
-well. Ends with 1 where Pathway is missing or an answer differs. About two minutes.
+`python -m benchmarks.rivals.joins_in_pathway [PYTHON]`: an interpreter that has `pathway` (0.33);
+default: this one. Pathway runs in one thread. Its process takes rows from a queue of Python
+objects, as its connector does; its time includes that, which is nearly all of the cell with one
+partner. impctl's time is a step of the engine on Arrow rows in memory, once with its sketches alone
+and once with its result materialized as well.
+Ends with 1 if Pathway is missing or a result differs. About two minutes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tests.rivals.pairs import Pairs, Peer, Turns, compared, report, say
+from benchmarks.rivals.pairs import Pairs, Peer, Turns, compared, report, say
 
 MISSING = (
     "Pathway is not installed: install `pathway` in an environment of its own and give its python"

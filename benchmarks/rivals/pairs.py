@@ -152,9 +152,10 @@ class Peer:
     """The process, from the first line that it says until the block ends."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         env = {**os.environ, **environment}
-        self._process = subprocess.Popen(command, text=True, env=env, **pipes)
+        self._process = subprocess.Popen(
+            command, text=True, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         try:
             self.facts: dict[str, Any] = self._heard()
         except PeerFailedError:
@@ -270,8 +271,8 @@ def compared(pairs: Pairs, turns: Turns, start: Callable[[int], Peer], *, keeps:
             tables.update(step.after)
             times.append(_turn(tree, peer, step, tables, is_first=at % 2 == 0))
         rest_ms = peer.rest()
-    middle = [statistics.median(part) for part in zip(*times[turns.warm :], strict=True)]
-    return Compared(*middle, rest_ms)
+    tree_ms, cpu_ms, wall_ms = map(statistics.median, zip(*times[turns.warm :], strict=True))
+    return Compared(tree_ms, cpu_ms, wall_ms, rest_ms)
 
 
 def _turn(

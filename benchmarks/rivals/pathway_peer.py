@@ -23,14 +23,14 @@ _WAITS_S = 400.0
 Changes = list[tuple[bool, dict[str, str | int]]]
 
 
-class Row(pw.Schema):
+class Row(pw.Schema):  # type: ignore[misc]  # Pathway is not installed here
     table: str = pw.column_definition(primary_key=True)
     id_: int = pw.column_definition(primary_key=True)
     a: int
     b: int
 
 
-class Rows(pw.io.python.ConnectorSubject):
+class Rows(pw.io.python.ConnectorSubject):  # type: ignore[misc]  # as above
     """What came and went of both tables, step by step."""
 
     def __init__(self) -> None:

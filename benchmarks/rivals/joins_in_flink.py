@@ -1,6 +1,6 @@
 """Flink SQL against a join tree: processor time of a step of 1,000 rows, answers compared first.
 
-`python -m tests.rivals.joins_in_flink [JARS]`, the folder of Flink's jars (2.3; the package
+`python -m benchmarks.rivals.joins_in_flink [JARS]`, the folder of Flink's jars (2.3; the package
 `apache-flink-libraries` has them in `pyflink/lib`), else that of a `pyflink` of this interpreter;
 a JDK of 17 or newer on `PATH`. The rival is `JoinsInFlink.java` beside this file, compiled here:
 streaming, changelogs in and out, one slot, state on the heap, its rows from a queue of its own
@@ -19,7 +19,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.rivals.pairs import Compared, Pairs, Peer, Turns, compared, report, say
+from benchmarks.rivals.pairs import Compared, Pairs, Peer, Turns, compared, report, say
 
 MISSING = (
     "Flink's jars or `javac` are not there: install `apache-flink-libraries` in an environment of "

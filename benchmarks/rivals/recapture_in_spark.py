@@ -1,6 +1,6 @@
 """Spark that captures both sketches anew, against a whole durable `maintain` of 1,000 rows.
 
-`python -m tests.rivals.recapture_in_spark [ROWS] [PARTNERS]`, 1,000,000 rows a table and 2,000
+`python -m benchmarks.rivals.recapture_in_spark [ROWS] [PARTNERS]`, 1,000,000 rows a table and 2,000
 partners without; needs Java. Spark runs in this process on all cores and makes the sketches alone
 by the fastest pass that impctl has for that, which `verify` and `bench` take as well. It is warm:
 the session is up, and the pass that counts is the second one in it; the first is said too. impctl's
@@ -21,6 +21,8 @@ from typing import Any
 from msgspec.structs import replace
 
 import impctl
+from benchmarks.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
+from benchmarks.rivals.pairs import say
 from impctl.errors import ImpctlError
 from impctl.measure.scratch import MeasuredQuery
 from impctl.service.context import open_context
@@ -29,8 +31,6 @@ from impctl.service.settings import Settings
 from impctl.sketch.sketch import RangeSet
 from impctl.spark.session import find_java
 from impctl.types import AccessId
-from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
-from tests.rivals.pairs import say
 
 MISSING = "Spark has no Java to run on: install one, version 17 or newer"
 GOAL = 1_000.0
