@@ -34,7 +34,6 @@ from tests.compile.test_recursion import (
     BAG_QUERIES,
     COLUMNS,
     DRAWN,
-    answer_of,
     bag_case,
     case_of_sql,
     change_of,
@@ -43,7 +42,7 @@ from tests.compile.test_recursion import (
 )
 from tests.compile.test_recursion import Case as CarriedCase
 from tests.plan.catalogs import REACHED, listed, net_plan, schema_of
-from tests.support.carried_queries import Row, sketches_of
+from tests.support.carried_queries import Row, rows_kept, sketches_of
 from tests.support.random_cases import quarter_then_rest
 from tests.support.reference_plan import bag, evaluate
 from tests.support.run_cli import refused
@@ -392,7 +391,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     query.step({t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()})
     frames = frames_of(spark, tables)
     whole = of_spark(spark, BAG_QUERIES[name], frames)
-    assert answer_of(query, case) == whole
+    assert rows_kept(query, case.ruled) == whole
     assert sketches_of(query) == expected(case, tables)
     filters = {
         access: range_filter(kept, case.sketched[access]) for access, kept in query.ranges().items()
@@ -427,7 +426,7 @@ def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
     result: list[int | str] = []
     for answer in (
         lambda: of_spark(spark, sql, frames_of(spark, tables)),
-        lambda: answer_of(loaded(case, tables, with_answer=True), case),
+        lambda: rows_kept(loaded(case, tables, with_answer=True), case.ruled),
     ):
         try:
             result.append(answer().total())

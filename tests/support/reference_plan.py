@@ -606,7 +606,7 @@ def distinct(rows: list[Tuple]) -> list[Tuple]:
 
 
 def by_levels(
-    base: Callable[[], list[DerivedRow]],
+    base: Sequence[DerivedRow],
     step: Callable[[list[DerivedRow]], list[DerivedRow]],
     most: int | None,
 ) -> list[DerivedRow]:
@@ -615,7 +615,7 @@ def by_levels(
     Raises ReferenceFailure where so many levels (default: 100) do not do, or for many rows.
     """
     result: list[DerivedRow] = []
-    level = base()
+    level = list(base)
     for _ in range(100 if most is None else most):
         result += level
         if not level:
@@ -631,30 +631,36 @@ def by_levels(
 
 
 def least(
-    base: Callable[[], list[DerivedRow]],
+    base: Sequence[DerivedRow],
     step: Callable[[list[DerivedRow]], list[DerivedRow]],
     best: p.BestOnly | None = None,
+    *,
+    with_lineage: bool = True,
 ) -> list[DerivedRow]:
     """The least rows with T = base UNION step(T), each once, begun with none; of what a round
     gives the `best` ones stay.
 
-    Lineages are those of all derivations of these rows from one another. They are computed once the
-    rows are known: a row that was beaten later has no part in them, even where rows that it led to
-    derive one another in a cycle. Raises ReferenceFailure where that takes too long.
+    Lineages are those of all derivations of these rows from one another. Of `best` rows they are
+    computed once the rows are known: a row that was beaten later has no part in them, even where
+    rows that it led to derive one another in a cycle. Without lineage, the rounds end once the rows
+    are known. Raises ReferenceFailure where that takes too long.
     """
     rows: dict[object, DerivedRow] = {}
-    are_known = False
-    for _ in range(2 * MOST_ROUNDS):
+    are_known = best is None
+    for _ in range(MOST_ROUNDS if best is None else 2 * MOST_ROUNDS):
         result: dict[object, DerivedRow] = {}
-        for values, lineage in [*base(), *step(list(rows.values()))]:
+        for values, lineage in [*base, *step(list(rows.values()))]:
             key = tuple(identity(value) for value in values)
             known = result.get(key, (values, NOTHING))
             result[key] = known[0], known[1] | lineage
         if best is not None:
             result = _best(result, best)
-        if are_known and all(row[1] == rows[key][1] for key, row in result.items()):
+        is_same = result.keys() == rows.keys()
+        if is_same and not with_lineage:
             return list(rows.values())
-        if not are_known and result.keys() == rows.keys():
+        if is_same and are_known and all(row[1] == rows[key][1] for key, row in result.items()):
+            return list(rows.values())
+        if is_same and not are_known:
             are_known = True
             result = {key: (values, NOTHING) for key, (values, _) in rows.items()}
         rows = result
@@ -716,7 +722,8 @@ def evaluate(
     shuffle: Callable[[list[Tuple]], None] | None = None,
 ) -> list[tuple[Value, ...]]:
     """The rows of the plan, as tuples in the order of `attributes_of(root)`."""
-    return [row for row, _ in annotate(root, tables, instances, shuffle).rows]
+    run = _Run(tables, {} if instances is None else instances, shuffle, False, with_lineage=False)
+    return [row for row, _ in unnamed(root.attributes, run.rows_of(root, 0))]
 
 
 def annotate(
@@ -732,12 +739,7 @@ def annotate(
     These say that a row of a window stems from all rows of its partition, whatever the function.
     """
     run = _Run(tables, {} if instances is None else instances, shuffle, whole_windows)
-    outputs = root.attributes
-    rows = run.rows_of(root, 0)
-    return Annotated(
-        tuple((tuple(row.values[a.id] for a in outputs), row.lineage) for row in rows),
-        run.first_rows,
-    )
+    return Annotated(tuple(unnamed(root.attributes, run.rows_of(root, 0))), run.first_rows)
 
 
 def bag(rows: Iterable[Sequence[Value]]) -> Counter[tuple[object, ...]]:
@@ -760,10 +762,28 @@ class _Run(Struct, dict=True):
     instances: Instances
     shuffle: Callable[[list[Tuple]], None] | None
     whole_windows: bool
+    with_lineage: bool = True
     first_rows: dict[int, Lineage] = field(default_factory=dict)
     derived: dict[FixpointId, list[DerivedRow]] = field(default_factory=dict)
+    reads_derived: dict[int, bool] = field(default_factory=dict)
+    kept: dict[int, list[Tuple]] = field(default_factory=dict)
+    """Rows, by position, of what stands in a step and reads no rows of an outer fixpoint: every
+    round has the same."""
 
     def rows_of(self, node: p.Plan, position: int) -> list[Tuple]:
+        if not self.derived:
+            return self._rows_of(node, position)
+        if position not in self.reads_derived:
+            leaves = {n.fixpoint for n in node.walk() if isinstance(n, p.Recursive)}
+            own = {n.id for n in node.walk() if isinstance(n, p.Fixpoint)}
+            self.reads_derived[position] = not leaves <= own
+        if self.reads_derived[position]:
+            return self._rows_of(node, position)
+        if position not in self.kept:
+            self.kept[position] = self._rows_of(node, position)
+        return self.kept[position]
+
+    def _rows_of(self, node: p.Plan, position: int) -> list[Tuple]:
         match node:
             case p.Scan():
                 return self._scan(node)
@@ -822,7 +842,10 @@ class _Run(Struct, dict=True):
             self.derived[node.id], at = rows, position + 1 + size_of(node.base)
             return unnamed(node.step.attributes, self.rows_of(node.step, at))
 
-        result = least(base, step, node.best) if node.is_set else by_levels(base, step, node.levels)
+        if node.is_set:
+            result = least(base(), step, node.best, with_lineage=self.with_lineage)
+        else:
+            result = by_levels(base(), step, node.levels)
         self.first_rows[position] = lineage_of(rows := named(node.attributes, result))
         return rows
 
