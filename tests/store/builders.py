@@ -278,6 +278,16 @@ class _FailingFile:
         self._file.close()
 
 
+def telling_steps(steps: Sequence[str]) -> list[tuple[int, str]]:
+    """The steps at which a failure may matter: of many writes in a row the first and the last."""
+    beside = zip([None, *steps], steps, [*steps[1:], None], strict=False)
+    return [
+        (at, step)
+        for at, (before, step, after) in enumerate(beside)
+        if not before == step == after == "write"
+    ]
+
+
 def no_space() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -37,6 +37,7 @@ from tests.store.builders import (
     run_names,
     started,
     state_of,
+    telling_steps,
 )
 from tests.support.run_cli import refused
 
@@ -111,7 +112,7 @@ def test_the_last_commit_survives_a_failure_at_every_step(
     assert {"create", "write", "sync", "sync_folder", "begin", "commit", "remove"} <= set(steps)
     outcomes = set()
     generation = _prepare(tmp_path / "prepared")
-    for at, step in enumerate(steps):
+    for at, step in telling_steps(steps):
         root = tmp_path / str(at)
         shutil.copytree(tmp_path / "prepared", root)
         disk = FailingDisk(failure, late=late)
@@ -138,8 +139,8 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
     disk = FailingDisk(no_space)
     with Store.open(root, disk=disk) as store:
         steps = _steps(tmp_path / "probe", "maintain")
-        for at in range(steps.index("commit") + 1):
-            if steps[at] == "put_note":
+        for at, step in telling_steps(steps[: steps.index("commit") + 1]):
+            if step == "put_note":
                 continue  # the lock holds without it
             disk.arm(at)
             with pytest.raises(StorageError):
@@ -410,9 +411,11 @@ def test_state_that_cannot_be_opened_for_the_limit_on_open_files_is_not_corrupt(
 _OWNER = """
 import sys
 from pathlib import Path
-from tests.support.run_cli import interruptible
+from impctl.cli.signals import raise_on_signal, take_signals
 from impctl.store.disk import scratch_folder
-with interruptible(), scratch_folder(".impctl-bench-", Path(sys.argv[1])) as folder:
+take_signals(lambda: None)
+raise_on_signal()
+with scratch_folder(".impctl-bench-", Path(sys.argv[1])) as folder:
     (folder / "t").mkdir()
     (folder / "t" / "part").write_bytes(b"12345")
     print(folder, flush=True)

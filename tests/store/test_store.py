@@ -36,6 +36,7 @@ from tests.store.builders import (
     run_names,
     sketches_at,
     state_of,
+    telling_steps,
 )
 from tests.support.run_cli import refused
 
@@ -433,7 +434,7 @@ def test_all_or_none_of_them_hold_after_a_failure_at_every_step(
     assert {"create", "sync", "sync_folder", "begin", "commit", "remove"} <= set(probe.steps)
     assert probe.steps.count("commit") == 1
     outcomes = set()
-    for at, step in enumerate(list(probe.steps)):
+    for at, step in telling_steps(probe.steps):
         root = tmp_path / f"{at}"
         shutil.copytree(master, root)
         disk, told = FailingDisk(failure, late=late), True
