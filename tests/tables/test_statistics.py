@@ -296,7 +296,7 @@ def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
         miscopied_columns(snapshot)
 
 
-FILES, EACH = 400, 1000
+FILES, EACH = 200, 1000
 
 
 @pytest.fixture(scope="module")
