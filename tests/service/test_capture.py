@@ -224,12 +224,13 @@ def some_of(queries: dict[str, Any], seed: int) -> list[str]:
     return sorted(queries)[seed % 3 :: 3]
 
 
-@random_cases(1, 1, 4)
+@random_cases(1, 2, 8)
 def test_the_engine_comes_to_the_same_state(tmp_path: Path, capsys: Capsys, cases: range) -> None:
+    """Every second query, each case the others."""
     names = sorted(set(QUERIES) - {"median"})
     for seed in cases:
-        buffer = ", buffer: 2" if seed % 2 else ""
-        alike(tmp_path, capsys, seed, names, buffer, batches=3 if seed else 1)
+        buffer = ", buffer: 2" if seed % 4 > 1 else ""
+        alike(tmp_path, capsys, seed, names[seed % 2 :: 2], buffer, batches=3 if seed else 1)
 
 
 @pytest.mark.spark

@@ -7,7 +7,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -77,7 +77,16 @@ from tests.support.random_queries import (
     table_of,
 )
 from tests.support.reference_plan import listed
-from tests.support.run_cli import Capsys, Cli, CliOf, MonkeyPatch, Ran, Words, write_running_example
+from tests.support.run_cli import (
+    Capsys,
+    Cli,
+    CliOf,
+    CliOnce,
+    MonkeyPatch,
+    Ran,
+    Words,
+    write_running_example,
+)
 
 
 @contextmanager
@@ -112,35 +121,12 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
-@random_cases(fast=3, check=8, total=50)
-def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases: range) -> None:
-    folder, draw = kept.folder, random.Random(len(cases))
-    told = Counter[str]()
-    for step in range(len(cases)):
-        grow(folder)
-        change(folder, draw)
-        before = digest(folder)
-        with context_of(kept) as ctx:
-            looked = {n: FollowedAnswer(ctx, ctx.workload.queries[n]).next(ctx) for n in QUERIES}
-        for name, result in looked.items():
-            held = dict(stored(folder, name).versions)
-            assert (result.since, result.by) == (held, "state")
-            after = applied(answer_at(folder, name, held), result.answer)
-            assert after == answer_at(folder, name, dict(result.versions)), (step, name)
-            told[name] += result.row_count
-        assert digest(folder) == before
-        if step % 3 == 1:
-            kept.good("maintain")
-    assert all(told[name] for name in QUERIES)
-
-
 class Looking:
-    """Reads the results of all queries, one after the other, and applies the reported changes."""
+    """Reads the results of queries, one after the other, and applies the reported changes."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, names: Iterable[str] = QUERIES) -> None:
         self.ctx = ctx
-        self.answers = {name: FollowedAnswer(ctx, ctx.workload.queries[name]) for name in QUERIES}
+        self.answers = {name: FollowedAnswer(ctx, ctx.workload.queries[name]) for name in names}
         self.rows: dict[str, Rows] = {}
         for name, answer in self.answers.items():
             whole = answer.whole(ctx)
@@ -159,24 +145,11 @@ class Looking:
         return by
 
 
-@pytest.mark.slow
-def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
-    """As `--follow` looks: in memory, whatever others commit meanwhile."""
-    draw = random.Random(5)
-    with context_of(kept) as ctx:
-        looking = Looking(ctx)
-        for step in range(3):
-            change(kept.folder, draw)
-            if step == 1:
-                kept.good("maintain")
-            assert looking.look(kept.folder) == {"state"}, step
-
-
 def test_without_usable_state_two_answers_are_compared(kept: Cli, monkeypatch: MonkeyPatch) -> None:
     """Also in the middle of a step, when the rows kept have moved on already."""
     draw, gone = random.Random(6), RecaptureNeededError("history is gone", code="history_gone")
     with context_of(kept) as ctx:
-        looking = Looking(ctx)
+        looking = Looking(ctx, ("groups", "joined", "top", "eager", "tree_rows"))
         for step, by in enumerate(("state", "engine", "engine")):
             grow(kept.folder)
             change(kept.folder, draw)
@@ -186,42 +159,11 @@ def test_without_usable_state_two_answers_are_compared(kept: Cli, monkeypatch: M
                 assert looking.look(kept.folder) == {by}, step
 
 
-@pytest.mark.slow
-def test_since_older_versions_two_answers_are_compared(kept: Cli) -> None:
-    folder, draw = kept.folder, random.Random(8)
-    for _ in range(3):
-        change(folder, draw)
-    grow(folder)
-    kept.good("maintain")
-    for name in ("groups", "joined", "top", "eager"):
-        held = dict(stored(folder, name).versions)
-        then = dict.fromkeys(held, 0)
-        given = [word for table in held for word in ("--since", f"{table}=0")]
-        out = folder / "c.parquet"
-        result = kept.one("changes", "--query", name, *given, "--out", str(out))
-        assert (result["by"], result["since"], result["versions"]) == ("engine", then, held)
-        after = applied(answer_at(folder, name, then), pq.read_table(out))
-        assert after == answer_at(folder, name, held), name
-
-
 def test_since_needs_no_answer_that_is_kept(some: Some) -> None:
     cli = some("plain", answer="false")
     grow(cli.folder)
     result = cli.one("changes", "--since", "0")
     assert (result["row_count"] > 0, result["by"]) == (True, "engine")
-
-
-@pytest.mark.slow
-def test_the_whole_answer_is_that_of_the_store(kept: Cli) -> None:
-    folder = kept.folder
-    grow(folder)
-    for name in QUERIES:
-        held = stored(folder, name)
-        out = folder / "all.parquet"
-        result = kept.one("changes", "--query", name, "--all", "--out", str(out))
-        assert (result["since"], result["versions"]) == ({}, held.versions)
-        rows = applied(Counter(), pq.read_table(out))
-        assert rows == answer_at(folder, name, dict(held.versions)), name
 
 
 def test_spark_is_not_started_nor_the_lock_taken(kept: Cli, monkeypatch: MonkeyPatch) -> None:
@@ -252,8 +194,15 @@ def test_a_limit_shows_the_first_rows_and_counts_all(kept: Cli) -> None:
         (("--query", "plain", "--follow", "--since", "0"), 2, "usage"),
     ],
 )
-def test_refusals_say_what_to_do(some: Some, words: Words, exit_code: int, error_code: str) -> None:
-    ran = some("plain", "single", answer="false").captured("--query", "plain")("changes", *words)
+def test_refusals_say_what_to_do(
+    cli_once: CliOnce, words: Words, exit_code: int, error_code: str
+) -> None:
+    def write(folder: Path) -> None:
+        file = write_workload(folder, ("plain", "single"))
+        file.write_text(file.read_text().replace("answer: true", "answer: false"))
+
+    cli = cli_once("no answers kept", write, lambda cli: cli.captured("--query", "plain"))
+    ran = cli("changes", *words)
     assert ran.refusal == (exit_code, error_code), ran.document
     assert ran.error["hint"]
 
@@ -400,28 +349,56 @@ def files_in(cli: Cli, name: str) -> int:
     return len(list((cli.folder / "out" / name).iterdir()))
 
 
-def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:
-    """Random changes, maintained some at a time; each time every program reads on."""
-    folder, draw = cli.folder, random.Random(seed)
-    programs = readers(folder)
-    for _ in range(steps):
-        for _ in range(draw.choice([1, 1, 2])):
-            change(folder, draw)
-        written = {name for one in maintained(cli).results for name in one["change_files"]}
-        assert all(Path(name).exists() for name in written)
-        read_on(folder, programs)
-    return programs
+@pytest.mark.slow
+@random_cases(fast=3, check=12, total=80)
+def test_however_changes_are_read_they_lead_to_the_answer_of_now(kept: Cli, cases: range) -> None:
+    """By a look from the answer kept, which commits nothing; by a program that looks again and
+    again, whatever others commit meanwhile; and by programs that read the files of `maintain`."""
+    folder, draw = kept.folder, random.Random(len(cases))
+    programs, told = readers(folder), Counter[str]()
+    with context_of(kept) as ctx:
+        looking = Looking(ctx)
+        for step in range(len(cases)):
+            grow(folder)
+            for _ in range(draw.choice([1, 1, 2])):
+                change(folder, draw)
+            before = digest(folder)
+            with context_of(kept) as now:
+                looks = {n: FollowedAnswer(now, now.workload.queries[n]).next(now) for n in QUERIES}
+            for name, result in looks.items():
+                held = dict(stored(folder, name).versions)
+                assert (result.since, result.by) == (held, "state")
+                after = applied(answer_at(folder, name, held), result.answer)
+                assert after == answer_at(folder, name, dict(result.versions)), (step, name)
+                told[name] += result.row_count
+            assert looking.look(folder) == {"state"}, step
+            assert digest(folder) == before
+            if step % 3 == 1:
+                written = {name for one in maintained(kept).results for name in one["change_files"]}
+                assert all(Path(name).exists() for name in written)
+                read_on(folder, programs)
+    assert all(told[name] for name in QUERIES)
+    # Versions passed one by one leave a file each.
+    assert len(programs["eager"].taken) > len(programs["groups"].taken) > 0
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("steps", "seed"), [(2, 3), (12, 4), *(pytest.param(40, n, marks=LONG) for n in range(2))]
-)
-def test_programs_that_read_the_files_have_every_answer(kept: Cli, steps: int, seed: int) -> None:
-    programs = run_steps(kept, steps, seed)
-    assert sum(len(program.taken) for program in programs.values()) > 4 * steps
-    # Versions passed one by one leave a file each.
-    assert len(programs["eager"].taken) >= len(programs["groups"].taken)
+def test_since_older_versions_and_of_the_whole_answer(kept: Cli) -> None:
+    """From nothing to the answer that the store has, and between two answers that are compared."""
+    folder, draw, out = kept.folder, random.Random(8), kept.folder / "c.parquet"
+    for _ in range(3):
+        change(folder, draw)
+    grow(folder)
+    kept.good("maintain")
+    for name in QUERIES:
+        held = dict(stored(folder, name).versions)
+        for then in ({}, dict.fromkeys(held, 0)):
+            given = [word for table in then for word in ("--since", f"{table}=0")] or ["--all"]
+            result = kept.one("changes", "--query", name, *given, "--out", str(out))
+            assert (result["since"], result["versions"]) == (then, held)
+            assert not then or result["by"] == "engine"
+            before = answer_at(folder, name, then) if then else Counter()
+            assert applied(before, pq.read_table(out)) == answer_at(folder, name, held), name
 
 
 def test_files_of_uncommitted_steps_are_replaced(kept: Cli, monkeypatch: MonkeyPatch) -> None:

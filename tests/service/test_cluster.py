@@ -20,8 +20,8 @@ from impctl.tables.write import maintenance as writing
 from impctl.tables.write.maintenance import create_laid_out_table
 from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MadeOnce, MonkeyPatch, write_files
 
-FILES, EACH, GROUPS = 40, 500, 1000
-BY_G = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10000"
+FILES, EACH, GROUPS = 40, 250, 1000
+BY_G = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 5000"
 BY_H = "SELECT h, COUNT(*) AS n FROM t WHERE h >= 900 GROUP BY h"
 
 
@@ -46,7 +46,7 @@ def rows() -> pa.Table:
 @pytest.fixture
 def cli(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     # Files of a table this small would all be one.
-    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 13)
 
     def write(folder: Path) -> None:
         everything = rows()
@@ -77,7 +77,7 @@ def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
     done = cli.one("cluster")
     assert (done["action"], done["version"], done["by"]) == ("cluster", 1, ["g"])
     [sketch] = done["sketches"]
-    assert sketch["files"] > FILES - 4, "before, hardly a file was left out"
+    assert sketch["files"] > FILES * 0.8, "before, hardly a file was left out"
     assert max(sketch["files_after"], sketch["files_expected"]) <= 3
     assert sketch["bytes_after"] < sketch["bytes"] / 8
     assert bag(cli) == before
@@ -159,8 +159,8 @@ def test_another_writer_that_comes_first(cli: Cli, monkeypatch: MonkeyPatch) -> 
     assert ran.error["code"] == "retryable"
 
 
-USES, PARTS = 60_000, 4
-USERS = 2_500
+USES, PARTS = 30_000, 4
+USERS = 1_250
 SLOW = pytest.mark.slow
 SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
 
@@ -201,7 +201,7 @@ class Skewed(Cli):
 @pytest.fixture
 def made(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce) -> Any:
     # Files of a table this small would all be one, and it would not be worth a word.
-    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
     monkeypatch.setattr(advice, "_ROWS_WORTH_ADVICE", 1000)
 
     def make(values: Any, least: int) -> Skewed:
@@ -226,7 +226,7 @@ def drawn_uses(values: Any, random: np.random.Generator) -> dict[str, np.ndarray
 
 
 @pytest.mark.parametrize(
-    ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 1000, marks=SLOW), (even, 40)]
+    ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 500, marks=SLOW), (even, 40)]
 )
 def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
     cli = made(values, least)
@@ -258,7 +258,7 @@ def test_twice_does_nothing(made: Any, values: Any, least: int, named: tuple[str
 @pytest.mark.slow
 def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
     cli = made(half_of_one, 500).captured()
-    cli.table("t").optimize.z_order(["user"], target_size=1 << 15)
+    cli.table("t").optimize.z_order(["user"], target_size=1 << 14)
     assert (cli.one("cluster", "--table", "t")["action"], cli.version) == ("none", 1)
 
 

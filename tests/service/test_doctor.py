@@ -6,12 +6,11 @@ import json
 import os
 import shlex
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,18 @@ from impctl.service.doctor import Installed, schedule_of
 from impctl.service.settings import ENVVARS
 from impctl.tables.write.maintenance import create_table
 from impctl.workload.schema import workload_json_schema
+from tests.behaviour.test_bad_input import held_lock
 from tests.support.kept_workload import log_entry, set_time
-from tests.support.run_cli import ROWS, Capsys, Cli, MonkeyPatch, Ran
+from tests.support.run_cli import (
+    ROWS,
+    WORKLOAD,
+    Capsys,
+    Cli,
+    CliOnce,
+    MonkeyPatch,
+    Ran,
+    write_files,
+)
 from tests.tables import handmade
 
 
@@ -36,6 +45,13 @@ def found(ran: Ran, check: str) -> dict[str, Any]:
     """The one finding of a check."""
     (finding,) = [result for result in ran.results if result["check"] == check]
     return finding
+
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> Cli:
+    """The workload of `cli`, with its sketch."""
+    workload = WORKLOAD.replace("POLICY", "incremental")
+    return cli_once("examined", partial(write_files, workload=workload, t=ROWS), Cli.captured)
 
 
 @pytest.fixture
@@ -57,9 +73,8 @@ def no_jvm(sound_java: Path) -> Iterator[None]:
     assert not (sound_java / "started").exists(), "a JVM was started"
 
 
-def test_all_is_well(cli: Cli, sound_java: Path) -> None:
-    cli.good("capture")
-    ran = cli.good("doctor", "--every", "1d")
+def test_all_is_well(captured: Cli, sound_java: Path) -> None:
+    ran = captured.good("doctor", "--every", "1d")
     assert {result["level"] for result in ran.results} == {"ok"}
     assert f"Java 21 at {sound_java}/bin/java (JAVA_HOME)" == found(ran, "java")["message"]
     assert "10 rows in 1 file" in found(ran, "readable")["message"]
@@ -90,35 +105,39 @@ def test_misspelt_variables_are_told_and_others_listed(cli: Cli, monkeypatch: Mo
     assert "_LOCK_TIMOUT`" in wrong["message"]
 
 
-@pytest.fixture
-def no_other_java(monkeypatch: MonkeyPatch) -> None:
-    """Neither on PATH nor as a package."""
+@pytest.mark.parametrize(
+    ("release", "code", "message", "fix"),
+    [
+        ('JAVA_VERSION="1.8.0_292"\n', 2, "JAVA_HOME has Java 8", ""),
+        ("", 0, "", "--spark"),
+        (None, 2, "No Java 17 or newer found", "JAVA_HOME"),
+    ],
+    ids=["old", "of no stated version", "none"],
+)
+def test_java_that_may_not_do(
+    cli: Cli,
+    sound_java: Path,
+    monkeypatch: MonkeyPatch,
+    release: str | None,
+    code: int,
+    message: str,
+    fix: str,
+) -> None:
+    """There is no other one, neither on PATH nor as a package."""
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr("impctl.spark.session.find_spec", lambda name: None)
-
-
-def test_an_old_java_is_a_problem(cli: Cli, sound_java: Path, no_other_java: None) -> None:
-    (sound_java / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
+    (sound_java / "release").unlink()
+    if release:
+        (sound_java / "release").write_text(release)
+    elif release is None:
+        monkeypatch.delenv("JAVA_HOME")
     ran = cli("doctor")
     java = found(ran, "java")
-    assert ran.refusal == (2, "problems_found")
-    assert "JAVA_HOME has Java 8" in java["message"]
-    assert ran.error["hint"] == java["fix"]
-
-
-def test_a_java_without_a_stated_version(cli: Cli, sound_java: Path, no_other_java: None) -> None:
-    (sound_java / "release").unlink()
-    java = found(cli.good("doctor"), "java")
-    assert java["level"] == "warning"
-    assert "--spark" in java["fix"]
-
-
-def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME")
-    ran = cli("doctor")
-    assert ran.code == 2
-    assert "No Java 17 or newer found" in found(ran, "java")["message"]
-    assert "JAVA_HOME" in found(ran, "java")["fix"]
+    assert (ran.code, java["level"]) == (code, "problem" if code else "warning")
+    assert message in java["message"]
+    assert fix in java["fix"]
+    if code:
+        assert (ran.error["code"], ran.error["hint"]) == ("problems_found", java["fix"])
 
 
 @pytest.mark.parametrize(
@@ -208,11 +227,10 @@ def test_retention_against_the_schedule(cli: Cli, every: str, level: str, code: 
     assert (schedule["fix"] is None) is (level == "ok")
 
 
-def test_a_pending_change_as_old_as_the_retention(cli: Cli) -> None:
-    cli.good("capture")
+def test_a_pending_change_as_old_as_the_retention(captured: Cli) -> None:
     properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
-    cli.table("t").alter.set_table_properties(properties)
-    schedule = found(cli.good("doctor"), "schedule")
+    captured.table("t").alter.set_table_properties(properties)
+    schedule = found(captured.good("doctor"), "schedule")
     assert schedule["level"] == "warning"
     assert "may be removed at any time" in schedule["message"]
 
@@ -226,14 +244,13 @@ def refused_history(cli: Cli, said: str) -> None:
     assert cli("maintain").code == 7
 
 
-def test_history_that_is_gone(cli: Cli) -> None:
-    cli.good("capture")
-    cli.append("t", ROWS.slice(0, 2))
-    cli.append("t", ROWS.slice(2, 2))
-    cli.table("t").create_checkpoint()
+def test_history_that_is_gone(captured: Cli) -> None:
+    captured.append("t", ROWS.slice(0, 2))
+    captured.append("t", ROWS.slice(2, 2))
+    captured.table("t").create_checkpoint()
     for version in (0, 1):
-        log_entry(cli.path("t"), version).unlink()
-    refused_history(cli, "sketch of `q`")
+        log_entry(captured.path("t"), version).unlink()
+    refused_history(captured, "sketch of `q`")
 
 
 def test_a_vacuumed_file_is_history_gone_too(cli: Cli) -> None:
@@ -292,14 +309,14 @@ Damage = Callable[[Path, MonkeyPatch], None]
     ],
 )
 def test_what_is_wrong_with_a_store(
-    cli: Cli, monkeypatch: MonkeyPatch, damage: Damage, code: int, check: str, fix: str
+    captured: Cli, monkeypatch: MonkeyPatch, damage: Damage, code: int, check: str, fix: str
 ) -> None:
-    cli.good("capture")
-    assert [r["level"] for r in cli.good("doctor").results if r["check"] == check] in ([], ["ok"])
-    store = cli.folder / ".impctl"
+    before = [one["level"] for one in captured.good("doctor").results if one["check"] == check]
+    assert before in ([], ["ok"])
+    store = captured.folder / ".impctl"
     damage(store, monkeypatch)
     files = {*store.rglob("*")}
-    ran = cli("doctor")
+    ran = captured("doctor")
     finding = found(ran, check)
     assert (ran.code, finding["level"]) == (code, "problem" if code else "warning")
     assert fix in finding["fix"]
@@ -309,27 +326,16 @@ def test_what_is_wrong_with_a_store(
     assert check == "disk_space" or found(ran, "disk_space")["level"] == "ok"
 
 
-@pytest.mark.parametrize("is_dead", [False, True])
-def test_the_lock_and_its_holder(cli: Cli, is_dead: bool) -> None:
-    cli.good("capture")
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom impctl.store.store import Store\n"
-        f"store = Store.open(Path({str(cli.folder / '.impctl')!r}))\n"
-        "with store.lock(1, 'maintain'):\n  print('held', flush=True)\n  sys.stdin.read()\n"
-    )
-    words, pipe = [sys.executable, "-P", "-c", code], subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as holder:
-        assert holder.stdout.readline() == b"held\n"
-        if is_dead:
-            holder.kill()
-            holder.wait()
-        try:
-            lock = found(cli.good("doctor"), "lock")
-        finally:
-            holder.kill()
-    assert lock["level"] == "warning"
-    assert f"process {holder.pid} on host" in lock["message"]
-    assert ("interrupted run" in lock["message"]) is is_dead
+def test_the_lock_and_its_holder(captured: Cli) -> None:
+    with held_lock(captured.folder / ".impctl") as holder:
+        locks = [found(captured.good("doctor"), "lock")]
+        holder.kill()
+        holder.wait()
+        locks.append(found(captured.good("doctor"), "lock"))
+    for lock, is_dead in zip(locks, (False, True), strict=True):
+        assert lock["level"] == "warning"
+        assert f"process {holder.pid} on host" in lock["message"]
+        assert ("interrupted run" in lock["message"]) is is_dead
 
 
 def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
@@ -361,16 +367,17 @@ def test_times_between_runs(text: str, hours: float) -> None:
     assert schedule_of(text).total_seconds() == hours * 3600
 
 
-def test_text_fits_and_quiet_is_short(cli: Cli, monkeypatch: MonkeyPatch, capsys: Capsys) -> None:
+def test_text_fits_and_quiet_is_short(
+    captured: Cli, monkeypatch: MonkeyPatch, capsys: Capsys
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    cli.good("capture")
     capsys.readouterr()
-    assert run(build_app(), ["doctor", str(cli.workload), "--every", "8d"]) == 2
+    assert run(build_app(), ["doctor", str(captured.workload), "--every", "8d"]) == 2
     loud = capsys.readouterr()
-    assert run(build_app(), ["doctor", str(cli.workload), "--every", "8d", "-q"]) == 2
+    assert run(build_app(), ["doctor", str(captured.workload), "--every", "8d", "-q"]) == 2
     quiet = capsys.readouterr()
     long = [line for line in loud.out.splitlines() if len(line) > 80]
-    assert all(str(cli.folder) in line for line in long)
+    assert all(str(captured.folder) in line for line in long)
     assert "\n  ok       " in loud.out
     assert "  ok       " not in quiet.out
     assert "  problem  History is kept for 7 days" in quiet.out

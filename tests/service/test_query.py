@@ -6,6 +6,7 @@ import math
 import zlib
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -26,7 +27,7 @@ from impctl.service.verify import CutOrder, Rows, cut_order, same_rows
 from impctl.sql.statement import parse_query
 from impctl.store.ledger import AnswerRun, Ledger
 from impctl.workload.load import load_workload
-from tests.support.run_cli import Cli, CliOf, MonkeyPatch
+from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, write_files
 
 WORKLOAD = """\
 version: 1
@@ -60,9 +61,9 @@ store: .impctl
 
 
 @pytest.fixture
-def cli(cli_of: CliOf) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
     rows = pa.table({"g": [0, 0, 0, 1, 3, 3, 3, 5], "x": [5, 15, 25, 5, 5, 15, 25, 5]})
-    return cli_of(WORKLOAD, t=rows, u=rows)
+    return cli_once("queries", partial(write_files, workload=WORKLOAD, t=rows, u=rows))
 
 
 TEXTS = {
@@ -250,11 +251,12 @@ store: .impctl
 
 
 @pytest.fixture
-def costed(cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
+def costed(cli_once: CliOnce, monkeypatch: MonkeyPatch) -> Cli:
     # Other tests of this process may have started Spark, which would then be the quicker one.
     monkeypatch.setattr(Context, "has_spark", False)
     rows = pa.table({"g": [0, 0, 3, 5], "x": [5, 15, 1, 20]})
-    return cli_of(COSTED_WORKLOAD, t=rows).captured()
+    write = partial(write_files, workload=COSTED_WORKLOAD, t=rows)
+    return cli_once("costs of answers", write, Cli.captured)
 
 
 def slow(monkeypatch: MonkeyPatch, ms: float) -> None:
@@ -401,15 +403,15 @@ def test_who_is_asked_goes_by_what_answers_took(
 ) -> None:
     monkeypatch.setattr(Context, "has_spark", is_up)
     planted(costed, *runs)
-    for command in ("check", "explain"):
-        answered = costed.one(command, "--query", "plain")["answered"]
-        assert (answered["by"], answered["engine_ms"], answered["spark_ms"]) == told
+    answered = costed.one("check", "--query", "plain")["answered"]
+    assert (answered["by"], answered["engine_ms"], answered["spark_ms"]) == told
 
 
 def test_the_reason_names_both_estimates(costed: Cli) -> None:
     planted(costed, ENGINE_SLOW, SPARK_QUICK)
-    reason = costed.one("check", "--query", "plain")["answered"]["reason"]
-    assert reason == (
+    answered = costed.one("check", "--query", "plain")["answered"]
+    assert costed.one("explain", "--query", "plain")["answered"] == answered
+    assert answered["reason"] == (
         "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
         "including 4.0 s to start Spark"
     )

@@ -7,6 +7,7 @@ import re
 import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -34,7 +35,7 @@ from impctl.store.store import Store
 from tests.behaviour.test_bad_input import held_lock
 from tests.plan.catalogs import read_net
 from tests.support.random_cases import quarter_then_rest
-from tests.support.run_cli import Cli, CliOf, Ran, write_files
+from tests.support.run_cli import Cli, CliOf, CliOnce, Ran, write_files
 
 WORKLOAD = """\
 version: 1
@@ -68,9 +69,18 @@ ROWS = {
 SCHEMA = pa.schema([("g", pa.int64()), ("x", pa.int64()), ("note", pa.string())])
 
 
+WRITE = partial(write_files, workload=WORKLOAD, t=pa.table(ROWS, schema=SCHEMA))
+
+
 @pytest.fixture
-def cli(cli_of: CliOf) -> Cli:
-    return cli_of(WORKLOAD, t=pa.table(ROWS, schema=SCHEMA))
+def cli(cli_once: CliOnce) -> Cli:
+    return cli_once("reuse", WRITE)
+
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> Cli:
+    """The same with a sketch of every query."""
+    return cli_once("reuse captured", WRITE, Cli.captured)
 
 
 def _insert(cli: Cli, *rows: tuple[int, int, str]) -> None:
@@ -95,9 +105,8 @@ IMPLIED = "the query needs only rows that the sketch was captured for"
 
 
 @pytest.mark.slow
-def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
-    cli.good("capture")
-    ran = wide(cli, "few=4", "low=6")
+def test_the_smallest_sketch_allowed_is_taken(captured: Cli) -> None:
+    ran = wide(captured, "few=4", "low=6")
     assert _reuse(ran)["query"] == "narrow"
     other = "also usable, but a smaller one was chosen"
     assert _reasons(ran) == {"wide": other, "narrow": IMPLIED}
@@ -106,19 +115,19 @@ def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
         "WHERE x >= 6 AND note <> 'none'\n"
         "GROUP BY g HAVING COUNT(*) >= 4\n"
     )
-    ran = wide(cli, "low=6")
+    ran = wide(captured, "low=6")
     assert _reuse(ran)["query"] == "wide"
     assert _reasons(ran)["narrow"].startswith("HAVING does not imply the condition")
 
 
-def test_the_values_of_the_file_use_the_querys_own_sketch(cli: Cli) -> None:
-    (result,) = wide(cli.captured(), "few=2").results
+def test_the_values_of_the_file_use_the_querys_own_sketch(captured: Cli) -> None:
+    (result,) = wide(captured, "few=2").results
     assert (result["reuse"], result["sketches"][0]["ranges"]) == (None, [0, 1, 2])
 
 
 @pytest.mark.slow
-def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
-    ran = wide(cli.captured(), "few=1")
+def test_none_serves_and_the_whole_table_is_read(captured: Cli) -> None:
+    ran = wide(captured, "few=1")
     assert ran.results[0]["sketches"] == []
     assert "(SELECT" not in ran.results[0]["sql"]
     assert _reuse(ran)["query"] is None
@@ -128,7 +137,7 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
     )
     said = "query `wide` runs without a sketch, because no stored sketch can be used"
     assert ran.document["warnings"] == [said]
-    ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
+    ran = captured("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
     assert ran.refusal == (4, "no_sketch_to_reuse")
 
 
@@ -140,58 +149,54 @@ def test_a_query_never_captured_is_told(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
-    cli.good("capture")
+def test_sql_of_another_text_hits_the_same_query(captured: Cli) -> None:
     sql = "select avg(x) from t as z where note<>'none' and z.x>=5 group by g having count(*)>=3"
-    ran = cli.good("rewrite", "--sql", sql)
+    ran = captured.good("rewrite", "--sql", sql)
     assert _reuse(ran)["query"] == "narrow"
     assert _reuse(ran)["reason"] == "it was captured for the same conditions and limits"
     assert "`g` < 4L) as z where" in ran.results[0]["sql"]
-    ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MAX(x) > 20")
+    ran = captured.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MAX(x) > 20")
     assert (_reuse(ran)["query"], _reuse(ran)["reason"]) == ("other", IMPLIED)
-    ran = cli.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MIN(x) > 20")
+    ran = captured.good("rewrite", "--sql", "SELECT g FROM t GROUP BY g HAVING MIN(x) > 20")
     reason = "no captured query has the same template"
     assert _reuse(ran) == {"query": None, "reason": reason, "candidates": []}
 
 
 @pytest.mark.slow
-def test_a_stale_sketch_is_maintained_first(cli: Cli) -> None:
-    cli.good("capture")
-    _insert(cli, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
-    ran = wide(cli, "few=3")
+def test_a_stale_sketch_is_maintained_first(captured: Cli) -> None:
+    _insert(captured, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
+    ran = wide(captured, "few=3")
     assert _reuse(ran)["query"] == "narrow"
     (result,) = ran.results
     assert (result["action"], result["versions"]) == ("exact", {"t": 1})
     assert result["sketches"][0]["ranges"] == [0, 1, 3]
-    stale = {r["query"]: r["stale"] for r in cli.good("status").results}
+    stale = {r["query"]: r["stale"] for r in captured.good("status").results}
     assert stale == {"wide": True, "narrow": False, "other": True}
 
 
-def test_another_writer_is_no_reason_to_stop(cli: Cli) -> None:
+def test_another_writer_is_no_reason_to_stop(captured: Cli) -> None:
     """Once the lock's error ended the run, although other sketches and the table were there."""
-    cli.good("capture")
-    _insert(cli, (7, 15, "l"))
-    cli.good("maintain", "--query", "wide")
+    _insert(captured, (7, 15, "l"))
+    captured.good("maintain", "--query", "wide")
     wait = ("--lock-timeout", "0.1")
-    with held_lock(cli.folder / ".impctl"):
+    with held_lock(captured.folder / ".impctl"):
         # `narrow` is stale, `wide` can be used as it stands.
-        ran = wide(cli, "few=3", more=wait)
+        ran = wide(captured, "few=3", more=wait)
         assert _reuse(ran)["query"] == "wide"
         assert _reasons(ran)["narrow"].startswith("it could not be maintained: ")
-        _insert(cli, (7, 15, "m"))
-        ran = wide(cli, "few=3", more=wait)
+        _insert(captured, (7, 15, "m"))
+        ran = wide(captured, "few=3", more=wait)
         assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
         assert ran.document["warnings"]
         strict = ("--query", "wide", "--param", "few=3", *wait, "--policy", "strict")
-        assert cli("rewrite", *strict).refusal == (6, "lock_held")
-    assert _reuse(wide(cli, "few=3", more=wait))["query"] == "narrow"
+        assert captured("rewrite", *strict).refusal == (6, "lock_held")
+    assert _reuse(wide(captured, "few=3", more=wait))["query"] == "narrow"
 
 
-def test_a_definition_that_changed_is_left_alone(cli: Cli) -> None:
-    cli.good("capture")
-    cli.edit("few: 2", "few: 3")
+def test_a_definition_that_changed_is_left_alone(captured: Cli) -> None:
+    captured.edit("few: 2", "few: 3")
     told = {"wide": "it changed since the capture", "narrow": IMPLIED}
-    assert _reasons(wide(cli, "few=4")) == told
+    assert _reasons(wide(captured, "few=4")) == told
 
 
 SUMS = """\
@@ -242,8 +247,8 @@ def test_places_in_sql_given_on_the_command_line(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
-    ran = wide(cli.captured(), "skipped=none' OR 1=1 --")
+def test_text_given_for_a_parameter_stays_text(captured: Cli) -> None:
+    ran = wide(captured, "skipped=none' OR 1=1 --")
     assert _reuse(ran)["query"] is None
     assert "note <> 'none\\u0027 OR 1=1 --'\n" in ran.results[0]["sql"]
 
@@ -270,12 +275,11 @@ def test_file_errors_have_a_place(cli: Cli, old: str, new: str, message: str, li
         assert place["column"] == WORKLOAD.split("\n")[11].index("note") + 1
 
 
-def test_a_new_default_is_another_definition(cli: Cli) -> None:
-    cli.good("capture", "--query", "wide")
-    assert not cli.one("status", "--query", "wide")["stale"]
-    cli.edit("skipped: none", "skipped: '5'")
-    assert cli.one("status", "--query", "wide")["stale"]
-    assert cli.one("maintain", "--query", "wide")["reason_code"] == "definition_changed"
+def test_a_new_default_is_another_definition(captured: Cli) -> None:
+    assert not captured.one("status", "--query", "wide")["stale"]
+    captured.edit("skipped: none", "skipped: '5'")
+    assert captured.one("status", "--query", "wide")["stale"]
+    assert captured.one("maintain", "--query", "wide")["reason_code"] == "definition_changed"
 
 
 @pytest.mark.slow
@@ -582,10 +586,12 @@ def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
 
 
 @pytest.fixture
-def recursive(cli_of: CliOf, monkeypatch: Any) -> Cli:
+def recursive(cli_once: CliOnce, monkeypatch: Any) -> Cli:
     monkeypatch.setenv("IMPCTL_BY", "engine")
-    tables = {"links": _table(("src", "dst", "cost"), LINKS), "nodes": _table(("n", "w"), NODES)}
-    return cli_of(RECURSIVE, **tables).captured("--query", "reach", "--query", "counted")
+    links, nodes = _table(("src", "dst", "cost"), LINKS), _table(("n", "w"), NODES)
+    write = partial(write_files, workload=RECURSIVE, links=links, nodes=nodes)
+    names = ("--query", "reach", "--query", "counted")
+    return cli_once("recursions reused", write, lambda cli: cli.captured(*names))
 
 
 def _by_sqlite(
