@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,14 @@ import pytest
 
 from benchmarks.data import DataRequest
 from benchmarks.figures import OptionValue
-from benchmarks.kept_view import KeptView, kept_view
 from benchmarks.large_joins.partners import partners_table
 from benchmarks.measures import mixed, recursion_cost, rewritten_cost
 from benchmarks.measures.deletions import deletions_of
 from benchmarks.measures.mixed import Ratio, sequence
 from benchmarks.measures.mixed_strategies import Spent
 from benchmarks.measures.recursion_cost import are_same_rows
-from benchmarks.networks.shapes import random_links
 from benchmarks.peers.simulation import Scheme, Simulation
-from benchmarks.recursion import searches
 from benchmarks.recursion.circuit import Kept
-from benchmarks.signed_view import SignedView, signed_view
 from benchmarks.tables import write_network
 from benchmarks.trees import semi_joins
 from benchmarks.trees.joined_rows import MOST, joined_rows
@@ -45,8 +41,7 @@ from impctl.service.context import Context, SilentReporter, open_context
 from impctl.service.settings import Settings
 from impctl.sketch.sketch import RangeSet
 from impctl.workload.models import JoinStrategy
-from tests.measure.measured_cells import case_of, cells_of, joined_desk, values
-from tests.support.random_cases import random_cases, random_seeds
+from tests.benchmarks.measured_cells import case_of, cells_of, joined_desk, values
 
 WORKLOAD = """\
 version: 1
@@ -175,46 +170,6 @@ def test_a_wrong_circuit_is_told(ctx: Context, monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setattr(Kept, "answer", lambda self: right(self).slice(next(lengths) % 2))
     (cell,) = cells(ctx, "few", changes=5)
     assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
-
-
-def some_links(seed: int) -> tuple[int, pa.Table]:
-    """How many nodes, and links between them."""
-    rng = np.random.default_rng(seed)
-    nodes = int(rng.integers(2, 12))
-    return nodes, random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
-
-
-@random_seeds(3, 12, 20)
-def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
-    nodes, links = some_links(seed)
-    pairs = list(zip(links["src"].to_pylist(), links["dst"].to_pylist(), strict=True))
-    for sources in (1, 2, nodes + 3):
-        result = {dst for src, dst in pairs if src < sources}
-        while more := {dst for src, dst in pairs if src in result} - result:
-            result |= more
-        rows, _ = searches.searched(links, sources, searches.REACH)
-        assert set(rows["n"].to_pylist()) == result
-        assert len(rows) == len(result)
-
-
-@random_seeds(3, 12, 20)
-def test_a_search_finds_the_least_costs(seed: int) -> None:
-    """Beside sums that are made less until none can be."""
-    nodes, links = some_links(seed)
-    rows = list(zip(*(links[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
-    for sources in (1, 2, nodes + 3):
-        least: dict[int, int] = {}
-        before: dict[int, int] | None = None
-        while before != least:
-            before = dict(least)
-            for src, dst, cost in rows:
-                ways = [cost] if src < sources else []
-                ways += [least[src] + cost] if src in least else []
-                if ways:
-                    least[dst] = min([*ways, least.get(dst, ways[0])])
-        result, took = searches.searched(links, sources, searches.PATHS)
-        assert dict(zip(result["n"].to_pylist(), result["cost"].to_pylist(), strict=True)) == least
-        assert min(took.cpu_ms, took.wall_ms) >= 0
 
 
 def test_same_rows_in_any_order_and_as_often() -> None:
@@ -443,35 +398,6 @@ def counted(result: Choices) -> int | None:
     return joined_rows(core_of(result), result.partitions, result.tables())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "query", ["pair", "path", "no_group", "hop3", "dead_ends", "kept", "triangle"]
-)
-def test_semi_joins_find_what_joins_find_after_every_change(joined: Context, query: str) -> None:
-    pytest.importorskip("duckdb")
-    result = choices(joined, query)
-    question = sketch_question(core_of(result), result.partitions)
-    tables = result.tables()
-    compiled = result.way(JoinStrategy.INDEX).compiled
-    assert compiled is not None
-    index = Followed(compiled, tables)
-    connection = ParquetSql.open()
-    assert connection is not None
-    seen = set()
-    stream = there_and_back(tables, tuple(tables), 40, 1)
-    now = dict(tables)
-    for _ in range(4):
-        put_rows(connection, now)
-        held = index.ranges()
-        assert question.asked(connection) == held
-        seen.add(tuple(sorted((access, part.ids) for access, part in held.items())))
-        step = next(stream.steps)
-        index.step(step)
-        now |= step.after
-    assert any(ids for sketches in seen for _, ids in sketches) == (query != "no_group")
-    connection.close()
-
-
 @pytest.mark.parametrize(
     ("query", "reason"), [("top", "LIMIT"), ("both", "UNION"), ("single", "nothing is joined")]
 )
@@ -498,12 +424,6 @@ def test_joined_rows_of_every_prefix_are_counted(joined: Context) -> None:
     connection.close()
 
 
-def test_a_circle_counts_as_what_comes_before_it(joined: Context) -> None:
-    held = counted(choices(joined, "triangle"))
-    assert held is not None
-    assert held > 300
-
-
 def test_what_cannot_be_counted_is_too_much(
     joined: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,18 +431,6 @@ def test_what_cannot_be_counted_is_too_much(
     name = "benchmarks.trees.joined_rows.Followed"
     monkeypatch.setattr(name, Mock(side_effect=too_many))
     assert counted(choices(joined, "hop3")) == MOST
-
-
-def test_where_nothing_is_joined_there_is_nothing_to_count(joined: Context) -> None:
-    assert counted(choices(joined, "single")) is None
-    assert MOST > 4 * 10**18
-
-
-def test_ways_are_those_of_a_capture(joined: Context) -> None:
-    result = choices(joined, "pair")
-    assert result.way(JoinStrategy.TREE).has_tree
-    assert not result.way(JoinStrategy.INDEX).has_tree
-    assert sum(len(rows) for rows in result.tables().values()) == 400
 
 
 def rows(table: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -558,14 +466,6 @@ def test_rows_come_and_go_again() -> None:
     assert [len(after["r"]) for _, after in steps] == [72, 60] * 3
 
 
-def test_other_seeds_draw_other_rows() -> None:
-    def first(seed: int) -> pa.Table:
-        return next(there_and_back(tables(), ("r",), 8, seed).steps).came["r"]
-
-    assert first(1).equals(first(1))
-    assert not first(1).equals(first(2))
-
-
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
 def test_a_window_moves_in_order_and_round(share: float) -> None:
     stream = window(tables(), ("r", "s"), 16, order="id", share=share)
@@ -577,12 +477,6 @@ def test_a_window_moves_in_order_and_round(share: float) -> None:
         held = set(after["r"].column("id").to_pylist())
         assert held == {(6 * at + place) % 60 for place in range(size)}
         assert count == 2 * (6 + 2)
-
-
-def test_a_window_never_moves_by_more_than_it_leaves_out() -> None:
-    stream = window(tables(), ("s",), 100, order="id", share=0.9)
-    ((count, _),) = replayed(stream, 1)
-    assert count == 4
 
 
 @pytest.mark.parametrize("lives", [1, 2, 3])
@@ -604,146 +498,3 @@ def test_rows_outlive_their_partners(lives: int) -> None:
         assert {held[key] for key in gone} == {3}, "as many of each key at any time"
     assert ids[-1] == start, "the other half has had its turn"
     assert [len(after["s"]) for _, after in steps] == [12, 20] * (2 * lives)
-
-
-SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
-
-
-def view_of(sql: str) -> KeptView:
-    result = kept_view(sql)
-    assert result is not None
-    return result
-
-
-def asked(view: KeptView, rows: pa.Table) -> pa.Table:
-    """The view's definition, by hand."""
-    how = [("b", "sum"), ("a", "count"), ("b", "count"), ("c", "max")]
-    result = rows.group_by("a").aggregate(how)
-    result = result.select(["a", *(f"{column}_{name}" for column, name in how)])
-    return result.rename_columns(["a", *(figure.name for figure in view.figures)])
-
-
-def drawn(seed: int, size: int) -> pa.Table:
-    random = np.random.default_rng(seed)
-    values = {name: random.integers(0, 20, size) for name in ("a", "b", "c")}
-    return pa.table(values)
-
-
-def test_what_is_asked_of_the_table_and_of_the_view() -> None:
-    view = view_of(SQL)
-    assert view.keys == ("a",)
-    assert view.definition == (
-        "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1, COUNT(b) AS figure_2, "
-        "MAX(c) AS figure_3 FROM t GROUP BY a"
-    )
-    assert view.through == (
-        "SELECT a, figure_0 AS s, figure_1 AS n FROM kept_view "
-        "WHERE (figure_0 / figure_2) < 10 AND figure_3 > 3"
-    )
-
-
-def test_order_and_limit_are_asked_of_the_view() -> None:
-    view = view_of("SELECT a, SUM(b) AS s FROM t GROUP BY a ORDER BY COUNT(*) DESC, s LIMIT 3")
-    assert view.definition == (
-        "SELECT a, SUM(b) AS figure_0, COUNT(*) AS figure_1 FROM t GROUP BY a"
-    )
-    assert view.through == (
-        "SELECT a, figure_0 AS s FROM kept_view ORDER BY figure_1 DESC, s LIMIT 3"
-    )
-
-
-@random_seeds(3, 12, 20)
-def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
-    view = view_of(SQL)
-    rows = drawn(seed, 30)
-    kept = asked(view, rows)
-    for step in range(5):
-        more = drawn(100 * seed + step, step * 7)
-        kept, rows = view.added(kept, more), pa.concat_tables([rows, more])
-        assert kept.sort_by("a").equals(asked(view, rows).sort_by("a"))
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT a FROM t",
-        "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
-        "SELECT a, SUM(b + 1) AS s FROM t GROUP BY a",
-        "SELECT a, COUNT(DISTINCT b) AS s FROM t GROUP BY a",
-        "SELECT DISTINCT SUM(b) AS s FROM t GROUP BY a",
-        "SELECT a, SUM(b) AS s, RANK() OVER (ORDER BY SUM(b)) AS r FROM t GROUP BY a",
-        "SELECT a + 1 AS k, SUM(b) AS s FROM t GROUP BY a + 1",
-        "SELECT t.a, SUM(b) AS s FROM t JOIN u ON t.a = u.a GROUP BY t.a",
-        "SELECT a, SUM(b) AS s FROM t GROUP BY a UNION ALL SELECT a, b FROM t",
-    ],
-)
-def test_others_have_none(sql: str) -> None:
-    assert kept_view(sql) is None
-
-
-SIGNED = (
-    "SELECT a, SUM(b) AS s, COUNT(*) AS n, COUNT(c) AS m FROM t GROUP BY a "
-    "HAVING AVG(b) > 5 ORDER BY s DESC, a LIMIT 8"
-)
-
-
-@pytest.fixture
-def connection() -> Iterator[ParquetSql]:
-    result = ParquetSql.open()
-    if result is None:
-        pytest.skip("DuckDB is not installed")
-    with closing(result):
-        yield result
-
-
-def drawn_signed(random: np.random.Generator, size: int) -> pa.Table:
-    columns = {name: pa.array(random.integers(0, 20, size)) for name in ("a", "b")}
-    columns["c"] = pa.array(random.integers(0, 3, size), mask=random.random(size) < 0.3)
-    return pa.table(columns)
-
-
-def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
-    connection.put("t", rows)
-    view = signed_view(connection, SIGNED)
-    assert view is not None
-    return view
-
-
-@pytest.mark.slow
-@random_cases(fast=2, check=6, total=10)
-def test_rows_that_come_and_go_equal_asking_anew(connection: ParquetSql, cases: range) -> None:
-    for seed in cases:
-        random = np.random.default_rng(seed)
-        rows = drawn_signed(random, 60)
-        view = made(connection, rows)
-        assert view.columns == ("a", "b", "c")
-        for _ in range(6):
-            gone = random.permutation(len(rows))[: random.integers(0, len(rows) + 1)]
-            came = drawn_signed(random, int(random.integers(0, 40)))
-            kept = np.setdiff1d(np.arange(len(rows)), gone)
-            signs = pa.array(np.repeat([1, -1], [len(came), len(gone)]))
-            view.bring_on(pa.concat_tables([came, rows.take(pa.array(gone))]), signs)
-            rows = pa.concat_tables([rows.take(pa.array(kept)), came])
-            connection.put("t", rows)
-            assert view.answer().to_pylist() == connection.run(SIGNED).to_pylist()
-
-
-def test_a_group_whose_rows_are_gone_is_gone(connection: ParquetSql) -> None:
-    rows = pa.table({"a": [1, 2], "b": [10, 10], "c": [1, 1]})
-    view = made(connection, rows)
-    view.bring_on(rows.slice(1), pa.array([-1]))
-    assert [row["a"] for row in view.answer().to_pylist()] == [1]
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT a, MAX(b) AS m FROM t GROUP BY a",
-        "SELECT a, b FROM t",
-        "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
-        "SELECT a, SUM(nothing) AS s FROM t GROUP BY a",
-    ],
-)
-def test_others_have_no_signed_view(connection: ParquetSql, sql: str) -> None:
-    connection.put("t", pa.table({"a": [1], "b": [2]}))
-    assert signed_view(connection, sql) is None

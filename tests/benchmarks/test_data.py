@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
-from math import dist
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,10 @@ from deltalake import DeltaTable
 from msgspec.structs import replace
 
 from benchmarks.data import make_data, requests_of
-from benchmarks.large_joins.partners import partners_table
-from benchmarks.large_joins.power_law import power_law_graph
-from benchmarks.large_joins.social import FEWEST_MESSAGES, social_tables
-from benchmarks.layout import DAYS, TOP, Order, layout_files
+from benchmarks.layout import DAYS, Order, layout_files
 from benchmarks.networks.communities import COMMUNITY_NODES, circle_links, community_links
 from benchmarks.networks.edge_list import listed_links
-from benchmarks.networks.sensors import alarm_tables, sensor_tables
+from benchmarks.networks.sensors import sensor_tables
 from benchmarks.networks.shapes import (
     chain_links,
     forest_links,
@@ -106,16 +102,6 @@ def test_tables_with_large_joins(example: str, tmp_path: Path) -> None:
     assert DeltaTable(path).metadata().id == first.metadata().id
     other = request_of(data, 0.5, seed=2)
     assert other.text() != marker == request.text()
-
-
-def test_the_shape_of_a_graph_and_of_partners_is_part_of_the_request(tmp_path: Path) -> None:
-    one, other = (spec("graph", rows=700, per_group=7, exponent=given) for given in (2.5, 3))
-    requests = requests_of([one, other], scale=1, seed=1, source=None)
-    assert [(request.groups, request.exponent) for request in requests] == [(100, 2.5), (100, 3.0)]
-    pairs = request_of(spec("partners", rows=600, per_group=20))
-    make_data([pairs], tmp_path, SilentReporter())
-    keys = DeltaTable(tmp_path / "t").to_pyarrow_table().column("a")
-    assert {entry["counts"] for entry in keys.value_counts().to_pylist()} == {20}
 
 
 def test_networks_by_their_shapes(tmp_path: Path) -> None:
@@ -249,24 +235,6 @@ def test_no_link_twice_and_the_same_again(made: Made) -> None:
     assert not table.equals(made(4))
 
 
-def test_a_grid_has_both_ways_between_neighbours() -> None:
-    pairs = pairs_of(grid_links(130, 1))
-    # A side of six has 120 links, one of seven 168.
-    assert len(pairs) == 120
-    assert {(dst, src) for src, dst in pairs} == {*pairs}
-    assert all(abs(a // 6 - b // 6) + abs(a % 6 - b % 6) == 1 for a, b in pairs)
-
-
-def test_trees_of_a_forest_have_so_many_nodes_and_one_root() -> None:
-    pairs = pairs_of(forest_links(95, 10, 1))
-    parents = {dst: src for src, dst in pairs}
-    assert len(parents) == 95
-    assert all(parent < child and parent // 10 == child // 10 for child, parent in parents.items())
-    roots = {*range(max(parents) + 1)} - parents.keys()
-    assert roots == {number * 10 for number in range(11)}
-    assert max(Counter(parents.values()).values()) > 2, "they are bushy"
-
-
 def test_communities_are_dense_inside_and_all_of_them_are_found() -> None:
     pairs = pairs_of(community_links(10_000, 1000, 1))
     assert len(pairs) == 10_000
@@ -342,24 +310,6 @@ def test_near_are_those_below_twenty_metres(sensors: int) -> None:
     assert max(map(max, at.values())) < 10_000
 
 
-def test_alarms_trigger_all_sensors_around_them_and_numbers_follow_places() -> None:
-    tables = {name: table.to_pydict() for name, table in alarm_tables(400, 1).items()}
-    at = places_of(tables["sensor"])
-    assert len(at) == 20 * 20
-    near = {
-        (one, other)
-        for one, (x, y) in at.items()
-        for other, (u, v) in at.items()
-        if one != other and max(abs(x - u), abs(y - v)) <= 1000
-    }
-    pairs = pairs_of(alarm_tables(400, 1)["near"])
-    assert {*pairs} == near
-    triggered = {*tables["triggered"]["sensor"]}
-    for seed in tables["seed"]["sensor"]:
-        assert {one for one in at if dist(at[one], at[seed]) <= 5000} <= triggered
-    assert np.median([abs(one - other) for one, other in pairs]) < 10
-
-
 def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
     return list(zip(*(table[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
 
@@ -412,44 +362,8 @@ def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
         listed_links(file)
 
 
-@pytest.mark.parametrize("key", ["a", "c"])
-def test_every_key_has_as_many_rows_and_the_last_what_is_left(key: str) -> None:
-    rows = partners_table(205, 20, 1)
-    counts = Counter(rows.column(key).to_pylist())
-    assert counts == {**dict.fromkeys(range(10), 20), 10: 5}
-    assert rows.column("id").to_pylist() == list(range(205))
-
-
-@pytest.mark.parametrize(("edges", "nodes"), [(1, 2), (3, 3), (45, 10), (5000, 700)])
-def test_no_edge_twice_and_none_to_itself(edges: int, nodes: int) -> None:
-    graph = power_law_graph(edges, nodes, 2.2, 3)
-    pairs = list(zip(graph.column("src").to_pylist(), graph.column("dst").to_pylist(), strict=True))
-    assert len(set(pairs)) == len(pairs) == edges
-    assert all(src != dst for src, dst in pairs)
-    assert {node for pair in pairs for node in pair} <= set(range(nodes))
-    assert graph.column("id").to_pylist() == list(range(edges))
-
-
 def values(table: pa.Table, name: str) -> Any:
     return table.column(name).to_numpy()
-
-
-@pytest.mark.parametrize("messages", [FEWEST_MESSAGES, 5000])
-def test_all_numbers_name_rows(messages: int) -> None:
-    result = social_tables(messages, 1)
-    assert len(result["message"]) == messages
-    ends = [
-        *(("knows", "person1", "person"), ("knows", "person2", "person")),
-        *(("message_tag", "message", "message"), ("message_tag", "tag", "tag")),
-        ("message", "creator", "person"),
-    ]
-    for table, column, named in ends:
-        held = values(result[table], column)
-        assert held.min() >= 0
-        assert held.max() < len(result[named])
-        assert len(set(held.tolist())) > 1
-    for table in result.values():
-        assert values(table, "id").tolist() == list(range(len(table)))
 
 
 ROWS, GROUPS, FILES = 4_000, 400, 50
@@ -464,17 +378,6 @@ def mean_span(parts: list[pa.Table], name: str) -> float:
     return float(np.mean([span["max"] - span["min"] for span in spans]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", list(Order))
-def test_rows_depend_on_neither_order_nor_files(order: Order) -> None:
-    plain = pa.concat_tables(files(Order.SORTED, 1))
-    result = files(order)
-    assert len(result) == FILES
-    assert all(len(part) == ROWS // FILES for part in result)
-    assert pa.concat_tables(result).sort_by("id").equals(plain.combine_chunks())
-    assert not pa.concat_tables(files(order, seed=2)).sort_by("id").equals(plain)
-
-
 def test_each_order_places_rows_as_it_says() -> None:
     starts = [part["a"][0].as_py() for part in files(Order.SORTED)]
     assert all(low < high for low, high in pairwise(starts))
@@ -483,16 +386,6 @@ def test_each_order_places_rows_as_it_says() -> None:
     assert span[Order.NEARLY] < 0.1 * GROUPS
     days = {order: mean_span(files(order), "day") for order in (Order.ZORDER, Order.NEARLY)}
     assert days[Order.ZORDER] < 0.3 * DAYS < days[Order.NEARLY]
-
-
-@pytest.mark.parametrize("column", ["p", "q"])
-def test_groups_that_pass_lie_together_or_scattered(column: str) -> None:
-    rows = pa.concat_tables(files(Order.RANDOM))
-    means = rows.group_by("a").aggregate([(column, "mean")])
-    passing = means.filter(pc.less(means[f"{column}_mean"], TOP // 20))["a"].to_numpy()
-    assert abs(len(passing) - GROUPS // 20) <= 1
-    width = int(passing.max() - passing.min()) + 1
-    assert (width <= 1.1 * len(passing)) == (column == "p")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from benchmarks.suite import Suite, load_suite, suite_file, suite_files
 from impctl.errors import ImpctlError, UsageError, WorkloadError
 from impctl.service.context import SilentReporter, open_context
 from impctl.service.settings import MeasureRequest, Settings
-from tests.measure.measured_cells import case_of
+from tests.benchmarks.measured_cells import case_of
 from tests.support.run_cli import refused
 
 SUITE = """\
