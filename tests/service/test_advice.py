@@ -58,16 +58,6 @@ def groups(rows: int = ROWS) -> np.ndarray:
     return np.arange(rows, dtype=np.int64) % 1000
 
 
-@pytest.mark.slow
-def test_a_table_in_no_order_is_told_with_what_to_do(told: Told, monkeypatch: MonkeyPatch) -> None:
-    # A table this small would be one file, which no order helps.
-    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 12)
-    (result,) = told(groups(), "g < 30")
-    assert "on `t.g` skips almost no files" in result
-    assert "spans 100% of the ranges" in result
-    assert "impctl cluster" in result
-
-
 FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 SOME, MIDDLE = "g < 30 AND g > 0", "g >= 480 AND g < 520"
 NOT_TOLD: dict[str, tuple[Any, ...]] = {
@@ -115,8 +105,14 @@ def test_small_files_of_many_commits_are_told(told: Told, tmp_path: Path) -> Non
     assert "OPTIMIZE" in result
 
 
-def test_doctor_says_the_same_at_any_time(told: Told, tmp_path: Path, capsys: Capsys) -> None:
+def test_a_table_in_no_order_is_told_by_a_capture_and_by_doctor_at_any_time(
+    told: Told, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Capsys
+) -> None:
+    # A table this small would be one file, which no order helps.
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 12)
     (told_then,) = told(groups(), "g < 30")
+    for said in ("on `t.g` skips almost no files", "spans 100% of the ranges", "impctl cluster"):
+        assert said in told_then
     ran = Cli(capsys, tmp_path / "w.yaml")("doctor")
     (result,) = (one for one in ran.results if one["check"] == "skips_little")
     assert (result["level"], result["subject"]) == ("warning", "q")

@@ -490,7 +490,7 @@ def test_changes_begin_with_the_first_result_kept(some: Some, tmp_path: Path) ->
     assert program.answer == answer_at(tmp_path, "plain", {"a": 2})
 
 
-def test_what_cannot_be_written_to_is_refused_before_anything_is_maintained(kept: Cli) -> None:
+def test_a_refused_folder_and_a_dry_run_write_and_maintain_nothing(kept: Cli) -> None:
     folder = kept.folder
     grow(folder)
     (folder / "taken").write_text("")
@@ -498,6 +498,8 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_maintained(kept
     codes = {**dict.fromkeys(reserved, "output_reserved"), folder / "taken": "changes_folder"}
     for given, code in codes.items():
         assert kept("maintain", "--changes", str(given)).refusal == (2, code), given
+    maintained(kept, "--dry-run")
+    assert not (folder / "out").exists()
     assert all(stored(folder, name).generation == 1 for name in QUERIES)
     assert not (folder / "a" / "out").exists()
 
@@ -511,12 +513,6 @@ def test_queries_without_an_answer_are_told_of(some: Some, tmp_path: Path) -> No
     grow(tmp_path)
     written = [(one["query"], len(one["change_files"])) for one in maintained(cli).results]
     assert written == [("plain", 0), ("single", 1)]
-
-
-def test_a_dry_run_writes_no_changes(kept: Cli) -> None:
-    grow(kept.folder)
-    maintained(kept, "--dry-run")
-    assert not (kept.folder / "out").exists()
 
 
 def test_a_folder_that_fills_up_stops_the_commit(kept: Cli, monkeypatch: MonkeyPatch) -> None:

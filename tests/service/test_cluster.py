@@ -228,7 +228,9 @@ def drawn_uses(values: Any, random: np.random.Generator) -> dict[str, np.ndarray
 @pytest.mark.parametrize(
     ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 500, marks=SLOW), (even, 40)]
 )
-def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
+def test_what_is_foreseen_of_skewed_keys_comes_and_twice_does_nothing(
+    made: Any, values: Any, least: int
+) -> None:
     cli = made(values, least)
     cli.good("capture")
     planned = cli.one("cluster", "--dry-run", "--table", "t")
@@ -237,18 +239,8 @@ def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: in
     assert foreseen["bytes_expected"] == pytest.approx(came["bytes_after"], rel=0.3)
     # How many files deltalake makes of the bytes depends on how well these compress.
     assert came["files_after"] / 2 <= foreseen["files_expected"] <= came["files_after"] * 2
-
-
-@pytest.mark.parametrize(
-    ("values", "least", "named"),
-    [(half_of_one, 500, ()), pytest.param(zipf, 1000, ("--table", "t"), marks=SLOW)],
-)
-def test_twice_does_nothing(made: Any, values: Any, least: int, named: tuple[str, ...]) -> None:
-    cli = made(values, least)
-    cli.good("capture")
-    cli.good("cluster", "--table", "t")
-    for flags in (("--dry-run",), ()):
-        again = cli.one("cluster", *named, *flags)
+    for flags in (("--dry-run",), ("--table", "t"), ()):
+        again = cli.one("cluster", *flags)
         assert (again["action"], cli.version) == ("none", 1)
         assert "are already in the order of `user`" in again["reason"]
         [sketch] = again["sketches"]

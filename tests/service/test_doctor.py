@@ -529,29 +529,23 @@ def test_a_group_by_column_of_any_name_works(impctl: Init, tmp_path: Path) -> No
     assert impctl("capture", "impctl.yaml")[0] == 0
 
 
-def test_nothing_is_overwritten(impctl: Init, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_unasked(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), VISITS)
-    (tmp_path / "impctl.yaml").write_text("mine")
+    file, schema = tmp_path / "impctl.yaml", tmp_path / "impctl.schema.json"
+    schema.write_text("{}")
+    assert impctl("init", "t")[0] == 2
+    assert schema.read_text() == "{}"
+    assert not file.exists()
+    schema.unlink()
+    file.write_text("mine")
     code, document = impctl("init", "t")
     assert (code, document["error"]["code"]) == (2, "usage")
-    assert (tmp_path / "impctl.yaml").read_text() == "mine"
+    assert file.read_text() == "mine"
     assert impctl("init", "t", "--force")[0] == 0
-    assert (tmp_path / "impctl.yaml").read_text().startswith("# yaml-language-server")
-
-
-def test_a_pipe_is_not_written_anew(impctl: Init, tmp_path: Path) -> None:
-    create_table(str(tmp_path / "t"), VISITS)
+    assert file.read_text().startswith("# yaml-language-server")
     os.mkfifo(tmp_path / "w.yaml")
     assert impctl("init", "t", "--out", "w.yaml", "--force")[0] == 2
     assert (tmp_path / "w.yaml").is_fifo()
-
-
-def test_a_schema_file_of_somebody_else_stays(impctl: Init, tmp_path: Path) -> None:
-    create_table(str(tmp_path / "t"), VISITS)
-    (tmp_path / "impctl.schema.json").write_text("{}")
-    assert impctl("init", "t")[0] == 2
-    assert (tmp_path / "impctl.schema.json").read_text() == "{}"
-    assert not (tmp_path / "impctl.yaml").exists()
 
 
 @pytest.mark.parametrize(

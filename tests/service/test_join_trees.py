@@ -255,7 +255,13 @@ def keyed_rows(keys: int, each: int, start: int = 0) -> pa.Table:
 
 @pytest.fixture
 def choosing(cli_once: CliOnce) -> Cli:
-    return cli_once("trees chosen", write_keyed)
+    return cli_once("trees to choose", write_keyed)
+
+
+@pytest.fixture
+def chosen(cli_once: CliOnce) -> Cli:
+    """The same, captured."""
+    return cli_once("trees chosen", write_keyed, Cli.captured)
 
 
 def write_keyed(folder: Path) -> None:
@@ -386,11 +392,10 @@ def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) ->
     ("touched", "changes", "level"), [(4000, 200, "ok"), (4002, 200, "warning"), (990, 99, None)]
 )
 def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
-    choosing: Cli, touched: int, changes: int, level: str | None
+    chosen: Cli, touched: int, changes: int, level: str | None
 ) -> None:
     """Two tuples per changed row are expected: twenty are not yet too many."""
-    choosing.good("capture")
-    held = stored(choosing.folder, "pairs")
+    held = stored(chosen.folder, "pairs")
     work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
     changed = replace(held, state_meta={**held.state_meta, "work": work})
     run = Checkup(DoctorRequest(), SilentReporter(), stored=[changed])

@@ -27,7 +27,7 @@ from impctl.store.ledger import Ledger, Uses
 from impctl.store.store import Store
 from tests.support.kept_workload import stored as stored_query
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli, CliOf, CliOnce, MonkeyPatch, Ran, Words, write_files
+from tests.support.run_cli import Cli, CliOnce, MonkeyPatch, Ran, Words, write_files
 
 WORKLOAD = """\
 version: 1
@@ -81,18 +81,20 @@ KEPT = ["kept", "top", "rows", "window"]
 CHOSEN = [f"--query={name}" for name in KEPT]
 
 
+WRITE = partial(write_files, workload=WORKLOAD, t=ROWS)
+
+
 @pytest.fixture
-def cli(cli_of: CliOf, monkeypatch: MonkeyPatch) -> Cli:
+def cli(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
-    return cli_of(WORKLOAD, t=ROWS)
+    return cli_once("answers to keep", WRITE)
 
 
 @pytest.fixture
 def held(monkeypatch: MonkeyPatch, cli_once: CliOnce) -> Cli:
     """The same with all of `KEPT` captured."""
     monkeypatch.setenv("IMPCTL_NOW", NOW)
-    write = partial(write_files, workload=WORKLOAD, t=ROWS)
-    return cli_once("kept answers", write, lambda cli: cli.captured(*CHOSEN))
+    return cli_once("kept answers", WRITE, lambda cli: cli.captured(*CHOSEN))
 
 
 def asked(cli: Cli, query: str, by: str) -> list[Any]:
@@ -244,16 +246,15 @@ def test_rows_of_a_later_commit_have_its_versions(held: Cli, monkeypatch: Monkey
     assert sorted(result["rows"], key=repr) == asked(held, "rows", "engine")
 
 
-@pytest.mark.parametrize("by", ["state", "engine"])
-def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, by: str) -> None:
+def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(held: Cli) -> None:
     """In another order of additions it may be finite: nothing is known of its value."""
-    cli.good("capture", *CHOSEN, "--policy", "incremental")
-    cli.append("t", rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)))
-    for query in ("kept", "top"):
-        ran = cli("query", "--query", query, "--by", by, "--policy", "incremental")
-        assert ran.code != 0
-        assert "depends on the order of a sum of doubles" in ran.error["message"]
-    assert asked(cli, "rows", by)
+    held.append("t", rows_of((5, 7, 1.7e308, 9), (5, 7, 1.7e308, 9)))
+    for by in ("state", "engine"):
+        for query in ("kept", "top"):
+            ran = held("query", "--query", query, "--by", by, "--policy", "incremental")
+            assert ran.code != 0
+            assert "depends on the order of a sum of doubles" in ran.error["message"]
+        assert asked(held, "rows", by)
 
 
 def damage(cli: Cli, query: str, arrangement: str = "answer.rows") -> None:
@@ -366,8 +367,8 @@ def agree_after_changes(cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
-    """What was written before answers were kept says nothing of them."""
+def test_a_store_of_before_has_no_answers_until_they_are_asked_for(cli: Cli) -> None:
+    """Without them it goes on; and what was kept goes where it is no longer asked for."""
     cli.good("capture", "--query", "plain")
     assert "answer" not in stored_query(cli.folder, "plain").state_meta
     changed(cli)
@@ -376,15 +377,7 @@ def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
     assert result["by"] == "engine"
     assert older["rows"] != result["rows"]
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
-
-
-@pytest.mark.slow
-def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
-    """So it is in a store of before, and what was kept goes where it is no longer asked for."""
-    cli.good("capture", "--query", "plain")
-    assert "answer" not in stored_query(cli.folder, "plain").state_meta
     cli.edit("sql: *text", "sql: *text\n    answer: true")
-    changed(cli)
     (result,) = query(cli, "plain", "--by", "state").results
     assert (result["by"], result["action"]) == ("state", "recapture")
     assert sorted(result["rows"], key=repr) == asked(cli, "plain", "engine")
@@ -606,15 +599,22 @@ LOW, HIGH = 30, 70
 SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) > 200"
 
 
+def write_gains(folder: Path) -> None:
+    for number in range(8):
+        append(folder, number)
+    partitions = {"t": {"g": {"ranges": 25}}}
+    write_files(folder, {"tables": "t", "partitions": partitions, "queries": {"q": SQL}})
+
+
 @pytest.fixture
 def gains(cli_once: CliOnce) -> Cli:
-    def write(folder: Path) -> None:
-        for number in range(8):
-            append(folder, number)
-        partitions = {"t": {"g": {"ranges": 25}}}
-        write_files(folder, {"tables": "t", "partitions": partitions, "queries": {"q": SQL}})
+    return cli_once("gain", write_gains)
 
-    return cli_once("gain", write)
+
+@pytest.fixture
+def captured(cli_once: CliOnce) -> Cli:
+    """The same with the sketch."""
+    return cli_once("gain captured", write_gains, Cli.captured)
 
 
 def append(folder: Path, seed: int) -> None:
@@ -662,23 +662,22 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
 
 @pytest.mark.slow
 @random_cases(fast=10, check=25, total=200, all_when_long=True)
-def test_the_ledger_equals_the_logs(gains: Cli, cases: range) -> None:
+def test_the_ledger_equals_the_logs(captured: Cli, cases: range) -> None:
     uses = len(cases)
-    rng, folder = random.Random(5), gains.folder
-    gains.good("capture")
+    rng, folder = random.Random(5), captured.folder
     expected = dict.fromkeys(told_by_the_log(folder, []), 0)
     for number in cases:
         if rng.random() < 0.2:
             append(folder, 100 + number)
-        used = gains.one("rewrite")
+        used = captured.one("rewrite")
         for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
             expected[name] += value
-    result, status = gains.one("gain"), gains.one("status")
+    result, status = captured.one("gain"), captured.one("status")
     assert result["uses"] == result["used"] == status["uses"] == uses
     assert {name: result[name] for name in expected} == expected
     assert result["upkeep_runs"] > 1
     assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
-    assert gains.one("gain", "--since", "1d")["uses"] == uses
+    assert captured.one("gain", "--since", "1d")["uses"] == uses
 
 
 def families(path: Path) -> dict[str, dict[str, float]]:
@@ -690,40 +689,38 @@ def families(path: Path) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.slow
-def test_metrics_are_what_prometheus_reads(gains: Cli) -> None:
-    gains.good("capture")
-    gains.good("rewrite")
-    out = gains.folder / "metrics" / "impctl.prom"
-    append(gains.folder, 77)
-    gains.good("maintain", "--metrics", str(out))
+def test_metrics_are_what_prometheus_reads(captured: Cli) -> None:
+    captured.good("rewrite")
+    out = captured.folder / "metrics" / "impctl.prom"
+    append(captured.folder, 77)
+    captured.good("maintain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 1.0}
     assert result["impctl_maintain_failures"] == {"": 0.0}
-    gains.good("gain", "--metrics", str(out))
+    captured.good("gain", "--metrics", str(out))
     result = families(out)
     assert result["impctl_uses"] == {"q": 1.0}
     assert set(result["impctl_left_out_bytes"]) == {"q"}
     assert [file.name for file in out.parent.iterdir()] == ["impctl.prom"]
 
 
-def test_metrics_of_a_run_that_fails(gains: Cli) -> None:
-    gains.good("capture")
-    out, path = gains.folder / "impctl.prom", gains.path("t")
+def test_metrics_of_a_run_that_fails(captured: Cli) -> None:
+    out, path = captured.folder / "impctl.prom", captured.path("t")
     write_deltalake(path, pa.table({"other": [1]}), mode="overwrite", schema_mode="overwrite")
-    assert gains("maintain", "--metrics", str(out)).code != 0
+    assert captured("maintain", "--metrics", str(out)).code != 0
     result = families(out)
     assert result["impctl_maintain_success"] == {"q": 0.0}
     assert result["impctl_maintain_failures"] == {"": 1.0}
 
 
-def test_metrics_that_cannot_be_written_are_a_failure(gains: Cli) -> None:
-    file = gains.captured().folder / "file"
+def test_metrics_that_cannot_be_written_are_a_failure(captured: Cli) -> None:
+    file = captured.folder / "file"
     file.write_text("")
-    ran = gains("gain", "--metrics", str(file / "impctl.prom"))
+    ran = captured("gain", "--metrics", str(file / "impctl.prom"))
     assert ran.error["code"] == "metrics_not_written"
     assert ran.error["message"].endswith("`: Not a directory")
     assert ran.results[0]["query"] == "q", "what was found is told all the same"
-    assert gains.good("gain", "--metrics", "/dev/null").results
+    assert captured.good("gain", "--metrics", "/dev/null").results
 
 
 def test_a_query_that_was_never_used(gains: Cli) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -38,6 +39,7 @@ from tests.support.run_cli import (
     Capsys,
     Cli,
     CliOf,
+    CliOnce,
     MonkeyPatch,
     Ran,
     interruptible,
@@ -185,10 +187,12 @@ queries:
 
 
 @pytest.fixture
-def cli(cli_of: CliOf) -> Cli:
-    cli = cli_of(WORKLOAD, t=pa.table({"g": [1, 2, 3], "x": [10, -20, 30]}))
-    assert cli("capture").refusal == (3, "sketch_unsafe")
-    return cli
+def cli(cli_once: CliOnce) -> Cli:
+    def captured(cli: Cli) -> None:
+        assert cli("capture").refusal == (3, "sketch_unsafe")
+
+    rows = pa.table({"g": [1, 2, 3], "x": [10, -20, 30]})
+    return cli_once("one is refused", partial(write_files, workload=WORKLOAD, t=rows), captured)
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--due",), ("--query", "refused")])
@@ -367,8 +371,7 @@ def test_a_repeat_says_where_the_batches_are(batches: Cli) -> None:
 
 
 @pytest.mark.usefixtures("heard_signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("name", ["--all", "first"])
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGTERM, "--all"), (signal.SIGINT, "first")])
 def test_a_signal_during_a_commit_is_told_with_what_is_in(
     batches: Cli, monkeypatch: MonkeyPatch, number: signal.Signals, name: str
 ) -> None:

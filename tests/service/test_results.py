@@ -415,7 +415,7 @@ def test_a_zone_is_told_with_the_time() -> None:
     assert json_column(old) == ["1653-02-10T07:06:48+00:53:28"]
 
 
-@pytest.mark.parametrize("reader", ["duckdb", "polars"])
+@pytest.mark.parametrize("reader", ["duckdb", pytest.param("polars", marks=pytest.mark.slow)])
 def test_others_read_the_csv_back(tmp_path: Path, reader: str) -> None:
     library = pytest.importorskip(reader)
     file = tmp_path / "a.csv"

@@ -126,23 +126,13 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [1, 12])
-def test_the_rows_told_give_the_row(captured: Cli, most: int) -> None:
-    for name in QUERIES:
-        rows_give_their_row(captured, name, most)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "most"), [(("reach", "joined", "groups"), 1), (QUERIES, 4)], ids=["few", "all"]
-)
-def test_rows_without_a_sketch_give_the_row(lake: Cli, names: Sequence[str], most: int) -> None:
-    for name in names:
-        rows_give_their_row(lake, name, most)
-
-
-def rows_give_their_row(cli: Cli, name: str, most: int) -> None:
-    """Look at so many rows of the answer."""
+@pytest.mark.parametrize(("world", "most"), [("captured", 1), ("captured", 12), ("lake", 4)])
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_rows_told_give_the_row(
+    request: pytest.FixtureRequest, world: str, name: str, most: int
+) -> None:
+    """With and without a sketch, for so many rows of the answer."""
+    cli = request.getfixturevalue(world)
     expected = answer(QUERIES[name], TABLES)
     whole = cli.one("query", "--query", name, "--by", "engine")
     assert Counter(map(tuple, whole["rows"])) == expected
