@@ -14,6 +14,8 @@ from typing import get_args
 import typer
 from msgspec import Struct
 
+from benchmarks.judged_queries import INTRODUCTION, PAGE, Row, page
+from benchmarks.record_tables import RECORDS, drawn, marks, pages
 from impctl import errors
 from impctl.cli.application import COMMANDS, EXIT_CODES, build_app
 from impctl.cli.output.outcome import to_json
@@ -23,9 +25,8 @@ from impctl.service import results
 from impctl.service.results import ChangesResult, QueryResult, Result, WithoutResult
 from impctl.service.settings import ENVVARS
 from tests.cli.examples import EXAMPLES
-from tests.docs.benchmark_tables import RECORDS, drawn, marks, pages
-from tests.docs.judged_queries import INTRODUCTION, PAGE, Row, page
-from tests.docs.user_text import USUAL, problems, user_text
+from tests.docs.user_text import COMMANDS as COMMANDS_FILE
+from tests.docs.user_text import USUAL, Sentence, problems, user_text
 from tests.support.sources import ROOT, nodes, texts
 from tests.support.sources import texts as package_texts
 
@@ -252,7 +253,7 @@ def test_help_speaks_of_ranges() -> None:
     result = [
         path.name
         for path, node in nodes(ast.FunctionDef)
-        if path.parent.name == "commands" and RANGE_ID.search(ast.get_docstring(node) or "")
+        if path == COMMANDS_FILE and RANGE_ID.search(ast.get_docstring(node) or "")
     ]
     assert result == []
 
@@ -266,8 +267,6 @@ def test_words_and_sentences_are_plain() -> None:
 
 def test_the_rules_find_what_they_are_for() -> None:
     """The list of words has no pattern that never matches."""
-    from tests.docs.user_text import Sentence
-
     bad = (
         "The log tells when a file is left out",
         "the answer is kept anew",

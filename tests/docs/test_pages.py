@@ -25,6 +25,7 @@ from deltalake import write_deltalake
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.measure.files import generate
+from impctl.service import init
 from impctl.service.context import SilentReporter
 from impctl.service.settings import ENVVARS, Example, GenerateRequest
 from impctl.tables.write.maintenance import create_table
@@ -103,6 +104,7 @@ def test_every_option_in_the_text_exists(page: str) -> None:
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """The demo that the pages use, from `impctl init --demo`."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(init, "DEMO_ROWS", 2_000)
     assert run(build_app(), ["init", "--demo"]) == 0
     return Cli(capsys, Path("impctl-demo/demo.yaml"))
 

@@ -14,7 +14,9 @@ from statistics import median
 
 from msgspec import Struct
 
-ROOT = Path(__file__).parents[2]
+from tests.support.sources import PACKAGE, ROOT, nodes
+
+COMMANDS = PACKAGE / "cli" / "commands.py"
 LONGEST = 30
 """Words of a sentence, at most."""
 USUAL = 16
@@ -59,9 +61,12 @@ class Sentence(Struct, frozen=True):
 def user_text(paths: Sequence[Path] = ()) -> Iterator[Sentence]:
     """Every sentence of the documents and of the code below these paths (default: of all)."""
     wanted = [path.resolve() for path in paths] or [ROOT]
-    for path in [*_documents(), *sorted((ROOT / "impctl").rglob("*.py"))]:
+    for path in _documents():
         if any(path.is_relative_to(one) for one in wanted):
-            yield from _of_code(path) if path.suffix == ".py" else _of_document(path)
+            yield from _of_document(path)
+    for path, line, text in _texts_of_code():
+        if any(path.is_relative_to(one) for one in wanted):
+            yield from _of_text(path, line, text)
 
 
 def _documents() -> list[Path]:
@@ -93,46 +98,31 @@ def _of_document(path: Path) -> Iterator[Sentence]:
         block.append(line)
 
 
-def _of_code(path: Path) -> Iterator[Sentence]:
-    """Sentences of the texts in a module that are no docstring, and of the help of commands."""
-    nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
-    is_command = path.parent.name == "commands"
-    skipped: set[int] = set()
-    for node in nodes:
-        body = getattr(node, "body", None)
-        if not isinstance(body, list):
-            continue
-        for at, statement in enumerate(body):
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                name = getattr(node, "name", "").replace("_", "-")
-                is_help = is_command and at == 0 and name == path.stem.replace("_", "-")
-                if not is_help:
-                    skipped.add(id(statement.value))
-    inner = {
-        id(part)
-        for node in nodes
-        if isinstance(node, ast.JoinedStr)
-        for part in ast.walk(node)
-        if part is not node and isinstance(part, ast.Constant)
-    }
-    for node in nodes:
-        if isinstance(node, ast.JoinedStr):
-            text = "".join(
-                str(part.value) if isinstance(part, ast.Constant) else "N" for part in node.values
-            )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) in skipped or id(node) in inner:
-                continue
-            text = node.value
-        else:
-            continue
-        if _is_code(text):
-            # Users read its comments.
-            comments = (line.partition("# ")[2] for line in text.split("\n"))
-            text = "\n\n".join(filter(None, comments))
-        if _is_prose(text):
-            for paragraph in re.split(r"\n\s*\n", text):
-                yield from _sentences(path, node.lineno, " ".join(paragraph.split()))
+def _texts_of_code() -> Iterator[tuple[Path, int, str]]:
+    """The texts in the package that are no docstring, and the docstrings of commands (`--help`)."""
+    docstrings = {id(node.value) for _, node in nodes(ast.Expr)}
+    for path, node in nodes(ast.FunctionDef):
+        if path == COMMANDS and not node.name.startswith("_"):
+            docstrings.discard(id(getattr(node.body[0], "value", None)))
+    inner: set[int] = set()
+    for path, joined in nodes(ast.JoinedStr):
+        inner.update(id(part) for part in ast.walk(joined) if isinstance(part, ast.Constant))
+        parts = (p.value if isinstance(p, ast.Constant) else "N" for p in joined.values)
+        yield path, joined.lineno, "".join(map(str, parts))
+    skipped = docstrings | inner
+    for path, constant in nodes(ast.Constant):
+        if isinstance(constant.value, str) and id(constant) not in skipped:
+            yield path, constant.lineno, constant.value
+
+
+def _of_text(path: Path, line: int, text: str) -> Iterator[Sentence]:
+    if _is_code(text):
+        # Users read its comments.
+        comments = (one.partition("# ")[2] for one in text.split("\n"))
+        text = "\n\n".join(filter(None, comments))
+    if _is_prose(text):
+        for paragraph in re.split(r"\n\s*\n", text):
+            yield from _sentences(path, line, " ".join(paragraph.split()))
 
 
 def _is_code(text: str) -> bool:

@@ -34,9 +34,22 @@ def _by_kind() -> Mapping[type[ast.AST], list[tuple[Path, ast.AST]]]:
     gc.disable()  # No run of it, now or later, has to look at a million nodes that all stay.
     try:
         for path, text in texts().items():
-            for node in ast.walk(ast.parse(text)):
+            for node in _walk(ast.parse(text)):
                 kinds[type(node)].append((path, node))
     finally:
         gc.enable()
     gc.freeze()
     return kinds
+
+
+def _walk(tree: ast.AST) -> list[ast.AST]:
+    """As `ast.walk`, but faster and without `ctx`, which no test looks at."""
+    result = [tree]
+    for node in result:  # grows meanwhile
+        for name in node._fields:
+            child = getattr(node, name, None)
+            if isinstance(child, list):
+                result += [one for one in child if isinstance(one, ast.AST)]
+            elif isinstance(child, ast.AST) and name != "ctx":
+                result.append(child)
+    return result

@@ -1,7 +1,7 @@
 """The tables of docs/records/judged-queries.md: each query of a workload, its verdict and reason.
 
 Law: what stands on the page was judged, query by query, as `impctl check` does; no row is written
-by hand. `python -m tests.docs.judged_queries HEADING=WORKLOAD ...` prints the page. The texts and
+by hand. `python -m benchmarks.judged_queries HEADING=WORKLOAD ...` prints the page. The texts and
 tables belong to others and are not kept here; the page says where they come from.
 Out of scope: running the queries.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from impctl.cli.job import settings_of
-from impctl.errors import ImpctlError
 from impctl.service.check import check
 from impctl.service.context import Context, SilentReporter
+from impctl.service.results import CheckResult
 from impctl.workload.load import load_workload
 
-PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
+PAGE = Path(__file__).parents[1] / "docs" / "records" / "judged-queries.md"
 INTRODUCTION = """\
 # Queries of two benchmarks, judged
 
@@ -47,7 +47,7 @@ Spark of its public repository, over a table with its columns and 20,000 random 
 also depends on facts of the tables, such as the sign of a column. Seconds are CPU time of `check`
 for the one query in a process that has started, on two cores shared with other work.
 
-`python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml" "ClickBench=click.yaml"` prints the page.
+`python -m benchmarks.judged_queries "TPC-DS=tpcds.yaml" "ClickBench=click.yaml"` prints the page.
 Each file is a workload with the texts as its queries.
 """
 
@@ -75,18 +75,15 @@ def judged(file: Path) -> list[Row]:
         outcome = check(ctx, (name,))
         seconds = time.process_time() - start
         if outcome.failures:
-            rows.append(Row(name, "not read", _reason(outcome.failures[0].error), seconds))
+            rows.append(Row(name, "not read", outcome.failures[0].error.message, seconds))
             continue
         (result,) = outcome.results
+        assert isinstance(result, CheckResult)
         verdict = str(result.mode) if result.supported else "refused"
         if result.reason.endswith("which impctl does not support"):
             verdict = "not read"
         rows.append(Row(name, verdict, _short(result.reason), seconds))
     return rows
-
-
-def _reason(error: ImpctlError) -> str:
-    return error.message
 
 
 def _short(reason: str) -> str:

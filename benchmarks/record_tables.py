@@ -1,7 +1,7 @@
 """Tables of the pages in docs/records, drawn from the records beside them.
 
 Law: a table below `<!-- table: RECORD FIGURE -->` equals that of the record, number by number, so
-that no figure was copied by hand. `python -m tests.docs.benchmark_tables` writes the tables again.
+that no figure was copied by hand. `python -m benchmarks.record_tables` writes the tables again.
 Out of scope: the text around them.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from impctl.bench.record import Cell, Record, record_from_json
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
 
 _MARK = re.compile(r"^<!-- table: (\S+) (\S+) -->\n((?:\|.*\n)*)", re.MULTILINE)

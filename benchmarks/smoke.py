@@ -77,7 +77,7 @@ def _ratio(record: Record, like: Cell, metric: str) -> float | None:
     return None
 
 
-BASELINE = Path(__file__).parents[2] / "benchmarks" / "suites" / "smoke-baseline.json"
+BASELINE = Path(__file__).parent / "suites" / "smoke-baseline.json"
 
 if __name__ == "__main__":
     texts = {name: Path(name).read_text(encoding="utf-8") for name in sys.argv[1:]}
