@@ -7,7 +7,7 @@ import random
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from math import copysign, inf, isnan, nan
@@ -20,38 +20,35 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from msgspec import Struct
 
+from impctl.data.schema import Kind, SqlType
 from impctl.errors import EvaluationError, ImpctlError, Location, UnsupportedError
+from impctl.expr import nodes as e
 from impctl.tables.rows import read_rows
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.apply import AppliedUpdate, UpdateKind, UpdateRequest, apply_update
 from impctl.tables.write.maintenance import create_table
 from impctl.tables.write.rows import match_rows
 from tests.support.random_cases import random_cases
+from tests.support.reference_plan import is_true
 
 INSERT, DELETE, UPDATE = UpdateKind
 
-Row = Mapping[str, object]
-Truth = bool | None
-
-KINDS: Mapping[str, tuple[pa.DataType, Sequence[object]]] = {
-    "o": (pa.bool_(), [True, False]),
-    "y": (pa.int8(), [1, -128, 7]),
-    "h": (pa.int16(), [1, -3, 300]),
-    "i": (pa.int32(), [1, 2, -3]),
-    "l": (pa.int64(), [2**53, 2**53 + 1, -(2**63)]),
-    "f": (pa.float32(), [1.5, 0.0, -0.0, nan, inf]),
-    "d": (pa.float64(), [1.5, 0.0, -0.0, nan, copysign(nan, -1.0), -inf]),
-    "s": (pa.string(), ["a", "B", "b c", "ü'%/=", "NULL", "1"]),
-    "t": (pa.date32(), [date(2024, 1, 1), date(1969, 7, 20), date(1, 1, 1)]),
-    "n": (pa.timestamp("us"), [datetime(2024, 1, 1, 2, 3, 4, 5), datetime(1969, 7, 20)]),
+KINDS: Mapping[str, tuple[pa.DataType, Kind, Sequence[Any]]] = {
+    "o": (pa.bool_(), Kind.BOOLEAN, [True, False]),
+    "y": (pa.int8(), Kind.BYTE, [1, -128, 7]),
+    "h": (pa.int16(), Kind.SHORT, [1, -3, 300]),
+    "i": (pa.int32(), Kind.INTEGER, [1, 2, -3]),
+    "l": (pa.int64(), Kind.LONG, [2**53, 2**53 + 1, -(2**63)]),
+    "f": (pa.float32(), Kind.FLOAT, [1.5, 0.0, -0.0, nan, inf]),
+    "d": (pa.float64(), Kind.DOUBLE, [1.5, 0.0, -0.0, nan, copysign(nan, -1.0), -inf]),
+    "s": (pa.string(), Kind.STRING, ["a", "B", "b c", "ü'%/=", "NULL", "1"]),
+    "t": (pa.date32(), Kind.DATE, [date(2024, 1, 1), date(1969, 7, 20), date(1, 1, 1)]),
+    "n": (
+        *(pa.timestamp("us"), Kind.TIMESTAMP_NTZ),
+        [datetime(2024, 1, 1, 2, 3, 4, 5), datetime(1969, 7, 20)],
+    ),
 }
-"""Column name to type and values; each name stands for a partition column `p_` and another `x_`."""
-
-
-class RandomCondition(Struct, frozen=True):
-    text: str
-    of: Callable[[Row], Truth]
-    """What it is on a row."""
+"""Types and values by column name, which stands for a partition column `p_` and another `x_`."""
 
 
 class Drawer(Struct, frozen=True):
@@ -60,115 +57,91 @@ class Drawer(Struct, frozen=True):
     random: random.Random
     columns: Sequence[str]
 
-    def condition(self, depth: int = 0) -> RandomCondition:
+    def condition(self, depth: int = 0) -> e.Expr:
         share = self.random.random()
         if depth > 2 or share < 0.4:
             return self._atom()
         left = self.condition(depth + 1)
         if share < 0.6:
-            return RandomCondition(f"NOT ({left.text})", lambda row: _not(left.of(row)))
-        right = self.condition(depth + 1)
-        if share < 0.75:
-            return RandomCondition(
-                f"({left.text}) AND ({right.text})",
-                lambda row: _not(_or(_not(left.of(row)), _not(right.of(row)))),
-            )
-        return RandomCondition(
-            f"({left.text}) OR ({right.text})", lambda row: _or(left.of(row), right.of(row))
-        )
+            return e.Not(left)
+        pair = (left, self.condition(depth + 1))
+        return e.And(pair) if share < 0.75 else e.Or(pair)
 
-    def _atom(self) -> RandomCondition:
+    def _atom(self) -> e.Expr:
         name = self.random.choice(self.columns)
-        share = self.random.random()
+        column, share = self._column(name), self.random.random()
         if name[-1] == "o" and share < 0.3:
-            wanted = self.random.choice([True, False])
-            if share < 0.1:
-                return RandomCondition(name, lambda row: row[name])  # type: ignore[arg-type,return-value]  # a boolean
-            text = f"{name} IS {str(wanted).upper()}"
-            return RandomCondition(text, lambda row: row[name] is wanted)
+            wanted = e.Literal(self.random.choice([True, False]), column.type)
+            return column if share < 0.1 else e.Compare(NULL_SAFE, column, wanted)
         if share < 0.15:
-            return RandomCondition(f"{name} IS NULL", lambda row: row[name] is None)
+            return e.IsNull(column)
         if share < 0.3 and name[-1] not in "fd":
-            return self._in_list(name)
-        op = self.random.choice(["=", "<>", "<", "<=", ">", ">=", "<=>"])
-        beside = [other for other in self.columns if other[-1] == name[-1]]
-        value = self._value(name[-1]) if share < 0.8 else None
-        if share < 0.75 and value is not None:
-            text = _literal(name[-1], value)
-            return RandomCondition(
-                f"{name} {op} {text}", lambda row: _compared(op, row[name], value)
-            )
+            options = tuple(self._literal(name[-1]) for _ in range(self.random.choice([1, 2, 3])))
+            listed = e.InList(column, options)
+            return listed if self.random.random() < 0.5 else e.Not(listed)
+        op = self.random.choice(list(e.CompareOp))
+        if share < 0.75:
+            return e.Compare(op, column, self._literal(name[-1]))
         if share < 0.8:
-            return RandomCondition(f"{name} {op} NULL", lambda row: _compared(op, row[name], None))
-        other = self.random.choice(beside)
-        return RandomCondition(
-            f"{name} {op} {other}", lambda row: _compared(op, row[name], row[other])
-        )
+            return e.Compare(op, column, e.Literal(None, column.type))
+        beside = [other for other in self.columns if other[-1] == name[-1]]
+        return e.Compare(op, column, self._column(self.random.choice(beside)))
 
-    def _in_list(self, name: str) -> RandomCondition:
-        values = [self._value(name[-1]) for _ in range(self.random.choice([1, 2, 3]))]
-        texts = ", ".join(_literal(name[-1], value) for value in values)
-        word = self.random.choice(["IN", "NOT IN"])
+    def _column(self, name: str) -> e.ColumnRef:
+        return e.ColumnRef(name, SqlType(KINDS[name[-1]][1]))
 
-        def of(row: Row) -> Truth:
-            truth: Truth = False
-            for value in values:
-                truth = _or(truth, _compared("=", row[name], value))
-            return truth if word == "IN" else _not(truth)
-
-        return RandomCondition(f"{name} {word} ({texts})", of)
-
-    def _value(self, kind: str) -> object:
-        drawn = self.random.choice(KINDS[kind][1])
+    def _literal(self, kind: str) -> e.Literal:
+        drawn = self.random.choice(KINDS[kind][2])
         # There is no literal of these without a cast of a text.
-        return 1.5 if isinstance(drawn, float) and (isnan(drawn) or drawn in (inf, -inf)) else drawn
+        is_odd = isinstance(drawn, float) and (isnan(drawn) or drawn in (inf, -inf))
+        return e.Literal(1.5 if is_odd else drawn, SqlType(KINDS[kind][1]))
+
+
+NULL_SAFE = e.CompareOp.NULL_SAFE_EQUAL
 
 
 def rows_of(random_: random.Random, columns: Sequence[str], count: int) -> pa.Table:
     """Random rows of these columns, NULL among them, numbered in `row`."""
     drawn = {}
     for name in columns:
-        kind, values = KINDS[name[-1]]
+        kind, _, values = KINDS[name[-1]]
         cells = [random_.choice([*values, None]) for _ in range(count)]
         drawn[name] = pa.array(cells, kind)
     return pa.table({**drawn, "row": pa.array(range(count), pa.int64())})
 
 
-def _not(value: Truth) -> Truth:
-    return None if value is None else not value
+def sql_of(condition: e.Expr) -> str:
+    """The condition as a user writes it."""
+    match condition:
+        case e.ColumnRef():
+            return condition.id
+        case e.Literal():
+            return literal_of(condition.value, condition.type)
+        case e.Compare(op=op, left=left, right=e.Literal(value=bool()) as right) if op is NULL_SAFE:
+            return f"{sql_of(left)} IS {sql_of(right)}"
+        case e.Compare():
+            return f"{sql_of(condition.left)} {condition.op} {sql_of(condition.right)}"
+        case e.IsNull():
+            return f"{sql_of(condition.operand)} IS NULL"
+        case e.InList():
+            options = ", ".join(map(sql_of, condition.options))
+            return f"{sql_of(condition.operand)} IN ({options})"
+        case e.Not(operand=e.InList(operand=operand, options=options)):
+            return f"{sql_of(operand)} NOT IN ({', '.join(map(sql_of, options))})"
+        case e.Not():
+            return f"NOT ({sql_of(condition.operand)})"
+        case _:
+            word = " AND " if isinstance(condition, e.And) else " OR "
+            return word.join(f"({sql_of(part)})" for part in condition.expressions)
 
 
-def _or(left: Truth, right: Truth) -> Truth:
-    if left is True or right is True:
-        return True
-    return None if left is None or right is None else False
-
-
-def _compared(op: str, left: object, right: object) -> Truth:
-    if op == "<=>":
-        return (left is None and right is None) or _compared("=", left, right) is True
-    if left is None or right is None:
-        return None
-    a, b = _key(left), _key(right)
-    outcomes = {"=": a == b, "<>": a != b, "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b}
-    return outcomes[op]
-
-
-def _key(value: object) -> tuple[bool, object]:
-    """By which values are equal and ordered as in Spark, of one kind each."""
-    if isinstance(value, float) and isnan(value):
-        return (True, 0.0)
-    return (False, value.encode() if isinstance(value, str) else value)
-
-
-def _literal(kind: str, value: object) -> str:
+def literal_of(value: Any, kind: SqlType) -> str:
     match value:
-        case bool():
-            return str(value).upper()
+        case None | bool():
+            return "NULL" if value is None else str(value).upper()
         case float():
-            return (
-                f"{'-' if copysign(1, value) < 0 else ''}{abs(value)}{'F' if kind == 'f' else 'e0'}"
-            )
+            suffix = "F" if kind.kind is Kind.FLOAT else "e0"
+            return f"{'-' if copysign(1, value) < 0 else ''}{abs(value)}{suffix}"
         case str():
             return "'" + value.replace("'", "\\'") + "'"
         case datetime():
@@ -231,20 +204,20 @@ def check(seed: int, path: Path) -> str:
     return compare(path, random_.choice(list(UpdateKind)[1:]), condition, data)
 
 
-def compare(path: Path, kind: UpdateKind, condition: RandomCondition, data: pa.Table) -> str:
-    meant = {row["row"] for row in data.to_pylist() if condition.of(row) is True}
-    refusal: ImpctlError | None = None
+def compare(path: Path, kind: UpdateKind, condition: e.Expr, data: pa.Table) -> str:
+    meant = {row["row"] for row in data.to_pylist() if is_true(condition, row)}
+    text, refusal = sql_of(condition), None
     try:
-        hit, done = taken(path, kind, condition.text)
+        hit, done = taken(path, kind, text)
     except ImpctlError as error:
         refusal = error
     if refusal is not None:
-        assert DeltaTable(str(path)).version() == 1, (kind, condition.text, refusal)
-        assert refusal.exit_code in (2, 3), (kind, condition.text, refusal)
+        assert DeltaTable(str(path)).version() == 1, (kind, text, refusal)
+        assert refusal.exit_code in (2, 3), (kind, text, refusal)
         return f"{refusal.code}: {refusal.message.rpartition(': ')[2]}"
-    assert hit == meant, (kind, condition.text, data.to_pylist())
-    assert done.deleted + done.updated == len(meant), (kind, condition.text)
-    assert (done.version > 1) == bool(meant), (kind, condition.text)
+    assert hit == meant, (kind, text, data.to_pylist())
+    assert done.deleted + done.updated == len(meant), (kind, text)
+    assert (done.version > 1) == bool(meant), (kind, text)
     return "done"
 
 
@@ -575,7 +548,7 @@ def test_spark_matches_the_same_rows_by_random_conditions(spark: Any, tmp_path: 
     spark.read.parquet(str(tmp_path / "rows.parquet")).createOrReplaceTempView("random_rows")
     source, ours = open_source("t", str(tmp_path / "t")), {}
     while len(ours) < 150:
-        text = Drawer(random_, names).condition().text
+        text = sql_of(Drawer(random_, names).condition())
         try:
             ours[text] = set(numbered(source, text))
         except UnsupportedError:
