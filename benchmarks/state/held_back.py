@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
+from deltalake import write_deltalake
 from msgspec import Struct
 
 from benchmarks.figures import SuiteCase
@@ -19,7 +20,7 @@ from impctl.measure.scratch import scratch_copy, sync_commit
 from impctl.service.context import Context
 from impctl.service.prepare import prepare
 from impctl.tables.rows import read_rows
-from impctl.tables.write.maintenance import append_rows, replace_rows, rewind
+from impctl.tables.write.maintenance import append_rows, rewind
 from impctl.types import TableName
 
 
@@ -115,7 +116,8 @@ def _held(
     gone = round(sizes[0] * deletes) if len(sizes) == 1 else 0
     base = rows.take(pa.array(np.sort(order[ends[-1] :])))
     path = ctx.tables.source(table).path
-    replace_rows(path, base, files=len(snapshot.files))
+    size = max(1, base.nbytes // max(1, len(snapshot.files)))
+    write_deltalake(path, base, mode="overwrite", target_file_size=size)
     drawn = [
         rows.take(pa.array(np.sort(order[end - size : end])))
         for size, end in zip(sizes, ends, strict=True)

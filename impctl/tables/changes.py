@@ -227,8 +227,6 @@ _NONE: Positions = np.zeros(0, dtype=np.int64)
 
 def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnName]) -> Changes:
     """The inserted and deleted rows between two snapshots. HistoryGoneError if a file is gone."""
-    old = {file.uri: file for file in before.files}
-    new = {file.uri: file for file in after.files}
     columns_after = [after.readable(name) for name in columns]
     reader_before = FileReader(before, [before.readable(name) for name in columns], before.files)
     reader_after = FileReader(after, columns_after, after.files)
@@ -236,43 +234,42 @@ def read_file_diff(before: Snapshot, after: Snapshot, columns: Sequence[ColumnNa
     tables = [reader_after.empty()]
     weights = [np.zeros(0, dtype=np.int64)]
 
-    def add(rows: pa.Table, weight: int) -> None:
-        tables.append(rows.rename_columns(names))
-        weights.append(np.full(len(rows), weight, dtype=np.int64))
+    def add(
+        reader: FileReader, files: Sequence[DataFile], others: Sequence[DataFile], weight: int
+    ) -> None:
+        """The rows of one side that the other one lacks."""
+        beside = {file.uri: file for file in others}
+        for file in files:
+            if file.uri not in beside:
+                rows = reader.read_live(file)
+            elif len(gone := np.setdiff1d(_deleted(beside[file.uri]), _deleted(file))):
+                rows = reader.read_at(file, gone)
+            else:
+                continue
+            tables.append(rows.rename_columns(names))
+            weights.append(np.full(len(rows), weight, dtype=np.int64))
 
-    for uri, file in old.items():
-        if uri not in new:
-            add(reader_before.read_live(file), -1)
-    for uri, file in new.items():
-        if uri not in old:
-            add(reader_after.read_live(file), 1)
-            continue
-        gone_before, gone_after = _deleted(old[uri]), _deleted(file)
-        if len(removed := np.setdiff1d(gone_after, gone_before)):
-            add(reader_before.read_at(old[uri], removed), -1)
-        if len(restored := np.setdiff1d(gone_before, gone_after)):
-            add(reader_after.read_at(file, restored), 1)
+    old, new = changed_files(before, after)
+    add(reader_before, old, new, -1)
+    add(reader_after, new, old, 1)
     total = np.concatenate(weights)
     table = pa.concat_tables(tables) if names else bare_rows(len(total))
     return Changes(table, total, "file_diff", ending=after)
 
 
-def changed_files(
-    before: Snapshot, after: Snapshot
-) -> tuple[tuple[DataFile, ...], tuple[DataFile, ...]]:
+def changed_files(before: Snapshot, after: Snapshot) -> tuple[list[DataFile], list[DataFile]]:
     """The files of each snapshot in which the two differ. A file with other deletions is on both
     sides, and files of both may hold the same rows."""
-    old = {file.uri: file for file in before.files}
-    new = {file.uri: file for file in after.files}
 
-    def alone(files: dict[str, DataFile], others: dict[str, DataFile]) -> tuple[DataFile, ...]:
-        return tuple(
+    def alone(files: Sequence[DataFile], others: Sequence[DataFile]) -> list[DataFile]:
+        deleted = {file.uri: _deleted(file) for file in others}
+        return [
             file
-            for uri, file in files.items()
-            if uri not in others or not np.array_equal(_deleted(file), _deleted(others[uri]))
-        )
+            for file in files
+            if file.uri not in deleted or not np.array_equal(_deleted(file), deleted[file.uri])
+        ]
 
-    return alone(old, new), alone(new, old)
+    return alone(before.files, after.files), alone(after.files, before.files)
 
 
 def _deleted(file: DataFile) -> Positions:

@@ -265,23 +265,16 @@ def spellings(present: Iterable[str]) -> dict[str, list[str]]:
 # read per file.
 
 
-class Miscopied(Struct, frozen=True):
+class Miscopied(Struct):
     """The columns that deltalake would copy wrongly, by reason."""
 
-    as_int96: frozenset[ColumnName] = frozenset()
-    respelled: frozenset[ColumnName] = frozenset()
-    in_old_calendar: frozenset[ColumnName] = frozenset()
+    as_int96: set[ColumnName] = set()
+    respelled: set[ColumnName] = set()
+    in_old_calendar: set[ColumnName] = set()
 
     @property
-    def columns(self) -> frozenset[ColumnName]:
+    def columns(self) -> set[ColumnName]:
         return self.as_int96 | self.respelled | self.in_old_calendar
-
-    def __or__(self, other: Miscopied) -> Miscopied:
-        return Miscopied(
-            self.as_int96 | other.as_int96,
-            self.respelled | other.respelled,
-            self.in_old_calendar | other.in_old_calendar,
-        )
 
 
 def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = None) -> Miscopied:
@@ -294,7 +287,7 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
             footer = opened.footer(file)
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error
-        result |= expected.miscopied(footer)
+        expected.add_miscopied(footer, result)
     return result
 
 
@@ -320,25 +313,22 @@ class ExpectedNames(Struct, frozen=True):
         columns = {stored.lower(): column for column, stored in physical.items()}
         return cls(columns, frozenset(physical.values()), fields)
 
-    def miscopied(self, file: pq.FileMetaData) -> Miscopied:
-        """The columns that deltalake would copy wrongly from this file; it may have others."""
+    def add_miscopied(self, file: pq.FileMetaData, result: Miscopied) -> Miscopied:
+        """Add the columns that deltalake would copy wrongly from this file, which may have more."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
-        int96: set[ColumnName] = set()
-        respelled: set[ColumnName] = set()
-        in_old_calendar: set[ColumnName] = set()
         for at, leaf in enumerate(leaves):
             place = self._column(leaf.path)
             if place is None:
                 continue
             column, is_exact = place
             if leaf.physical_type == "INT96":
-                int96.add(column)
+                result.as_int96.add(column)
             if not is_exact:
-                respelled.add(column)
+                result.respelled.add(column)
             if leaf.path in old and not is_surely_modern(file, at):
-                in_old_calendar.add(column)
-        return Miscopied(frozenset(int96), frozenset(respelled), frozenset(in_old_calendar))
+                result.in_old_calendar.add(column)
+        return result
 
     def _column(self, path: str) -> tuple[ColumnName, bool] | None:
         """The table's column of a leaf, and whether all names on the path are spelled alike. A name

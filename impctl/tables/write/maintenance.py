@@ -192,13 +192,6 @@ def rewind(path: str, version: TableVersion) -> None:
         DeltaTable(path).restore(version)
 
 
-def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
-    """Replace all rows of the table, in about so many files."""
-    size = max(1, rows.nbytes // max(1, files))
-    with _failing("Rewriting the clone"):
-        write_deltalake(path, rows, mode="overwrite", target_file_size=size)
-
-
 @contextmanager
 def _failing(action: str, hint: str | None = None) -> Iterator[None]:
     """Translate what deltalake raises during this action on a clone."""
