@@ -40,7 +40,8 @@ _BEYOND = re.compile(r"\\U(?!000|0010)[0-9A-Fa-f]{8}")
 
 
 class YamlFault(Exception):
-    """The text is not YAML, or exceeds the bounds."""
+    """The text is not YAML, exceeds the bounds, or has an invalid reference to a variable; `index`
+    is the position in the text as written."""
 
     def __init__(self, message: str, index: int, hint: str | None = None) -> None:
         super().__init__(message)
@@ -224,20 +225,12 @@ _REFERENCE = re.compile(r"\$\$|\$\{([^}]*)(\}?)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-class Fault(Struct, frozen=True):
-    """An invalid reference; `offset` is its position in the text as written."""
-
-    message: str
-    hint: str
-    offset: int
-
-
 class Resolved(Struct, frozen=True):
     """Text with its variables resolved, and the origin of each piece."""
 
     text: str
     pieces: tuple[TextPiece, ...]
-    faults: tuple[Fault, ...]
+    faults: tuple[YamlFault, ...]
 
 
 def has_references(text: str) -> bool:
@@ -249,7 +242,7 @@ def resolve_variables(text: str, env: Mapping[str, str]) -> Resolved:
     """The text with every reference replaced; faults for values that are unavailable."""
     parts: list[str] = []
     pieces: list[TextPiece] = []
-    faults: list[Fault] = []
+    faults: list[YamlFault] = []
     written = done = 0
 
     def add(part: str, source: int, is_literal: bool) -> None:
@@ -265,41 +258,34 @@ def resolve_variables(text: str, env: Mapping[str, str]) -> Resolved:
         if match.group() == "$$":
             add("$", match.start(), False)
             continue
-        value = _value_of(match, env)
-        if isinstance(value, Fault):
-            faults.append(value)
-        else:
-            add(value, match.start(), False)
+        try:
+            add(_value_of(match, env), match.start(), False)
+        except YamlFault as fault:
+            faults.append(fault)
     add(text[done:], done, True)
     return Resolved("".join(parts), tuple(pieces), tuple(faults))
 
 
-def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str | Fault:
+def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str:
     inside, closing = match.groups()
     if not closing:
-        return Fault(
-            "A variable that starts with `${` is never closed",
-            "close it with `}`, or write `$$` for a `$` sign",
-            match.start(),
-        )
+        problem = "A variable that starts with `${` is never closed"
+        raise YamlFault(problem, match.start(), "close it with `}`, or write `$$` for a `$` sign")
     parsed = _VARIABLE.fullmatch(inside)
     if parsed is None or (parsed[2] is not None and "${" in parsed[2]):
-        return Fault(
+        raise YamlFault(
             "A `${...}` is not a variable impctl can resolve",
+            match.start(),
             "write `${NAME}` or `${NAME:-default}` (a default cannot contain another variable), "
             "or `$${` for the characters `${`",
-            match.start(),
         )
     name, default = parsed.groups()
     value = env.get(name)
     if default is not None and not value:
         return str(default)
     if value is None:
-        return Fault(
-            f"Variable `{name}` is not set",
-            f"set `{name}` in the environment, or give a default: `${{{name}:-value}}`",
-            match.start(),
-        )
+        hint = f"set `{name}` in the environment, or give a default: `${{{name}:-value}}`"
+        raise YamlFault(f"Variable `{name}` is not set", match.start(), hint)
     return value
 
 
@@ -580,7 +566,7 @@ class FileReading(Struct):
         # Offsets in the scalar match the file only on the scalar's own line, without escapes.
         on_one_line = scalar.start_mark.line == scalar.end_mark.line and scalar.style is None
         for fault in resolved.faults:
-            shift = fault.offset if on_one_line else 0
+            shift = fault.index if on_one_line else 0
             self.report_index(index_of(scalar) + shift, fault.message, fault.hint)
         if resolved.faults:
             return None

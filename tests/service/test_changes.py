@@ -49,7 +49,6 @@ from impctl.service.step import Maintainer
 from impctl.sql.parameters import Clock
 from impctl.sql.statement import parse_query
 from impctl.store.disk import RealDisk
-from impctl.tables.write.maintenance import create_table
 from tests.compile.test_plans import kept_beside, random_case
 from tests.service.schedule.test_daemon import followed
 from tests.support import kept_workload
@@ -551,7 +550,7 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
         "note": [f"n{n % 5}" for n in numbers],
         "other": numbers,
     }
-    create_table(str(tmp_path / "t"), pa.table(rows), change_feed=False)
+    write_deltalake(str(tmp_path / "t"), pa.table(rows))
     return cli_of(WORKLOAD)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -491,11 +491,6 @@ def span_of(partition: RangePartition, bounds: ValueBounds) -> tuple[int, int]:
     if bounds.maximum is None or bounds.may_be_nan:
         return first, partition.ranges - 1
     return first, bisect_right(partition.boundaries, bounds.maximum)
-
-
-def covered(values: Sequence[Any], low: Any, high: Any) -> int:
-    """How many of ascending values lie between the two."""
-    return bisect_right(values, high) - bisect_left(values, low)
 
 
 def column_bounds(files: Sequence[ValueBounds], kind: SqlType) -> ColumnBounds:

@@ -305,14 +305,14 @@ def test_what_cannot_be_resolved_is_a_fault_with_its_place(
     text: str, offset: int, message: str
 ) -> None:
     (fault,) = resolve_variables(text, ENV).faults
-    assert fault.offset == offset
+    assert fault.index == offset
     assert message in fault.message
     assert fault.hint
 
 
 def test_every_fault_is_found_and_no_value_shown() -> None:
     faults = resolve_variables("${A}${X}${Y}", {"A": "s3cret"}).faults
-    assert [fault.offset for fault in faults] == [4, 8]
+    assert [fault.index for fault in faults] == [4, 8]
     assert "s3cret" not in repr([(fault.message, fault.hint) for fault in faults])
 
 

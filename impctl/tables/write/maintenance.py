@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
@@ -37,22 +37,17 @@ def create_table(
     path: str,
     data: pa.Table | pa.RecordBatchReader | pa.Schema,
     *,
-    change_feed: bool = True,
-    partition_by: Sequence[ColumnName] = (),
-    configuration: Mapping[str, str] | None = None,
     file_bytes: int | None = None,
 ) -> None:
-    """Write version 0 of a new table; a schema alone gives an empty one. `file_bytes` is the
-    approximate size of a data file. UsageError if the path exists already."""
+    """Write version 0 of a new table, with a change feed; a schema alone gives an empty one.
+    `file_bytes` is the approximate size of a data file. UsageError if the path exists already."""
     rows = data.empty_table() if isinstance(data, pa.Schema) else data
-    properties = {CHANGE_FEED: "true"} if change_feed else {}
     try:
         write_deltalake(
             path,
             rows,
             mode="error",
-            partition_by=list(partition_by) or None,
-            configuration={**properties, **(configuration or {})},
+            configuration={CHANGE_FEED: "true"},
             target_file_size=file_bytes,
         )
     except READ_FAILURES as error:
@@ -172,11 +167,10 @@ def _plain(value: Any) -> Any:
 # going back is a RESTORE, which is a deletion in the change feed.
 
 
-def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:
+def append_rows(path: str, rows: pa.Table) -> None:
     """Commit rows of the table's own columns."""
-    given = None if options is None else dict(options)
     with _failing("Appending to the clone"):
-        write_deltalake(path, rows, mode="append", storage_options=given)
+        write_deltalake(path, rows, mode="append")
 
 
 def checkpoint(path: str) -> None:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import EvaluationError, TableError, UsageError
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write import maintenance
 from impctl.tables.write.apply import UpdateKind, UpdateRequest, apply_update
@@ -398,22 +398,15 @@ def test_updates_keep_constraints(
         update(path, **bad)
 
 
-def test_rows_and_properties(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    data = pa.table({"k": ["a", "b"], "v": [1, 2]})
-    create_table(path, data, partition_by=["k"], configuration={"delta.appendOnly": "false"})
-    snapshot = open_source("t", path).snapshot()
-    assert snapshot.has_change_feed
-    assert snapshot.partition_columns == ("k",)
-    assert snapshot.configuration["delta.appendOnly"] == "false"
-    assert read_rows(snapshot, ["v"]).num_rows == 2
-
-
-def test_schema_alone_makes_an_empty_table(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    create_table(path, pa.schema([pa.field("v", pa.int64(), nullable=False)]), change_feed=False)
-    snapshot = open_source("t", path).snapshot()
-    assert (snapshot.rows, snapshot.has_change_feed, snapshot.not_null) == (0, False, {"v"})
+def test_a_new_table_has_a_change_feed(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+    for name, data, rows in (
+        ("rows", pa.table({"v": [1, 2]}, schema=schema), 2),
+        ("schema", schema, 0),
+    ):
+        create_table(str(tmp_path / name), data)
+        snapshot = open_source("t", str(tmp_path / name)).snapshot()
+        assert (snapshot.rows, snapshot.has_change_feed, snapshot.not_null) == (rows, True, {"v"})
 
 
 def test_never_over_another_table(tmp_path: Path) -> None:
@@ -430,7 +423,8 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def make_origin(path: Path) -> Path:
-    create_table(str(path), pa.table({"k": ["a", "a/b"], "v": [1, 2]}), partition_by=["k"])
+    rows, feed = pa.table({"k": ["a", "a/b"], "v": [1, 2]}), {CHANGE_FEED: "true"}
+    write_deltalake(path, rows, partition_by=["k"], configuration=feed)
     DeltaTable(str(path)).update(updates={"v": "v + 1"})
     return path
 
