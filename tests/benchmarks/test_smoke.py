@@ -117,9 +117,12 @@ def test_the_suites_are_listed(capsys: Capsys) -> None:
     assert "micro: " in capsys.readouterr().out
 
 
-def test_without_a_suite(capsys: Capsys) -> None:
-    assert main([]) == 2
-    assert "A suite is required" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"), [([], "A suite is required"), (["no-suite"], "no-suite")]
+)
+def test_a_suite_must_be_given_and_exist(capsys: Capsys, words: list[str], message: str) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
 
 
 # A busy machine may take several times as long as a quiet one; what is asked for is ratios.

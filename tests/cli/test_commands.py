@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import main as benchmarks
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.boundary import run
 from impctl.service.results import Outcome
@@ -121,13 +120,6 @@ def test_what_bench_does(fake, impctl, words: str, name: str, place: int, given)
     ((called, arguments, _),) = fake.calls
     assert (called, arguments[place]) == (name, given)
     assert len(fake.settings) == (name == "run_workload")
-
-
-def test_benchmarks_share_the_declaration_of_options(capsys) -> None:
-    assert benchmarks(["--list"]) == 0
-    assert "intermittent: " in capsys.readouterr().out
-    assert benchmarks(["no-suite"]) == 2
-    assert "no-suite" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["capture", "maintain", "apply"])
@@ -287,6 +279,7 @@ def offered(asked: Asked, line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("impctl ", list(COMMANDS)),
         ("impctl st", ["status"]),
         ("impctl status w.yaml --run", ["--runs"]),
         ("impctl query w.yaml --query ", ["q_top", "q_brand"]),
@@ -321,7 +314,6 @@ def test_the_script_offers_it_in_a_real_bash(folder: Path, asked: Asked) -> None
         assert (ran.returncode, ran.stderr) == (0, "")
         return ran.stdout.split()
 
-    assert set(completed("impctl", "")) == set(COMMANDS)
     assert completed("impctl", "query", "w.yaml", "--query", "") == ["q_top", "q_brand"]
 
 

@@ -84,10 +84,10 @@ def test_a_signal_while_loading_ends_with_the_code_of_an_interruption() -> None:
     assert signals._INTERRUPTED == INTERRUPTED == InterruptedRunError("asked to end").exit_code
 
 
-def test_help_lists_commands_and_exit_codes_within_80_columns() -> None:
+def test_help_lists_commands_and_exit_codes_within_80_columns(impctl) -> None:
     ran = start("--help")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert start().stdout == ran.stdout
+    assert impctl().stdout == ran.stdout
     for command in COMMANDS:
         assert f"\n  {command} " in ran.stdout
     for code, meaning in EXIT_CODES:
@@ -293,11 +293,6 @@ def captured_in(folder: Path, workload: str = WORKLOAD) -> Path:
     return folder
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return captured_in(tmp_path)
-
-
 def loaded_by(folder: Path, *commands: str) -> set[str]:
     """The modules that are loaded after these commands, all of which must end well."""
     read, write = os.pipe()
@@ -318,30 +313,28 @@ def loaded_by(folder: Path, *commands: str) -> set[str]:
     return set(told.split())
 
 
-def test_runs_with_nothing_to_do_load_neither_parser_nor_engine(folder: Path) -> None:
-    commands = ("maintain", "maintain --json", "status", "maintain --due", "plan --due")
-    loaded = loaded_by(folder, *commands)
+ENGINE = ("impctl.engine", "impctl.compile")
+
+
+def test_runs_with_nothing_to_do_or_nothing_due_load_neither_parser_nor_engine(
+    tmp_path: Path,
+) -> None:
+    late = "  late: {sql: SELECT a FROM u WHERE b > 1, sketch: {u: a}, trigger: {rows: 9}}\n"
+    write_deltalake(tmp_path / "u", rows((1, 2), (3, 4)))
+    captured_in(tmp_path, WORKLOAD.replace("path: t}", "path: t}, u: {path: u}") + late)
+    write_deltalake(tmp_path / "u", rows((3, 50)), mode="append")
+    commands = ("maintain --query q", "maintain --query q --json", "status")
+    loaded = loaded_by(tmp_path, *commands, "maintain --due", "plan --due")
     assert "deltalake" in loaded
-    check_no_engine(loaded)
-
-
-def check_no_engine(loaded: set[str]) -> None:
     assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
-    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.compile"))]
+    assert not [name for name in loaded if name.startswith(ENGINE)]
 
 
-def test_nor_does_a_run_with_nothing_due(folder: Path) -> None:
-    file = folder / "impctl.yaml"
-    trigger = "sketch: {t: a}, trigger: {rows: 9}"
-    file.write_text(file.read_text().replace("sketch: {t: a}", trigger))
-    write_deltalake(folder / "t", rows((3, 50)), mode="append")
-    check_no_engine(loaded_by(folder, "maintain --due"))
-
-
-def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -> None:
-    write_deltalake(folder / "t", rows((3, 50)), mode="append")
-    DeltaTable(folder / "t").delete("a = 1")
-    loaded = loaded_by(folder, "maintain")
+def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    captured_in(tmp_path)
+    write_deltalake(tmp_path / "t", rows((3, 50)), mode="append")
+    DeltaTable(tmp_path / "t").delete("a = 1")
+    loaded = loaded_by(tmp_path, "maintain")
     assert "impctl.engine.aggregate" in loaded
     assert loaded & NEVER == set()
 
@@ -452,8 +445,8 @@ def test_a_terminal_gets_panels_as_wide_as_it_is(shown, words, columns: int) -> 
     assert widths == {min(columns, 140)}
 
 
-def test_a_terminal_and_a_pipe_get_the_same_words() -> None:
-    piped = re.sub(HEADING, r"\1", start("query", "--help").stdout)
+def test_a_terminal_and_a_pipe_get_the_same_words(impctl) -> None:
+    piped = re.sub(HEADING, r"\1", impctl("query", "--help").stdout)
     shown = on_terminal("-m", "impctl", "query", "--help", columns=100)
     drawn = ESCAPE.sub("", shown.replace("\r\n", "\n"))
     assert {len(line) for line in drawn.splitlines() if line.startswith("│")} == {100}
