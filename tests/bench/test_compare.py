@@ -23,7 +23,7 @@ from impctl.bench.summary import (
     summarize,
 )
 from impctl.errors import UsageError
-from tests.bench.paper_records import record_of, small_record
+from tests.bench.sample_records import record_of, small_record
 from tests.support.run_cli import refused
 
 FIRST = [10, 11, 12]

@@ -50,7 +50,7 @@ from impctl.bench.timing import (
     yardstick,
 )
 from impctl.errors import UsageError
-from tests.bench.paper_records import record_of
+from tests.bench.sample_records import record_of
 from tests.support.run_cli import refused
 
 NUMBERS = st.floats(allow_nan=False)

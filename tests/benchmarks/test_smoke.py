@@ -11,7 +11,7 @@ from benchmarks.__main__ import main
 from benchmarks.registry import MEASURES
 from benchmarks.smoke import BASELINE, FACTOR, falls, ratios_of, read_baseline, write_baseline
 from impctl.bench.record import Cell, Metric, Record, record_from_json
-from tests.bench.paper_records import small_record
+from tests.bench.sample_records import small_record
 from tests.support.run_cli import Capsys
 
 SUITE = """\
