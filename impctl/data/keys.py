@@ -50,8 +50,8 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
     reserve(3 * length * _TEXT_BASE.itemsize)
     codes = _column_codes(columns[0])
     for column in columns[1:]:
-        mixed = mix(codes.view(np.uint64)) ^ _column_codes(column).view(np.uint64)
-        codes = mix(mixed).view(np.int64)
+        mixed = _mix(codes.view(np.uint64)) ^ _column_codes(column).view(np.uint64)
+        codes = _mix(mixed).view(np.int64)
     return codes
 
 
@@ -78,7 +78,7 @@ def _column_codes(vector: Vector) -> Ints:
     elif vector.values.dtype == object:
         codes = np.array([_wide_code(int(value)) for value in vector.values], dtype=np.int64)
     elif vector.type.is_fractional:
-        codes = mix(normalise(vector).values.view(np.uint64)).view(np.int64)
+        codes = _mix(normalise(vector).values.view(np.uint64)).view(np.int64)
     else:
         codes = vector.values.astype(np.int64, copy=False)
     return codes if vector.valid is None else np.where(vector.valid, codes, _NULL_CODE)
@@ -89,11 +89,11 @@ def _wide_code(value: int) -> int:
     if INT64_MIN <= value <= INT64_MAX:
         return value
     words = np.array([value & _LOW_WORD, (value >> 64) & _LOW_WORD], dtype=np.uint64)
-    mixed = mix(words)
-    return int((mixed[:1] ^ mix(mixed[1:])).view(np.int64)[0])
+    mixed = _mix(words)
+    return int((mixed[:1] ^ _mix(mixed[1:])).view(np.int64)[0])
 
 
-def mix(words: _Words) -> _Words:
+def _mix(words: _Words) -> _Words:
     """The finaliser of SplitMix64: a bijection on 64-bit words."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -121,7 +121,7 @@ def _text_codes(values: pa.Array) -> Ints:
             borders = np.unique([0, *np.searchsorted(offsets, ends), length])
         for low, high in zip(borders[:-1], borders[1:], strict=True):
             hashes[low:high] = _text_sums(data, offsets[low : high + 1], powers)
-    return mix(hashes + sizes.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)).view(np.int64)
+    return _mix(hashes + sizes.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)).view(np.int64)
 
 
 def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _Words:

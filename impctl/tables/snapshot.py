@@ -32,7 +32,6 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from impctl.data.keys import mix
 from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
 from impctl.data.vector import Ints
 from impctl.errors import (
@@ -560,9 +559,9 @@ def sum_of_files(path: str, uris: Sequence[str], sizes: Ints, deleted: Ints) -> 
         words = _words(names[piece], sizes[piece], deleted[piece])
         # An odd factor per word and lane, independent of the number of words.
         lanes = np.arange(words.shape[1] * _LANES, dtype=np.uint64).reshape(-1, _LANES)
-        factors = mix(lanes + _GOLDEN) | np.uint64(1)
+        factors = _mixed(lanes) | np.uint64(1)
         # A sum over files distinguishes sets only if the summands are not linear.
-        total += mix(words @ factors + _GOLDEN).sum(axis=0, dtype=np.uint64)
+        total += _mixed(words @ factors).sum(axis=0, dtype=np.uint64)
     return total
 
 
@@ -573,6 +572,14 @@ def _words(names: list[bytes], sizes: Ints, deleted: Ints) -> Words:
     content = np.array(names, f"S{wide * 8}").view(np.uint64).reshape(len(names), wide)
     numbers = np.stack([sizes, deleted], axis=1).astype(np.uint64)
     return np.concatenate([numbers, content], axis=1)
+
+
+def _mixed(words: Words) -> Words:
+    """Mix the bits of each word (the finalizer of splitmix64)."""
+    words = words + _GOLDEN
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:

@@ -194,7 +194,7 @@ def test_rows_whose_codes_collide(
     program: str, thin: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Codes of two columns are a handful: the columns decide."""
-    monkeypatch.setattr(keys_module, "mix", lambda words: words & np.uint64(3))
+    monkeypatch.setattr(keys_module, "_mix", lambda words: words & np.uint64(3))
     monkeypatch.setattr(keys_module, "_mixed", lambda word: word & 3)
     rng = random.Random(f"collide {program} {seed}")
     tables = {**sparse(rng, 7), "seeds": Counter[Row]()}
