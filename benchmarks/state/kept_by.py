@@ -19,7 +19,7 @@ from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
 from impctl.measure.scratch import MeasuredQuery
-from impctl.placement.graph import Graph
+from impctl.placement.model import StateModel
 from impctl.placement.search import StateChoice, explained
 from impctl.service.budget.choice import Choose, choose_state, converted
 from impctl.service.budget.costs import state_bytes
@@ -113,9 +113,9 @@ def recapture_ms(follower: MeasuredQuery) -> float:
 
 
 def _by(simpler: SimplerChoice) -> Choose:
-    def chosen(queries: Mapping[str, Graph], budget: int | None) -> StateChoice:
+    def chosen(queries: Mapping[str, StateModel], budget: int | None) -> StateChoice:
         assert budget is not None
-        modes = {name: simpler(graph, budget) for name, graph in queries.items()}
-        return explained(queries, modes, budget, [False] * len(queries))
+        modes = {name: simpler(model, budget) for name, model in queries.items()}
+        return explained(queries, modes, budget)
 
     return chosen

@@ -12,58 +12,57 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.placement.graph import Graph, Piece, PieceMode
-from impctl.placement.search import evaluate, per_day
+from impctl.placement.model import Piece, PieceMode, StateModel, evaluate, per_day
 
-SimplerChoice = Callable[[Graph, int], dict[str, PieceMode]]
+SimplerChoice = Callable[[StateModel, int], dict[str, PieceMode]]
 """The modes of all pieces of a query, within so many bytes."""
 
 _CELLS = 1000
 
 
-def by_size(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def by_size(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """The smallest pieces first, whoever asks for them."""
-    return _kept(graph, budget, {piece.name: -_bytes(piece) for piece in _choosable(graph)})
+    return _kept(model, budget, {piece.name: -_bytes(piece) for piece in _choosable(model)})
 
 
-def least_recently_used(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def least_recently_used(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """Those first that were used last: in the long run, whose most frequent use is most frequent.
 
     Of a piece, any run in which it costs something kept is a use.
     """
     recent = {}
-    for piece in _choosable(graph):
-        uses = _uses(graph, piece)
-        rates = [k.rate for k, is_used in zip(graph.kinds, uses, strict=True) if is_used]
+    for piece in _choosable(model):
+        uses = _uses(model, piece)
+        rates = [k.rate for k, is_used in zip(model.kinds, uses, strict=True) if is_used]
         recent[piece.name] = max(rates, default=0.0)
-    return _kept(graph, budget, recent)
+    return _kept(model, budget, recent)
 
 
-def recycler(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def recycler(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """Those first that save most per byte, each as often as it will be used.
 
     What a piece saves is what it costs to do without it while all others are kept.
     """
-    return _recycled(graph, budget, [kind.rate for kind in graph.kinds])
+    return _recycled(model, budget, [kind.rate for kind in model.kinds])
 
 
-def recycler_blind(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def recycler_blind(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """The same where nobody knows which changes come: all kinds alike."""
-    return _recycled(graph, budget, [1.0] * len(graph.kinds))
+    return _recycled(model, budget, [1.0] * len(model.kinds))
 
 
-def greedy(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def greedy(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """From fewest bytes, the single change of a mode that truly saves most per byte; and again."""
-    modes = _least(graph)
-    cost, size = per_day(graph, modes), graph.bytes_of(modes)
+    modes = _least(model)
+    cost, size = per_day(model, modes), model.bytes_of(modes)
     while True:
         best, best_gain = None, 0.0
-        for piece in graph.pieces:
+        for piece in model.pieces:
             for mode in piece.modes:
                 more = piece.sizes[mode] - piece.sizes[modes[piece.name]]
                 if mode is modes[piece.name] or size + more > budget:
                     continue
-                result = per_day(graph, {**modes, piece.name: mode})
+                result = per_day(model, {**modes, piece.name: mode})
                 gain = (cost - result) / max(more, 1)
                 if cost - result > 1e-12 * cost and gain > best_gain:
                     best, best_gain = ({**modes, piece.name: mode}, result, size + more), gain
@@ -72,19 +71,19 @@ def greedy(graph: Graph, budget: int) -> dict[str, PieceMode]:
         modes, cost, size = best
 
 
-def knapsack(graph: Graph, budget: int) -> dict[str, PieceMode]:
+def knapsack(model: StateModel, budget: int) -> dict[str, PieceMode]:
     """The set of pieces with the greatest sum of single gains, over the choice of fewest bytes."""
-    least = _least(graph)
+    least = _least(model)
     modes = dict(least)
-    left = budget - graph.bytes_of(least)
-    pieces = _choosable(graph)
+    left = budget - model.bytes_of(least)
+    pieces = _choosable(model)
     if left <= 0 or not pieces:
         return modes
-    before = per_day(graph, least)
+    before = per_day(model, least)
     best = np.zeros(_CELLS + 1)
     taken = []
     for piece in pieces:
-        gain = before - per_day(graph, {**least, piece.name: PieceMode.KEPT})
+        gain = before - per_day(model, {**least, piece.name: PieceMode.KEPT})
         more = _bytes(piece) - piece.sizes[least[piece.name]]
         cells = -(-more * _CELLS // left)
         is_taken = np.zeros(_CELLS + 1, dtype=np.bool_)
@@ -111,23 +110,23 @@ SIMPLER_CHOICES: Mapping[str, SimplerChoice] = {
 }
 
 
-def _recycled(graph: Graph, budget: int, rates: list[float]) -> dict[str, PieceMode]:
-    kept, least = _all_kept(graph), _least(graph)
-    cheap = evaluate(graph, kept).per_kind
+def _recycled(model: StateModel, budget: int, rates: list[float]) -> dict[str, PieceMode]:
+    kept, least = _all_kept(model), _least(model)
+    cheap = evaluate(model, kept).per_kind
     worth = {}
-    for piece in _choosable(graph):
-        dear = evaluate(graph, {**kept, piece.name: least[piece.name]}).per_kind
+    for piece in _choosable(model):
+        dear = evaluate(model, {**kept, piece.name: least[piece.name]}).per_kind
         each = zip(rates, dear, cheap, strict=True)
         saved = sum(rate * (one - other) for rate, one, other in each)
         worth[piece.name] = saved / max(1, _bytes(piece))
-    return _kept(graph, budget, worth)
+    return _kept(model, budget, worth)
 
 
-def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, PieceMode]:
+def _kept(model: StateModel, budget: int, worth: Mapping[str, float]) -> dict[str, PieceMode]:
     """The worthiest pieces kept as long as they fit, the others with fewest bytes."""
-    modes = _least(graph)
-    size = graph.bytes_of(modes)
-    for piece in sorted(_choosable(graph), key=lambda one: (-worth[one.name], one.name)):
+    modes = _least(model)
+    size = model.bytes_of(modes)
+    for piece in sorted(_choosable(model), key=lambda one: (-worth[one.name], one.name)):
         more = _bytes(piece) - piece.sizes[modes[piece.name]]
         if size + more <= budget:
             modes[piece.name] = PieceMode.KEPT
@@ -135,9 +134,9 @@ def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, Pi
     return modes
 
 
-def _choosable(graph: Graph) -> list[Piece]:
+def _choosable(model: StateModel) -> list[Piece]:
     return [
-        piece for piece in graph.pieces if PieceMode.KEPT in piece.sizes and len(piece.sizes) > 1
+        piece for piece in model.pieces if PieceMode.KEPT in piece.sizes and len(piece.sizes) > 1
     ]
 
 
@@ -145,21 +144,17 @@ def _bytes(piece: Piece) -> int:
     return piece.sizes[PieceMode.KEPT]
 
 
-def _least(graph: Graph) -> dict[str, PieceMode]:
-    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
+def _least(model: StateModel) -> dict[str, PieceMode]:
+    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in model.pieces}
 
 
-def _all_kept(graph: Graph) -> dict[str, PieceMode]:
-    least = _least(graph)
+def _all_kept(model: StateModel) -> dict[str, PieceMode]:
+    least = _least(model)
     return {
-        p.name: PieceMode.KEPT if PieceMode.KEPT in p.sizes else least[p.name] for p in graph.pieces
+        p.name: PieceMode.KEPT if PieceMode.KEPT in p.sizes else least[p.name] for p in model.pieces
     }
 
 
-def _uses(graph: Graph, piece: Piece) -> list[bool]:
+def _uses(model: StateModel, piece: Piece) -> list[bool]:
     """Per kind of change, whether its runs take the piece up."""
-    at = next(at for at, node in enumerate(graph.nodes) if piece in node.pieces)
-    return [
-        any(graph.active[wire][kind] for wire in graph.nodes[at].inputs)
-        for kind in range(len(graph.kinds))
-    ]
+    return [piece.cost(PieceMode.KEPT, kind) > 0 for kind in range(len(model.kinds))]

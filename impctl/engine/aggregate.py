@@ -58,8 +58,6 @@ KeyRanges = tuple[AttributeId, RangePartition]
 class AggregateOperator(Operator):
     """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one range per access."""
 
-    can_rebuild = True
-
     def __init__(
         self,
         name: str,
@@ -397,8 +395,6 @@ class AggregateOperator(Operator):
 
 class GroupsRead(Operator):
     """The grouping that `made` makes, over rows with these columns; it has keys."""
-
-    can_rebuild = True
 
     def __init__(
         self, columns: Sequence[tuple[AttributeId, SqlType]], made: Callable[[], AggregateOperator]

@@ -205,9 +205,6 @@ class Operator(ABC):
     piece: str = ""
     """Where it is such a grouping, or computes first rows, their name, whether stored or not."""
 
-    can_rebuild: bool = False
-    """Whether its state may be built from all rows of its input for one step, and dropped."""
-
     def group_codes(self) -> Ints:
         """The codes of the keys of all groups; only where it keeps them by `group_keys`."""
         raise NotImplementedError

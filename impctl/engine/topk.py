@@ -208,8 +208,6 @@ class Top(Operator):
 
     can_output = True
 
-    can_rebuild = True
-
     def __init__(
         self,
         name: str,

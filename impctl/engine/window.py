@@ -48,8 +48,6 @@ class WindowValue(Struct, frozen=True):
 class WindowOperator(Operator):
     """Rows of `columns`, one per copy, with the value of each call in their partition."""
 
-    can_rebuild = True
-
     def __init__(
         self,
         name: str,

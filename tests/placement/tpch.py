@@ -1,4 +1,4 @@
-"""Graphs of the circuits of TPC-H's queries."""
+"""Models of the circuits of TPC-H's queries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from impctl.data.schema import DATE, LONG
 from impctl.engine.aggregate import AggregateOperator
 from impctl.engine.join import JoinOperator
 from impctl.engine.linear import SelectOperator
-from impctl.placement.graph import Graph, KindOfChange, Numbers, graph_of
+from impctl.placement.model import KindOfChange, Numbers, StateModel, state_model
 from impctl.plan.nodes import Plan
 from impctl.sketch.sketch import RangePartition
 from impctl.types import TableName
@@ -78,9 +78,9 @@ def compiled_plan(
 
 
 @cache
-def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
+def model(name: str) -> StateModel:
     result = circuit(name)
-    return graph_of(result, kinds, numbers(result))
+    return state_model(result, KINDS, numbers(result))
 
 
 def numbers(result: Dataflow) -> Numbers:

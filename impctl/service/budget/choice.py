@@ -14,16 +14,17 @@ from msgspec.structs import replace
 from impctl.costs import STATE
 from impctl.data.memory import give_back
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.placement.graph import Graph, KindOfChange, PieceMode, graph_of, restricted
-from impctl.placement.search import (
+from impctl.placement.model import (
+    KindOfChange,
     Modes,
-    StateChoice,
-    choices_of,
-    choose,
-    conversion_ms,
+    PieceMode,
+    StateModel,
     evaluate,
     per_day_together,
+    restricted,
+    state_model,
 )
+from impctl.placement.search import StateChoice, choose, frontier_of
 from impctl.service.memory_limit import largest_side, memory_of
 from impctl.service.results import PlannedPiece, PlanResult
 from impctl.service.schedule.forecast import Expectations, Expected, expectations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from impctl.compile.flows import SideChoice, Source
     from impctl.compile.session import Checkpoint, MaintainedQuery
     from impctl.data.vector import Vector
-    from impctl.placement.graph import Piece
+    from impctl.placement.model import Piece
     from impctl.service.budget.costs import OpenedQuery
     from impctl.service.context import Context
     from impctl.service.prepare import PreparedQuery
@@ -81,7 +82,7 @@ class Bound(Struct, frozen=True):
     text: str
 
 
-Graphs = Mapping[QueryName, Graph]
+Models = Mapping[QueryName, StateModel]
 Bounds = Mapping[QueryName, Bound]
 ModesByQuery = Mapping[QueryName, Modes]
 
@@ -118,7 +119,7 @@ def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
 
 
 def chosen_within(
-    graphs: Graphs,
+    models: Models,
     budget: int | None,
     bounds: Bounds,
     chances: Sequence[float],
@@ -130,8 +131,8 @@ def chosen_within(
     same number of bounds, the one with the least expected work wins. A budget of 0 requests the
     fewest bytes. If the budget is out of reach, what is kept `now` stays, and another piece is
     dropped only if its share of the bytes exceeds its share of the work: work at most doubles."""
-    checks = _BoundChecks(graphs, bounds, chances)
-    within = _within_reach(graphs, budget, fixed, now)
+    checks = _BoundChecks(models, bounds, chances)
+    within = _within_reach(models, budget, fixed, now)
     best = choice = within(())
     fewest = late = checks.late(modes_of(choice))
     urgency = [1.0] * len(chances)
@@ -148,20 +149,20 @@ def chosen_within(
 
 
 def _within_reach(
-    graphs: Graphs, budget: int | None, fixed: int, now: ModesByQuery
+    models: Models, budget: int | None, fixed: int, now: ModesByQuery
 ) -> Callable[[Sequence[float]], StateChoice]:
     """How to choose under this budget, by the urgency of each kind of change."""
     left = None if budget is None else max(0, budget - fixed)
-    usual = choose(graphs, left)
+    usual = choose(models, left)
 
     def within(urgency: Sequence[float]) -> StateChoice:
-        return choose(graphs, left, urgency=urgency) if urgency else usual
+        return choose(models, left, urgency=urgency) if urgency else usual
 
     if not budget or (budget >= fixed and not usual.exceeds):
         return within
-    cheapest = choose(graphs, None)
+    cheapest = choose(models, None)
     per_byte = cheapest.ms_per_day / max(1, cheapest.bytes + fixed)
-    with_kept = {name: _with_kept(graph, now.get(name, {})) for name, graph in graphs.items()}
+    with_kept = {name: _with_kept(model, now.get(name, {})) for name, model in models.items()}
 
     def beyond(urgency: Sequence[float]) -> StateChoice:
         choice = choose(with_kept, None, urgency=urgency, per_byte=per_byte)
@@ -170,13 +171,13 @@ def _within_reach(
     return beyond
 
 
-def _with_kept(graph: Graph, now: Modes) -> Graph:
+def _with_kept(model: StateModel, now: Modes) -> StateModel:
     kept = {
         piece.name: (PieceMode.KEPT,)
-        for piece in graph.pieces
+        for piece in model.pieces
         if now.get(piece.name) is PieceMode.KEPT and PieceMode.KEPT in piece.modes
     }
-    return restricted(graph, kept)
+    return restricted(model, kept)
 
 
 def modes_of(choice: StateChoice) -> dict[QueryName, Modes]:
@@ -184,15 +185,15 @@ def modes_of(choice: StateChoice) -> dict[QueryName, Modes]:
 
 
 def late_runs(
-    graphs: Graphs, modes: ModesByQuery, bounds: Bounds, chances: Sequence[float]
+    models: Models, modes: ModesByQuery, bounds: Bounds, chances: Sequence[float]
 ) -> list[Late]:
-    return _BoundChecks(graphs, bounds, chances).late(modes)
+    return _BoundChecks(models, bounds, chances).late(modes)
 
 
 class _BoundChecks:
-    def __init__(self, graphs: Graphs, bounds: Bounds, chances: Sequence[float]) -> None:
-        self._graphs = graphs
-        self._bounds = {name: bounds[name] for name in graphs if name in bounds}
+    def __init__(self, models: Models, bounds: Bounds, chances: Sequence[float]) -> None:
+        self._models = models
+        self._bounds = {name: bounds[name] for name in models if name in bounds}
         self._likely = [kind for kind, chance in enumerate(chances) if chance > _LIKELY]
         self._least: dict[tuple[QueryName, tuple[int, ...]], Modes | None] = {}
 
@@ -200,7 +201,7 @@ class _BoundChecks:
         return [
             (name, kind)
             for name in self._bounds
-            for kind, ms in enumerate(evaluate(self._graphs[name], modes[name]).per_kind)
+            for kind, ms in enumerate(evaluate(self._models[name], modes[name]).per_kind)
             if kind in self._likely and self._is_too_long(name, ms)
         ]
 
@@ -212,16 +213,16 @@ class _BoundChecks:
         return self._least[key]
 
     def _fewest_bytes(self, name: QueryName, kinds: Sequence[int]) -> Modes | None:
-        graph = self._graphs[name]
+        model = self._models[name]
         # As if nothing else changed, so that more bytes mean less work for these kinds.
         alone = tuple(
             replace(kind, rate=1.0 if number in kinds else 0.0)
-            for number, kind in enumerate(graph.kinds)
+            for number, kind in enumerate(model.kinds)
         )
-        frontier = choices_of(Graph(graph.nodes, alone)).frontier
+        frontier = frontier_of(replace(model, kinds=alone))
         for point in range(len(frontier)):
             modes = frontier.modes(point)
-            costs = evaluate(graph, modes).per_kind
+            costs = evaluate(model, modes).per_kind
             if not any(self._is_too_long(name, costs[kind]) for kind in kinds):
                 return modes
         return None
@@ -229,16 +230,16 @@ class _BoundChecks:
     def missed(self, choice: StateChoice, late: Sequence[Late]) -> Iterator[MissedBound]:
         for name in dict.fromkeys(name for name, _ in late):
             kinds = [kind for query, kind in late if query == name]
-            graph, chosen = self._graphs[name], choice.queries[name]
-            costs = evaluate(graph, chosen.modes).per_kind
+            model, chosen = self._models[name], choice.queries[name]
+            costs = evaluate(model, chosen.modes).per_kind
             kind = max(kinds, key=costs.__getitem__)
-            runs = graph.runs[kind] if graph.runs else 0
-            tables = tuple(sorted(graph.kinds[kind].tables))
+            runs = model.runs[kind] if model.runs else 0
+            tables = tuple(sorted(model.kinds[kind].tables))
             missed = MissedBound(name, self._bounds[name], tables, costs[kind], runs)
             modes = self.least(name, kinds)
             if modes is not None:
-                enough = choice.bytes - chosen.bytes + graph.bytes_of(modes)
-                ms = evaluate(graph, modes).per_kind[kind]
+                enough = choice.bytes - chosen.bytes + model.bytes_of(modes)
+                ms = evaluate(model, modes).per_kind[kind]
                 missed = replace(missed, enough=enough, enough_ms=ms)
             yield missed
 
@@ -301,7 +302,7 @@ def _pieces(weighed: WeighedState, query: QueryName, stays: bool) -> Iterator[Pl
     opened = weighed.queries[query]
     optional = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
     optional |= weighed.sizes[query].keys()
-    known = {piece.name: piece for piece in weighed.graphs[query].pieces}
+    known = {piece.name: piece for piece in weighed.models[query].pieces}
     for piece in weighed.choice.queries[query].pieces.values():
         if piece.name in optional and piece.kept_bytes is not None:
             mode, now = piece.mode, weighed.now[query][piece.name]
@@ -378,7 +379,7 @@ _DAYS = 7.0
 def is_worth(weighed: WeighedState, *, is_over: bool, has_captured: bool = False) -> bool:
     """Whether to carry out the choice. `is_over`: state exceeds the budget. `has_captured`: a first
     capture does not store what may be large, since its size is unknown."""
-    pieces = ((name, piece) for name, graph in weighed.graphs.items() for piece in graph.pieces)
+    pieces = ((name, piece) for name, model in weighed.models.items() for piece in model.pieces)
     if any(weighed.now[name][piece.name] not in piece.modes for name, piece in pieces):
         return True
     is_better = weighed.holds_more or _pays(weighed)
@@ -386,26 +387,22 @@ def is_worth(weighed: WeighedState, *, is_over: bool, has_captured: bool = False
 
 
 def _pays(weighed: WeighedState) -> bool:
-    names = list(weighed.graphs)
-    before = per_day_together([weighed.graphs[n] for n in names], [weighed.now[n] for n in names])
+    names = list(weighed.models)
+    before = per_day_together([weighed.models[n] for n in names], [weighed.now[n] for n in names])
     after = weighed.choice.ms_per_day
     if weighed.choice.per_byte:
         before += weighed.choice.per_byte * sum(
-            weighed.graphs[n].bytes_of(weighed.now[n]) for n in names
+            weighed.models[n].bytes_of(weighed.now[n]) for n in names
         )
         after += weighed.choice.per_byte * weighed.choice.bytes
     saved = before - after
     takes = 0.0
     for name in names:
-        now, then, costs = (
-            weighed.now[name],
-            weighed.choice.queries[name].modes,
-            weighed.conversions[name],
-        )
+        now, then = weighed.now[name], weighed.choice.queries[name].modes
         moved = [
-            by_mode.get(then[piece], 0.0)
-            for piece, by_mode in costs.items()
-            if now[piece] != then[piece]
+            piece.conversion.get(then[piece.name], 0.0)
+            for piece in weighed.models[name].pieces
+            if now[piece.name] != then[piece.name]
         ]
         takes += STATE.conversion_ms + sum(moved) if moved else 0.0
     return saved > 0 and saved >= _LEAST_SAVED * before and takes <= _DAYS * saved
@@ -419,23 +416,20 @@ def _pays(weighed: WeighedState) -> bool:
 # read. First rows, and groupings with MIN or MAX, may be bounded if their buffers can be refilled
 # (`compile.buffers`).
 
-_ALLOWED = (PieceMode.KEPT, PieceMode.READ, PieceMode.BOUNDED)
-
 
 class WeighedState(Struct, frozen=True):
     """The weighed queries, the choice, and the bytes that no choice changes (`fixed`). By query:
-    `graphs` are the input of the choice, `now` the present modes, `conversions` the milliseconds to
-    convert each piece to a mode, `sizes` the buffer sizes of bounded pieces. The choice misses the
-    bounds in `missed`; with `holds_more`, it meets more than the present state. `troubles` says why
-    queries could not be opened; their state does not change."""
+    `models` are the input of the choice, `now` the present modes, `sizes` the buffer sizes of
+    bounded pieces. The choice misses the bounds in `missed`; with `holds_more`, it meets more than
+    the present state. `troubles` says why queries could not be opened; their state does not
+    change."""
 
     queries: Mapping[QueryName, OpenedQuery]
     choice: StateChoice
     fixed: int
     troubles: Mapping[QueryName, str]
-    graphs: Mapping[QueryName, Graph]
+    models: Mapping[QueryName, StateModel]
     now: Mapping[QueryName, Modes]
-    conversions: Mapping[QueryName, Mapping[str, Mapping[PieceMode, float]]]
     sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
     missed: Sequence[MissedBound] = ()
     holds_more: bool = False
@@ -460,7 +454,7 @@ class WeighedState(Struct, frozen=True):
         return StateTarget(tuple(name for name in read if name not in by_spark), bounded)
 
 
-Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
+Choose = Callable[[Mapping[QueryName, StateModel], int | None], StateChoice]
 """Chooses modes for all pieces of these queries within a number of bytes."""
 
 
@@ -480,32 +474,32 @@ def choose_state(
         coming = expectations(ctx, store, sorted(tables))
     expected = coming.expected(tables)
     weigher = _Weigher(ctx, store, expected)
-    graphs, now, costs = {}, {}, {}
+    models, now = {}, {}
     for name, query in queries.items():
-        graphs[name], now[name], costs[name] = weigher.weighed(query)
-        pieces = {piece.name for piece in graphs[name].pieces}
+        models[name], now[name] = weigher.weighed(query)
+        pieces = {piece.name for piece in models[name].pieces}
         fixed += sum(size.bytes for run, size in query.sizes.items() if not _is_of(run, pieces))
     bounds, chances = bounds_of(specs), [kind.chance for kind in expected]
     if choose is None:
-        choice, missed = chosen_within(graphs, budget, bounds, chances, fixed, now)
+        choice, missed = chosen_within(models, budget, bounds, chances, fixed, now)
     else:
         left = None if budget is None else max(0, budget - fixed)
-        choice, missed = choose(graphs, left), ()
-    late = late_runs(graphs, modes_of(choice), bounds, chances)
-    late_now = late_runs(graphs, now, bounds, chances)
+        choice, missed = choose(models, left), ()
+    late = late_runs(models, modes_of(choice), bounds, chances)
+    late_now = late_runs(models, now, bounds, chances)
     sizes, holds_more = weigher.sizes, len(late) < len(late_now)
     return WeighedState(
-        queries, choice, fixed, troubles, graphs, now, costs, sizes, missed, holds_more, budget
+        queries, choice, fixed, troubles, models, now, sizes, missed, holds_more, budget
     )
 
 
-def graphs_of(
+def models_of(
     ctx: Context,
     store: StoreReader,
     queries: Mapping[QueryName, OpenedQuery],
     expected: Sequence[Expected],
-) -> dict[QueryName, Graph]:
-    """Graphs of the queries under these expected kinds of change."""
+) -> dict[QueryName, StateModel]:
+    """Models of the queries under these expected kinds of change."""
     weigher = _Weigher(ctx, store, expected)
     return {name: weigher.weighed(query)[0] for name, query in queries.items()}
 
@@ -544,25 +538,23 @@ class _Weigher:
         self.sizes: dict[QueryName, dict[str, int]] = {}
         """Buffer sizes of the bounded pieces of weighed queries."""
 
-    def weighed(
-        self, query: OpenedQuery
-    ) -> tuple[Graph, Modes, Mapping[str, Mapping[PieceMode, float]]]:
-        """The graph priced by recorded runs, with pieces pinned that have no choice; the present
-        modes; and the milliseconds to convert each piece to a mode."""
+    def weighed(self, query: OpenedQuery) -> tuple[StateModel, Modes]:
+        """The model priced by recorded runs, with pieces pinned that have no choice; and the
+        present modes."""
         from impctl.service.budget.costs import numbers_of, priced, rows_of_change
 
         name, tables = query.stored.query, query.stored.versions
         numbers = numbers_of(query, self._ctx.tables, self._expected)
         self.sizes[name] = {piece: bounded.size for piece, bounded in numbers.bounded.items()}
-        by_priors = graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+        by_priors = state_model(query.compiled, self._kinds, numbers)
         now = _modes_now(query, by_priors)
         rows = [rows_of_change(kind, tables) for kind in self._expected]
         layout = query.reopened.meta.layout
-        graph = priced(by_priors, tables, now, self._store.costs(name), rows, layout)
-        choices = [piece for piece in graph.pieces if len(piece.modes) > 1]
+        model = priced(by_priors, tables, now, self._store.costs(name), rows, layout)
+        choices = [piece for piece in model.pieces if len(piece.modes) > 1]
         allowed = {piece.name: _allowed(query, piece) for piece in choices}
         fits = largest_side(memory_of(self._ctx.settings, self._ctx.workload))
-        for piece in graph.pieces:
+        for piece in model.pieces:
             mode = now[piece.name]
             is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
             is_built = mode is PieceMode.READ and piece.is_whole
@@ -572,7 +564,7 @@ class _Weigher:
                 # There may not be enough memory to build it. Kept pieces need none, and rebuilt
                 # ones need the same each time.
                 allowed[piece.name] = (mode,)
-        return restricted(graph, allowed), now, conversion_ms(by_priors)
+        return restricted(model, allowed), now
 
 
 def _join_strategy(prepared: PreparedQuery) -> JoinStrategy:
@@ -592,12 +584,12 @@ def _group_strategy(prepared: PreparedQuery) -> JoinStrategy:
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 
 
-def _modes_now(query: OpenedQuery, graph: Graph) -> dict[str, PieceMode]:
+def _modes_now(query: OpenedQuery, model: StateModel) -> dict[str, PieceMode]:
     """The present mode of each piece of the query's state."""
     from impctl.compile.flows import Strategy
 
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
-    now = dict.fromkeys((piece.name for piece in graph.pieces), PieceMode.KEPT)
+    now = dict.fromkeys((piece.name for piece in model.pieces), PieceMode.KEPT)
     now |= dict.fromkeys(query.reopened.meta.buffers, PieceMode.BOUNDED)
     return now | dict.fromkeys(read, PieceMode.READ)
 

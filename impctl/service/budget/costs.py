@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import mul
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,17 +13,17 @@ from msgspec.structs import replace
 from impctl.compile import buffers
 from impctl.compile.flows import row_bytes
 from impctl.costs import line_through
-from impctl.placement.graph import (
+from impctl.placement.model import (
     Bounded,
-    CostNode,
-    Demand,
-    Graph,
     KindOfChange,
+    Modes,
     Numbers,
+    OperatorCosts,
     PerKind,
     Piece,
     PieceMode,
-    own,
+    StateModel,
+    at_kind,
     sources_below,
 )
 from impctl.service.maintenance_plan import Reopened, check_circuit, reopened, why_not_bounded
@@ -33,7 +34,6 @@ from impctl.store.records import RunCost, RunKind, RunParts, StoredQuery, buffer
 if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow
     from impctl.engine.operator import Operator
-    from impctl.placement.search import Modes
     from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.schedule.forecast import Expected
@@ -90,39 +90,35 @@ def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
     return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
-# A graph priced by recorded runs instead of prior times. Law: only times change, by kind of change:
+# A model priced by recorded runs instead of prior times. Law: only times change, by kind of change:
 # at least `FEWEST` runs over the same tables teach, fewer change nothing. The time of an operator
 # in a run is that of its work, the time of reads that of the sides, and the rest is what no choice
 # of state changes. An operator's time says nothing about modes of its pieces other than those in
-# that run. If all runs took exactly the estimated times, the graph stays the same.
+# that run. If all runs took exactly the estimated times, the model stays the same.
 
 FEWEST = 3
 """Runs, or reads, needed to replace prior times."""
 
 _MOST_TIMES = 30.0
-"""Largest factor between actual and prior time; more is not due to a node's pieces."""
-
-_NODE_WORK = ("delta", "keys", "whole")
-_PIECE_WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
-"""What a node, and a piece, costs except reads of tables, for buffers too."""
+"""Largest factor between actual and prior time; more is not due to an operator's pieces."""
 
 
 def priced(
-    graph: Graph,
+    model: StateModel,
     tables: Collection[TableName],
     modes: Modes,
     costs: Sequence[RunCost],
     rows: Sequence[float],
     layout: str = "",
-) -> Graph:
-    """Price the graph. `modes` are the present ones of the pieces, `layout` their name in runs;
+) -> StateModel:
+    """Price the model. `modes` are the present ones of the pieces, `layout` their name in runs;
     `rows` are changed rows per run, by kind."""
     maintained = [cost for cost in costs if cost.kind is RunKind.MAINTAIN]
-    return _Lessons(graph, frozenset(tables), modes, maintained, rows, layout).graph()
+    return _Lessons(model, frozenset(tables), modes, maintained, rows, layout).model()
 
 
 class _Lessons(Struct, dict=True):
-    of: Graph
+    of: StateModel
     tables: frozenset[TableName]
     modes: Modes
     costs: Sequence[RunCost]
@@ -131,51 +127,53 @@ class _Lessons(Struct, dict=True):
 
     def __post_init__(self) -> None:
         self._whole = [_alike(self.costs, kind, self.tables) for kind in self.of.kinds]
-        self._operators = sum(1 for node in self.of.nodes if node.inputs)
-        self._first = len(self.of.nodes) - self._operators
-        self._nodes = range(self._first, len(self.of.nodes))
         self._timed = [self._with_parts(runs) for runs in self._whole]
         self._all = self._with_parts(self.costs)
 
-    def graph(self) -> Graph:
+    def model(self) -> StateModel:
         by_kind = [self._of_kind(kind) for kind in range(len(self.of.kinds))]
-        nodes = list(self.of.nodes)
-        # No side reads more of a scan than its change, unless it is rebuilt.
-        for node in self._nodes:
-            nodes[node] = self._priced(nodes[node], [times[node] for times, _ in by_kind])
-        if nodes[-1].inputs:
-            delta = nodes[-1].delta or (0.0,) * len(by_kind)
-            beside = (ms for _, ms in by_kind)
-            both = tuple(ms + more for ms, more in zip(delta, beside, strict=True))
-            nodes[-1] = replace(nodes[-1], delta=both)
+        operators = [
+            self._priced(operator, [times[number] for times, _ in by_kind])
+            for number, operator in enumerate(self.of.operators)
+        ]
+        if operators:
+            # Counted at the root: what is outside all operators.
+            last = operators[-1]
+            both = (at_kind(last.work, kind) + beside for kind, (_, beside) in enumerate(by_kind))
+            operators[-1] = replace(last, work=tuple(both))
         runs = tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole)
-        return Graph(tuple(nodes), self.of.kinds, runs)
+        return StateModel(tuple(operators), self.of.kinds, runs)
 
-    def _priced(self, node: CostNode, factors: Sequence[float]) -> CostNode:
-        pieces = tuple(
+    def _priced(self, operator: OperatorCosts, factors: Sequence[float]) -> OperatorCosts:
+        pieces = (
             replace(
                 piece,
-                **_multiplied(piece, _PIECE_WORK, factors),
+                stored=_times(piece.stored, factors),
+                noted=_times(piece.noted, factors),
                 read=self._read(piece),
                 hit=self._hit(piece),
                 refill=self._refill(piece),
             )
-            for piece in node.pieces
+            for piece in operator.pieces
         )
-        return replace(node, pieces=pieces, **_multiplied(node, _NODE_WORK, factors))
+        return OperatorCosts(work=_times(operator.work, factors), pieces=tuple(pieces))
 
     def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
-        """Ratio of actual to estimated time of each node, and the time outside nodes."""
-        estimated = {node: self._estimated(node, kind) for node in self._nodes}
+        """Ratio of actual to estimated time of each operator, and the time outside operators."""
+        estimated = dict(enumerate(self._estimated(one, kind) for one in self.of.operators))
         if len(self._timed[kind]) < FEWEST:
             return self._of_whole(kind, estimated)
-        actual = {node: self._actual(node, kind) for node in self._nodes}
-        known = {node: ms for node, ms in actual.items() if ms is not None and estimated[node] > 0}
-        usual = _bounded(sum(known.values()), sum(estimated[node] for node in known))
+        actual = {n: self._actual(n, one, kind) for n, one in enumerate(self.of.operators)}
+        known = {
+            number: ms for number, ms in actual.items() if ms is not None and estimated[number] > 0
+        }
+        usual = _bounded(sum(known.values()), sum(estimated[number] for number in known))
         times, beyond = {}, 0.0
-        for node in self._nodes:
-            times[node] = _bounded(known[node], estimated[node]) if node in known else usual
-            beyond += max(0.0, (actual[node] or 0.0) - times[node] * estimated[node])
+        for number in actual:
+            times[number] = usual
+            if number in known:
+                times[number] = _bounded(known[number], estimated[number])
+            beyond += max(0.0, (actual[number] or 0.0) - times[number] * estimated[number])
         left = [(run.rows, run.elapsed_ms - sum(parts.times)) for run, parts in self._timed[kind]]
         return times, self._at(left, kind) + beyond
 
@@ -196,20 +194,20 @@ class _Lessons(Struct, dict=True):
         return [
             (run, run.parts)
             for run in runs
-            if run.parts is not None and len(run.parts.times) == self._operators
+            if run.parts is not None and len(run.parts.times) == len(self.of.operators)
         ]
 
-    def _estimated(self, number: int, kind: int) -> float:
-        """Estimated work of the node in its present modes, without reads and refills."""
-        node = self.of.nodes[number]
-        node = replace(node, pieces=tuple(replace(piece, refill=()) for piece in node.pieces))
-        active = [self.of.active[wire][kind] for wire in node.inputs]
-        modes = [self.modes[piece.name] for piece in node.pieces]
-        return own(node, active, modes, kind, Demand.DELTA).work
+    def _estimated(self, operator: OperatorCosts, kind: int) -> float:
+        """Estimated work of the operator in its present modes, without reads and refills."""
+        works = [
+            piece.noted if self.modes[piece.name] is PieceMode.READ else piece.stored
+            for piece in operator.pieces
+        ]
+        return sum(at_kind(work, kind) for work in (operator.work, *works))
 
-    def _actual(self, number: int, kind: int) -> float | None:
-        """Actual time of the node, from runs in the present modes; None if too few."""
-        names = {piece.name for piece in self.of.nodes[number].pieces}
+    def _actual(self, number: int, operator: OperatorCosts, kind: int) -> float | None:
+        """Actual time of the operator, from runs in the present modes; None if too few."""
+        names = {piece.name for piece in operator.pieces}
         read = {name for name in names if self.modes[name] is PieceMode.READ}
         read |= {buffer_name(name) for name in names if self.modes[name] is PieceMode.BOUNDED}
         names |= {buffer_name(name) for name in names}
@@ -218,7 +216,7 @@ class _Lessons(Struct, dict=True):
             # Sides that are read, and buffers that are refilled, even without rows.
             reads = [side for side in parts.reads if side.side in names]
             if {side.side for side in reads} == read:
-                ms = parts.times[number - self._first] - sum(side.ms for side in reads)
+                ms = parts.times[number] - sum(side.ms for side in reads)
                 points.append((run.rows, ms))
         return self._at(points, kind) if len(points) >= FEWEST else None
 
@@ -237,7 +235,7 @@ class _Lessons(Struct, dict=True):
         return piece.read if ms is None else (ms,) * len(self.of.kinds)
 
     def _hit(self, piece: Piece) -> PerKind:
-        chances = self._chances(piece.name, piece.hit or (1.0,) * len(self.of.kinds))
+        chances = self._chances(piece.name, piece.hit) if piece.hit else None
         return piece.hit if chances is None else chances
 
     def _chances(self, side: str, priors: PerKind) -> PerKind | None:
@@ -266,15 +264,8 @@ class _Lessons(Struct, dict=True):
         return tuple(chance * (most if ms is None else ms) for chance in chances)
 
 
-def _multiplied(
-    priced: CostNode | Piece, names: Sequence[str], factors: Sequence[float]
-) -> dict[str, PerKind]:
-    """These costs by name, times a factor for each kind of change."""
-    return {
-        name: tuple(cost * factor for cost, factor in zip(costs, factors, strict=True))
-        for name in names
-        if (costs := getattr(priced, name))
-    }
+def _times(costs: PerKind, factors: Sequence[float]) -> PerKind:
+    return tuple(map(mul, costs, factors))
 
 
 def _alike(

@@ -16,17 +16,16 @@ from msgspec.structs import replace
 
 from impctl.errors import UsageError, count_text
 from impctl.forecast import Commit, History, effective_times
-from impctl.placement.graph import Graph, Piece, PieceMode, Work
-from impctl.placement.search import Modes, evaluate
+from impctl.placement.model import Modes, Piece, PieceMode, StateModel, at_kind, evaluate
 from impctl.service.budget.choice import (
     Bound,
     WeighedState,
     bounds_of,
     choose_state,
     chosen_within,
-    graphs_of,
     is_worth,
     late_runs,
+    models_of,
 )
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
@@ -406,18 +405,18 @@ class ReplayedChoice(Struct, frozen=True):
     conversions: int
 
 
-# Law: under a budget, the choice with the least expected work, by the graphs and prices of
+# Law: under a budget, the choice with the least expected work, by the models and prices of
 # `keep_to_budget`, for the replayed changes; bounds of queries add urgency, and the present state
 # stays where `keep_to_budget` would leave it. The choice is made once, before the replay. More rows
 # make reads likelier: prices are computed for several sizes and interpolated linearly.
 
 
 class Pieces(Struct, frozen=True, dict=True):
-    """The queries whose state can be chosen, and their graphs for changes of all sizes."""
+    """The queries whose state can be chosen, and their models for changes of all sizes."""
 
     state: WeighedState
     expected: tuple[Expected, ...]
-    graphs: tuple[Mapping[QueryName, Graph], ...]
+    models: tuple[Mapping[QueryName, StateModel], ...]
     now: Mapping[QueryName, Modes]
     _modes: dict[object, Mapping[QueryName, Modes]] = field(default_factory=dict)
     """By the budget and the milliseconds of each bound."""
@@ -439,28 +438,28 @@ class Pieces(Struct, frozen=True, dict=True):
         return self.within(budget, bounds) if now.exceeds else now
 
     @cached_property
-    def _usual(self) -> Mapping[QueryName, Graph]:
-        return self.graphs[_SCALES.index(1.0)]
+    def _usual(self) -> Mapping[QueryName, StateModel]:
+        return self.models[_SCALES.index(1.0)]
 
     def _modes_within(
         self, budget: int | None, bounds: Mapping[QueryName, Bound]
     ) -> Mapping[QueryName, Modes]:
         if budget is None:
             return {
-                name: {piece.name: _kept_of(piece) for piece in graph.pieces}
-                for name, graph in self._usual.items()
+                name: {piece.name: _kept_of(piece) for piece in model.pieces}
+                for name, model in self._usual.items()
             }
-        graphs, chances = self._usual, [query.chance for query in self.expected]
+        models, chances = self._usual, [query.chance for query in self.expected]
         fixed = self.state.fixed
-        choice, missed = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
+        choice, missed = chosen_within(models, budget, bounds, chances, fixed, self.now)
         then = {name: query.modes for name, query in choice.queries.items()}
         late, late_now = (
-            len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
+            len(late_runs(models, modes, bounds, chances)) for modes in (then, self.now)
         )
         weighed = replace(
             self.state,
             choice=choice,
-            graphs=graphs,
+            models=models,
             now=self.now,
             missed=missed,
             holds_more=late < late_now,
@@ -490,10 +489,10 @@ class Pieces(Struct, frozen=True, dict=True):
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.state.queries[name].stored.versions)
         result: dict[Tables, Price] = {}
-        after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
+        after = [evaluate(models[name], modes).per_kind for models in self.models]
         if name not in self._costs_now:
             present = self.now[name]
-            self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.graphs]
+            self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.models]
         before = self._costs_now[name]
         for index, kind in enumerate(self.expected):
             moved = kind.tables & tables
@@ -501,7 +500,7 @@ class Pieces(Struct, frozen=True, dict=True):
                 continue
             ms = tuple(costs[index] for costs in after)
             more = tuple(cost - other[index] for cost, other in zip(ms, before, strict=True))
-            reads = tuple(_reads(graphs[name], modes, index) for graphs in self.graphs)
+            reads = tuple(_reads(models[name], modes, index) for models in self.models)
             rows = tuple(rows_of_change(_scaled(kind, scale), moved) for scale in _SCALES)
             result[moved] = Price(rows, ms, more, reads)
         return result
@@ -515,11 +514,11 @@ def pieces_of(
     tables = {table for query in kept.queries.values() for table in query.stored.versions}
     coming = Expectations(ctx.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
-    graphs = tuple(
-        graphs_of(ctx, store, kept.queries, [_scaled(kind, scale) for kind in expected])
+    models = tuple(
+        models_of(ctx, store, kept.queries, [_scaled(kind, scale) for kind in expected])
         for scale in _SCALES
     )
-    usual = graphs[_SCALES.index(1.0)]
+    usual = models[_SCALES.index(1.0)]
     # The present modes of pieces, or allowed ones where these are not.
     now = {
         name: {
@@ -529,7 +528,7 @@ def pieces_of(
         }
         for name in kept.queries
     }
-    return Pieces(kept, expected, graphs, now)
+    return Pieces(kept, expected, models, now)
 
 
 def _scaled(kind: Expected, scale: float) -> Expected:
@@ -541,17 +540,10 @@ def _kept_of(piece: Piece) -> PieceMode:
     return PieceMode.KEPT if PieceMode.KEPT in piece.sizes else piece.modes[0]
 
 
-def _reads(graph: Graph, modes: Modes, kind: int) -> float:
+def _reads(model: StateModel, modes: Modes, kind: int) -> float:
     """Table reads, for a side or for groups, that are expected in a run of this kind."""
-    result = 0.0
-    for node in graph.nodes:
-        for index, piece in enumerate(node.pieces):
-            # A side is read for the other one's change, groups for their own.
-            asking = [node.inputs[1 - index]] if node.work is Work.JOIN else node.inputs
-            is_asked = any(graph.active[wire][kind] for wire in asking)
-            if is_asked and modes[piece.name] is PieceMode.READ and piece.read:
-                result += piece.hit[kind] if piece.hit else 1.0
-    return result
+    read = (piece for piece in model.pieces if modes[piece.name] is PieceMode.READ)
+    return sum(at_kind(piece.hit, kind) for piece in read)
 
 
 def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:

@@ -6,7 +6,6 @@ import random
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,25 +15,18 @@ import pytest
 from msgspec.structs import replace
 
 from impctl.costs import STATE
-from impctl.placement.graph import (
-    CostNode,
-    Demand,
-    Graph,
+from impctl.placement.model import (
     KindOfChange,
+    Modes,
+    OperatorCosts,
     Piece,
     PieceMode,
-    Work,
-    own,
-    restricted,
-)
-from impctl.placement.search import (
-    Modes,
-    StateChoice,
-    choose,
-    conversion_ms,
+    StateModel,
     evaluate,
     per_day,
+    restricted,
 )
+from impctl.placement.search import StateChoice, choose
 from impctl.service.budget import choice as keep_to
 from impctl.service.budget.choice import (
     BOUND_IMPOSSIBLE,
@@ -60,7 +52,16 @@ from impctl.store.records import RunCost, RunKind, RunParts, SideRead, StateChoi
 from impctl.store.store import Store
 from impctl.workload.load import load_workload
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
-from tests.placement.graphs import scans, tree
+from tests.placement.models import (
+    BOUNDED,
+    KEPT,
+    READ,
+    drawn_model,
+    every_option,
+    largest,
+    model_of,
+    piece_of,
+)
 from tests.service.budget.test_keep_to import read_pieces
 from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
@@ -103,11 +104,13 @@ def test_rates_move_by_a_factor_of_two(seed: int) -> None:
     assert have_moved(before, {kind: near[kind] for kind in list(before)[1:]})
 
 
-def kept_of(
-    graph: Graph, now: Mapping[str, PieceMode], choice: StateChoice, ms: float = 0.0
+def weighed(
+    model: StateModel, now: Mapping[str, PieceMode], choice: StateChoice, ms: float = 0.0
 ) -> WeighedState:
-    takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
-    return WeighedState({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
+    """Of one query, whose pieces take so many milliseconds each to convert."""
+    takes = dict.fromkeys(PieceMode, ms)
+    converting = model.with_pieces(lambda piece: replace(piece, conversion=takes))
+    return WeighedState({}, choice, 0, {}, {"q": converting}, {"q": now})
 
 
 @pytest.mark.slow
@@ -115,17 +118,16 @@ def kept_of(
 def test_choices_do_not_take_turns(seed: int) -> None:
     """What was carried out stays while rates and prices move a little to and fro."""
     rng = Random(seed)
-    graph = tree(rng)
-    least = sum(min(piece.sizes.values()) for piece in graph.pieces)
-    most = sum(max(piece.sizes.values()) for piece in graph.pieces)
-    budget = rng.randint(least, most)
-    now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
+    model = drawn_model(rng)
+    least = sum(min(piece.sizes.values()) for piece in model.pieces)
+    budget = rng.randint(least, largest(model))
+    now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
     changes = 0
     for _ in range(8):
-        kinds = tuple(replace(k, rate=k.rate * rng.uniform(0.96, 1.04)) for k in graph.kinds)
-        moved = Graph(graph.nodes, kinds)
+        kinds = tuple(replace(k, rate=k.rate * rng.uniform(0.96, 1.04)) for k in model.kinds)
+        moved = replace(model, kinds=kinds)
         choice = choose({"q": moved}, budget)
-        if is_worth(kept_of(moved, now, choice), is_over=moved.bytes_of(now) > budget):
+        if is_worth(weighed(moved, now, choice), is_over=moved.bytes_of(now) > budget):
             assert choice.queries["q"].modes != now
             now = dict(choice.queries["q"].modes)
             changes += 1
@@ -135,46 +137,33 @@ def test_choices_do_not_take_turns(seed: int) -> None:
 @random_seeds(10, 25, 100)
 def test_what_does_not_pay_back_within_a_week_stays(seed: int) -> None:
     rng = Random(seed)
-    graph = tree(rng)
-    now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
-    choice = choose({"q": graph}, None)
-    saved = per_day(graph, now) - choice.ms_per_day
+    model = drawn_model(rng)
+    now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
+    choice = choose({"q": model}, None)
+    saved = per_day(model, now) - choice.ms_per_day
     moved = sum(now[name] != mode for name, mode in choice.queries["q"].modes.items())
-    pays = saved > 0 and saved >= 0.2 * per_day(graph, now)
+    pays = saved > 0 and saved >= 0.2 * per_day(model, now)
     for days, is_soon in ((6.9, True), (7.1, False)):
         each = (days * saved - STATE.conversion_ms) / moved if moved else 0.0
-        worth = is_worth(kept_of(graph, now, choice, each), is_over=False)
+        worth = is_worth(weighed(model, now, choice, each), is_over=False)
         assert worth == (pays and is_soon), (saved, moved)
-        assert is_worth(kept_of(graph, now, choice, each), is_over=True)
+        assert is_worth(weighed(model, now, choice, each), is_over=True)
 
 
 def test_what_a_query_pins_is_carried_out_whatever_it_costs() -> None:
     rng = Random(3)
-    graph = next(g for g in (tree(rng) for _ in range(99)) if _has_two_modes(g))
-    name = _has_two_modes(graph)[0]
-    now = dict(choose({"q": graph}, None).queries["q"].modes)
-    (piece,) = (one for one in graph.pieces if one.name == name)
+    model = next(g for g in (drawn_model(rng) for _ in range(99)) if _has_two_modes(g))
+    name = _has_two_modes(model)[0]
+    now = dict(choose({"q": model}, None).queries["q"].modes)
+    (piece,) = (one for one in model.pieces if one.name == name)
     other = next(mode for mode in piece.modes if mode is not now[name])
-    asked = restricted(graph, {name: (other,)})
+    asked = restricted(model, {name: (other,)})
     choice = choose({"q": asked}, None)
-    assert is_worth(kept_of(asked, now, choice, 1e12), is_over=False)
+    assert is_worth(weighed(asked, now, choice, 1e12), is_over=False)
 
 
-def _has_two_modes(graph: Graph) -> list[str]:
-    return [piece.name for piece in graph.pieces if len(piece.modes) > 1]
-
-
-def test_a_piece_is_read_whole_to_be_kept_again() -> None:
-    for seed in range(50):
-        graph = tree(Random(seed))
-        result = conversion_ms(graph)
-        assert result.keys() == {piece.name for piece in graph.pieces}
-        for node in graph.nodes:
-            for piece in node.pieces:
-                to, build = result[piece.name], max(piece.build, default=0.0)
-                is_side = node.work is Work.JOIN
-                assert to[PieceMode.READ] == (build if is_side else max(piece.stream, default=0.0))
-                assert to[PieceMode.KEPT] >= build
+def _has_two_modes(model: StateModel) -> list[str]:
+    return [piece.name for piece in model.pieces if len(piece.modes) > 1]
 
 
 @pytest.fixture
@@ -326,35 +315,28 @@ def test_an_altered_query_fails_no_other_run(
     assert bool(read_pieces(captured.folder, "two")) == is_converted
 
 
-KEPT_OR_READ = {PieceMode.KEPT: 10, PieceMode.READ: 1}
-
-
-def frequent_and_rare(seed: int) -> Graph:
+def frequent_and_rare(seed: int) -> StateModel:
     """A side that a frequent change asks for and one that a rare one does; room for one of them."""
     rng = Random(seed)
     kinds = (KindOfChange(frozenset("r"), 100.0), KindOfChange(frozenset("s"), 1.0))
 
     def side(name: str, asked_by: int) -> Piece:
         read = tuple(float(rng.randint(100, 900)) if at == asked_by else 0.0 for at in range(2))
-        return Piece(name=name, sizes=KEPT_OR_READ, read=read, source=(name,))
+        return piece_of(name, {KEPT: 10, READ: 1}, read=read, hit=(1.0, 1.0), source=(name,))
 
-    pieces = (side("left", 1), side("right", 0))
-    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=pieces)
-    return Graph((*scans("r", "s"), join, CostNode(work=Work.ROWS, inputs=(2,))), kinds)
+    return model_of(side("left", 1), side("right", 0), kinds=kinds)
 
 
 @random_seeds(12, 44, 300)
 def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: int) -> None:
     """Against all choices there are: the share of all bytes that is saved beside that of work."""
     rng = Random(seed)
-    graph, fixed = tree(rng, 5), rng.choice([0, 7, 1000])
-    names = [piece.name for piece in graph.pieces]
-    every = [dict(zip(names, modes, strict=True)) for modes in product(*_every_mode(graph))]
-    sizes = {graph.bytes_of(modes) for modes in every}
-    least = min(sizes) + fixed
+    model, fixed = drawn_model(rng, 5), rng.choice([0, 7, 1000])
+    every = every_option(model)
+    least = min(option.bytes for option in every) + fixed
 
     def chosen(budget: int) -> StateChoice:
-        return chosen_within({"q": graph}, budget, {}, [1.0] * len(graph.kinds), fixed)[0]
+        return chosen_within({"q": model}, budget, {}, [1.0] * len(model.kinds), fixed)[0]
 
     assert (chosen(least).exceeds, chosen(least).bytes + fixed) == (False, least)
     assert chosen(0).bytes + fixed == least, "asked for the least"
@@ -362,26 +344,20 @@ def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: in
         return
     result = chosen(rng.randint(1, least - 1))
     assert (result.exceeds, result.least + fixed) == (True, least)
-    work = min(per_day(graph, modes) for modes in every)
-    usual = choose({"q": graph}, None)
+    work = min(option.cost for option in every)
+    usual = choose({"q": model}, None)
     assert usual.ms_per_day == pytest.approx(work, rel=0.01)
     weight = usual.ms_per_day / max(1, usual.bytes + fixed)
 
-    def counted(modes: Modes) -> float:
-        return per_day(graph, modes) + weight * graph.bytes_of(modes)
-
-    assert counted(result.queries["q"].modes) <= min(map(counted, every)) * 1.01
+    counted = min(option.cost + weight * option.bytes for option in every)
+    assert result.ms_per_day + weight * result.bytes <= counted * 1.01
     assert result.ms_per_day <= 2.02 * work
     # What is kept stays.
-    now = {name: rng.choice(modes) for name, modes in zip(names, _every_mode(graph), strict=True)}
-    held = chosen_within({"q": graph}, 1, {}, [1.0] * len(graph.kinds), fixed, {"q": now})[0]
+    now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
+    held = chosen_within({"q": model}, 1, {}, [1.0] * len(model.kinds), fixed, {"q": now})[0]
     assert (held.least, held.exceeds) == (result.least, True)
     then = held.queries["q"].modes
-    assert all(then[name] is PieceMode.KEPT for name, mode in now.items() if mode is PieceMode.KEPT)
-
-
-def _every_mode(graph: Graph) -> list[tuple[PieceMode, ...]]:
-    return [piece.modes for piece in graph.pieces]
+    assert all(then[name] is KEPT for name, mode in now.items() if mode is KEPT)
 
 
 @pytest.mark.parametrize(
@@ -397,40 +373,37 @@ def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
     now: tuple[int, float], has_captured: bool, expected: bool
 ) -> None:
     """The choice takes 1,000 bytes and 100 ms a day, each byte counting for 0.1 ms."""
-    sizes = {PieceMode.KEPT: 1000, PieceMode.READ: now[0]}
-    costs = {"probe": (100.0,), "read": (now[1],), "hit": (1.0,)}
-    piece = Piece(name="p.right", sizes=sizes, source=("u",), **costs)
-    left = Piece(name="p.left", sizes={PieceMode.KEPT: 0})
-    join = CostNode(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
-    graph = Graph((*scans("t", "u"), join), (KindOfChange(frozenset({"t"}), 1.0),))
-    chosen = choose({"q": restricted(graph, {"p.right": (PieceMode.KEPT,)})}, None)
+    sizes = {KEPT: 1000, READ: now[0]}
+    right = piece_of("p.right", sizes, stored=100.0, read=now[1], hit=1.0, source=("u",))
+    model = model_of(piece_of("p.left"), right, kinds=(KindOfChange(frozenset({"t"}), 1.0),))
+    chosen = choose({"q": restricted(model, {"p.right": (KEPT,)})}, None)
     choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
-    modes = {"p.left": PieceMode.KEPT, "p.right": PieceMode.READ}
-    kept = replace(kept_of(graph, modes, choice), budget=50)
+    modes = {"p.left": KEPT, "p.right": READ}
+    kept = replace(weighed(model, modes, choice), budget=50)
     assert is_worth(kept, is_over=True, has_captured=has_captured) == expected
     assert is_worth(replace(kept, budget=0), is_over=True), "the least was asked for"
 
 
 @random_seeds(5, 13, 20)
 def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
-    graphs = {"q": frequent_and_rare(seed)}
-    plain = choose(graphs, 11)
-    assert plain.queries["q"].modes == {"left": PieceMode.READ, "right": PieceMode.KEPT}
+    models = {"q": frequent_and_rare(seed)}
+    plain = choose(models, 11)
+    assert plain.queries["q"].modes == {"left": READ, "right": KEPT}
     bound = {"q": Bound(1.0, "fresh_within 1ms")}
-    costs = evaluate(graphs["q"], plain.queries["q"].modes).per_kind
-    assert late_runs(graphs, modes_of(plain), bound, (1.0, 0.06)) == [("q", 1)]
+    costs = evaluate(models["q"], plain.queries["q"].modes).per_kind
+    assert late_runs(models, modes_of(plain), bound, (1.0, 0.06)) == [("q", 1)]
     # Only one of the two can be held; the frequent one would be late then.
-    held, unheld = chosen_within(graphs, 11, bound, (0.0, 0.06))
-    assert held.queries["q"].modes == {"left": PieceMode.KEPT, "right": PieceMode.READ}
+    held, unheld = chosen_within(models, 11, bound, (0.0, 0.06))
+    assert held.queries["q"].modes == {"left": KEPT, "right": READ}
     assert not unheld
     # Told is what comes of it by how often changes come, not by how often they were thought to.
-    assert held.ms_per_day == per_day(graphs["q"], held.queries["q"].modes)
+    assert held.ms_per_day == per_day(models["q"], held.queries["q"].modes)
     assert "s changes once a day" in held.queries["q"].pieces["left"].reason
     for chances in ((1.0, 0.05), (1.0, 0.0)):
-        again, nothing = chosen_within(graphs, 11, bound, chances)
+        again, nothing = chosen_within(models, 11, bound, chances)
         assert again.queries["q"].modes == plain.queries["q"].modes
         assert not nothing
-    both, (one,) = chosen_within(graphs, 11, bound, (1.0, 0.06))
+    both, (one,) = chosen_within(models, 11, bound, (1.0, 0.06))
     assert both.queries["q"].modes == plain.queries["q"].modes, "as many late, and less work"
     assert (one.query, one.tables, one.ms) == ("q", ("s",), costs[1])
     assert (one.enough, one.enough_ms) == (11, 0.0)
@@ -440,46 +413,44 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
 @random_seeds(12, 36, 150)
 def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: int) -> None:
     rng = Random(seed)
-    graph = tree(rng, 5)
-    graphs = {"q": graph}
-    most = sum(max(piece.sizes.values()) for piece in graph.pieces)
+    model = drawn_model(rng, 5)
+    models = {"q": model}
+    most = largest(model)
     budget = rng.randint(0, most)
-    plain = choose(graphs, budget)
-    costs = evaluate(graph, plain.queries["q"].modes).per_kind
+    plain = choose(models, budget)
+    costs = evaluate(model, plain.queries["q"].modes).per_kind
     bound = Bound(LEAST_MARGIN * max(costs) * rng.choice([0.01, 0.3, 0.9, 1.0, 1.1]), "b")
-    chances = [rng.choice([0.0, 0.05, 0.06, 1.0]) for _ in graph.kinds]
-    result, unheld = chosen_within(graphs, budget, {"q": bound}, chances)
+    chances = [rng.choice([0.0, 0.05, 0.06, 1.0]) for _ in model.kinds]
+    result, unheld = chosen_within(models, budget, {"q": bound}, chances)
 
     def late(modes: Modes) -> list[int]:
-        took = evaluate(graph, modes).per_kind
+        took = evaluate(model, modes).per_kind
         each = zip(took, chances, strict=True)
         return [at for at, (ms, chance) in enumerate(each) if chance > 0.05 and 1.5 * ms > bound.ms]
 
     mine, before = late(result.queries["q"].modes), late(plain.queries["q"].modes)
-    told = late_runs(graphs, modes_of(result), {"q": bound}, chances)
+    told = late_runs(models, modes_of(result), {"q": bound}, chances)
     assert told == [("q", kind) for kind in mine]
     assert len(mine) <= len(before)
     assert result.exceeds == plain.exceeds
     assert result.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
     assert bool(unheld) == bool(mine)
-    names = [piece.name for piece in graph.pieces]
-    every = [dict(zip(names, modes, strict=True)) for modes in product(*_every_mode(graph))]
+    every = every_option(model)
     for one in unheld:
-        doing = [modes for modes in every if not set(late(modes)) & set(mine)]
-        assert one.ms == max(evaluate(graph, result.queries["q"].modes).per_kind[k] for k in mine)
+        doing = [option.bytes for option in every if not set(late(option.modes)) & set(mine)]
+        assert one.ms == max(evaluate(model, result.queries["q"].modes).per_kind[k] for k in mine)
         if one.enough is None:
             assert not doing
         else:
             # So many bytes do; fewer may, where a choice with less work in all takes more of them.
-            assert min(map(graph.bytes_of, doing)) <= one.enough <= most
+            assert min(doing) <= one.enough <= most
 
 
 def test_no_choice_is_made_for_what_no_state_helps(monkeypatch: MonkeyPatch) -> None:
     made = spied(monkeypatch, keep_to, "choose")
-    graph = frequent_and_rare(1)
-    (*below, root) = graph.nodes
-    slower = CostNode(work=Work.ROWS, inputs=root.inputs, delta=(9.0, 9.0))
-    slow = Graph((*below, slower), graph.kinds)
+    model = frequent_and_rare(1)
+    slower = OperatorCosts(work=(9.0, 9.0))
+    slow = replace(model, operators=(*model.operators, slower))
     _, (one,) = chosen_within({"q": slow}, 11, {"q": Bound(13.0, "fresh_within 13ms")}, (1, 1))
     assert (len(made), one.enough) == (1, None)
     assert "with all of it" in missed_bound_text(one, 0)
@@ -586,38 +557,31 @@ TABLES = tuple(f"t{number}" for number in range(5))
 
 
 class World:
-    """A graph, modes its pieces have, and what runs of each kind truly take."""
+    """A model, modes its pieces have, and what runs of each kind truly take."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        drawn = tree(self.random)
-        # Of the two modes that there are today; scans before operators, as in circuits.
-        nodes = tuple(_plain(node) for node in drawn.nodes)
-        order = sorted(range(len(nodes)), key=lambda at: bool(nodes[at].inputs))
-        moved = {old: new for new, old in enumerate(order)}
-        ordered = (
-            replace(nodes[old], inputs=tuple(moved[wire] for wire in nodes[old].inputs))
-            for old in order
-        )
-        self.graph = Graph(tuple(ordered), drawn.kinds)
-        modes = (PieceMode.KEPT, PieceMode.READ)
-        self.modes = {piece.name: self.random.choice(modes) for piece in self.graph.pieces}
-        kinds = range(len(self.graph.kinds))
+        drawn = drawn_model(self.random)
+        self.model = drawn.with_pieces(lambda piece: replace(piece, sizes={KEPT: 9, READ: 1}))
+        self.modes = {piece.name: self.random.choice((KEPT, READ)) for piece in self.model.pieces}
+        kinds = range(len(self.model.kinds))
         self.rows = [self.random.uniform(1, 1e4) for _ in kinds]
         self.beside = [10 ** self.random.uniform(-2, 3) for _ in kinds]
         self.times = {
             (at, kind): 10 ** self.random.uniform(-1.2, 1.2)
-            for at in range(len(self.graph.nodes))
+            for at in range(len(self.model.operators))
             for kind in kinds
         }
         self.read_ms = {name: 10 ** self.random.uniform(-1, 3) for name in self.modes}
 
     def work(self, at: int, kind: int) -> float:
-        """What the node truly takes in a run of as many rows as are expected."""
-        node = self.graph.nodes[at]
-        active = [self.graph.active[wire][kind] for wire in node.inputs]
-        modes = [self.modes[piece.name] for piece in node.pieces]
-        return own(node, active, modes, kind, Demand.DELTA).work * self.times[at, kind]
+        """What the operator truly takes in a run of as many rows as are expected."""
+        operator = self.model.operators[at]
+        costs = [
+            piece.noted if self.modes[piece.name] is READ else piece.stored
+            for piece in operator.pieces
+        ]
+        return sum(cost[kind] for cost in (operator.work, *costs) if cost) * self.times[at, kind]
 
     def run(self, kind: int, *, asks: bool = True) -> RunCost:
         """A run of some other number of rows; with `asks` every side that is read has been."""
@@ -625,36 +589,29 @@ class World:
         reads = tuple(
             SideRead(name, 3, 1, 7, self.read_ms[name]) if asks else SideRead(name)
             for name, mode in self.modes.items()
-            if mode is PieceMode.READ
+            if mode is READ
         )
         took = {one.side: one.ms for one in reads}
         operators = []
-        for at, node in enumerate(self.graph.nodes):
-            if node.inputs:
-                lies = sum(took.get(piece.name, 0.0) for piece in node.pieces)
-                operators.append(self.work(at, kind) * (0.3 + 0.7 * share) + lies)
+        for at, operator in enumerate(self.model.operators):
+            lies = sum(took.get(piece.name, 0.0) for piece in operator.pieces)
+            operators.append(self.work(at, kind) * (0.3 + 0.7 * share) + lies)
         elapsed = sum(operators) + self.beside[kind] * (0.5 + 0.5 * share)
-        tables = tuple(sorted(self.graph.kinds[kind].tables))
+        tables = tuple(sorted(self.model.kinds[kind].tables))
         rows = round(self.rows[kind] * share)
         self.rows[kind] = self.rows[kind] if rows else 0.0
         parts = RunParts(tuple(operators), reads)
         # What a line is through is whole rows; so small a part of them is not to matter.
         return RunCost(RunKind.MAINTAIN, rows, 0, elapsed, moved=tables, parts=parts)
 
-    def learned(self, costs: Sequence[RunCost]) -> Graph:
-        return priced(self.graph, TABLES, self.modes, costs, self.rows)
-
-
-def _plain(node: CostNode) -> CostNode:
-    said = {"sizes": {PieceMode.KEPT: 9, PieceMode.READ: 1}, "reads_below": False}
-    return replace(node, pieces=tuple(replace(piece, **said) for piece in node.pieces))
+    def learned(self, costs: Sequence[RunCost]) -> StateModel:
+        return priced(self.model, TABLES, self.modes, costs, self.rows)
 
 
 def alone(world: World) -> list[int]:
-    """Kinds of change that reach the root, and that no other kind has the tables of."""
-    tables = [kind.tables for kind in world.graph.kinds]
-    reach = world.graph.active[-1]
-    return [at for at, one in enumerate(tables) if tables.count(one) == 1 and reach[at]]
+    """Kinds of change that no other kind has the tables of."""
+    tables = [kind.tables for kind in world.model.kinds]
+    return [at for at, one in enumerate(tables) if tables.count(one) == 1]
 
 
 @random_seeds(10, 35, 200)
@@ -666,17 +623,10 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
     learned = world.learned(costs)
     for kind in kinds:
         expected = world.beside[kind]
-        for at, node in enumerate(world.graph.nodes):
-            if not node.inputs:
-                continue
-            expected += world.work(at, kind)
-            active = [world.graph.active[wire][kind] for wire in node.inputs]
-            for place, piece in enumerate(node.pieces):
-                is_asked = active[0] if len(active) == 1 else active[1 - place]
-                if world.modes[piece.name] is not PieceMode.READ or not is_asked:
-                    continue
-                thought = piece.hit[kind] if piece.hit else 1.0
-                hit = (FEWEST + thought) / (FEWEST + 1)
+        expected += sum(world.work(at, kind) for at in range(len(world.model.operators)))
+        for piece in world.model.pieces:
+            if world.modes[piece.name] is READ:
+                hit = (FEWEST + piece.hit[kind]) / (FEWEST + 1)
                 expected += hit * world.read_ms[piece.name]
         assert evaluate(learned, world.modes).per_kind[kind] == pytest.approx(expected, rel=1e-3)
         assert learned.runs[kind] == FEWEST
@@ -685,20 +635,19 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
 @random_seeds(4, 17, 30)
 def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None:
     world = World(seed)
-    runs = [world.run(kind) for kind in range(len(world.graph.kinds))]
+    runs = [world.run(kind) for kind in range(len(world.model.kinds))]
     other = [replace(one, moved=("elsewhere",)) for one in runs * FEWEST]
     by_spark = [replace(one, spark=True, parts=None) for one in runs * FEWEST]
     old = [replace(one, moved=()) for one in runs * FEWEST]
     again = [replace(one, kind=RunKind.RECAPTURE) for one in runs * FEWEST]
     for told in (runs[:1] * (FEWEST - 1), by_spark, again):
         learned = world.learned(told)
-        assert learned.nodes == world.learned([]).nodes
+        assert learned.operators == world.learned([]).operators
         assert not any(learned.runs)
     for told in (other, old):
         # A read of a side is the same read, whatever asked it; its chance is not.
-        for before, after in zip(world.graph.pieces, world.learned(told).pieces, strict=True):
-            same = (before.hit, before.probe, before.upkeep)
-            assert (after.hit, after.probe, after.upkeep) == same
+        for before, after in zip(world.model.pieces, world.learned(told).pieces, strict=True):
+            assert (after.hit, after.stored) == (before.hit, before.stored)
 
 
 @random_seeds(8, 34, 60)
@@ -706,26 +655,26 @@ def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     """After a conversion the operator's time was that of other modes; its neighbours' was not."""
     world = World(seed)
     kinds = alone(world)
-    if not kinds or not world.graph.pieces:
+    if not kinds or not world.model.pieces:
         return
     costs = [world.run(kind) for kind in kinds for _ in range(FEWEST)]
-    turned = world.random.choice(world.graph.pieces).name
-    is_read = world.modes[turned] is PieceMode.READ
-    world.modes[turned] = PieceMode.KEPT if is_read else PieceMode.READ
-    nodes = list(enumerate(world.graph.nodes))
-    (at,) = (at for at, node in nodes if turned in [piece.name for piece in node.pieces])
+    turned = world.random.choice(world.model.pieces).name
+    is_read = world.modes[turned] is READ
+    world.modes[turned] = KEPT if is_read else READ
+    operators = world.model.operators
+    (at,) = (n for n, one in enumerate(operators) if turned in [p.name for p in one.pieces])
     learned = world.learned(costs)
     for kind in kinds:
         known = [
             world.times[place, kind]
-            for place, node in nodes
-            if node.inputs and place != at and world.work(place, kind) > 0
+            for place in range(len(operators))
+            if place != at and world.work(place, kind) > 0
         ]
         low, high = (min(known), max(known)) if known else (1.0, 1.0)
         # As its neighbours', taken together.
         before, after = (
-            sum(piece.upkeep[kind] for piece in graph.nodes[at].pieces if piece.upkeep)
-            for graph in (world.graph, learned)
+            sum(piece.stored[kind] for piece in model.operators[at].pieces if piece.stored)
+            for model in (world.model, learned)
         )
         assert before * low * 0.99 <= after <= before * high * 1.01
 
@@ -739,13 +688,11 @@ def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
         assert piece.hit[kind] == pytest.approx(1 / (count + 1))
 
 
-def _bounded_graph() -> Graph:
-    sizes = {PieceMode.KEPT: 9, PieceMode.READ: 1, PieceMode.BOUNDED: 2}
-    piece = Piece(name="p", sizes=sizes, upkeep=(1.0, 1.0), refill=(5.0, 0.0))
+def _bounded_model() -> StateModel:
+    sizes = {KEPT: 9, READ: 1, BOUNDED: 2}
     kinds = tuple(KindOfChange(frozenset({table}), 1.0) for table in "tu")
-    union = CostNode(work=Work.ROWS, inputs=(0, 1))
-    keyed = CostNode(work=Work.KEYED, inputs=(2,), pieces=(piece,))
-    return Graph((*scans("t", "u"), union, keyed), kinds)
+    keyed = OperatorCosts(pieces=(piece_of("p", sizes, kinds=2, stored=1.0, refill=(5.0, 0.0)),))
+    return StateModel((OperatorCosts(), keyed), kinds)
 
 
 def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
@@ -760,35 +707,34 @@ def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
 
 
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
-    graph, rows = _bounded_graph(), [7.0, 7.0]
+    model, rows = _bounded_model(), [7.0, 7.0]
 
     def learned(runs: int, filled: int) -> Piece:
-        bounded = {"p": PieceMode.BOUNDED}
-        (piece,) = priced(graph, ("t", "u"), bounded, _bounded_runs(runs, filled), rows).pieces
+        bounded = {"p": BOUNDED}
+        (piece,) = priced(model, ("t", "u"), bounded, _bounded_runs(runs, filled), rows).pieces
         return piece
 
     piece = learned(5, 3)
     # What was thought of it counts as one run more.
     assert piece.refill == pytest.approx(((3 + 1) / (5 + 1) * 30.0, 0.0))
-    assert piece.upkeep == pytest.approx((2.0, 1.0))
+    assert piece.stored == pytest.approx((2.0, 1.0))
     assert learned(4, 0).refill == pytest.approx((5.0 / (4 + 1), 0.0))
 
 
-@pytest.mark.parametrize("mode", [PieceMode.KEPT, PieceMode.READ])
+@pytest.mark.parametrize("mode", [KEPT, READ])
 def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: PieceMode) -> None:
-    graph, costs = _bounded_graph(), _bounded_runs(5, 3)
-    learned = priced(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
+    model, costs = _bounded_model(), _bounded_runs(5, 3)
+    learned = priced(model, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
     (piece,) = learned.pieces
-    assert graph.pieces == (replace(piece, refill=graph.pieces[0].refill),)
+    assert model.pieces == (replace(piece, refill=model.pieces[0].refill),)
 
 
 def _has_certain_read(world: World) -> list[tuple[int, str]]:
     return [
         (kind, piece.name)
         for kind in alone(world)
-        for node in world.graph.nodes
-        for piece in node.pieces
-        if world.modes[piece.name] is PieceMode.READ and not piece.hit
+        for piece in world.model.pieces
+        if world.modes[piece.name] is READ and piece.hit[kind] == 1.0
     ]
 
 
@@ -797,18 +743,18 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
     """As a release before wrote them."""
     world = World(seed)
     for piece in world.modes:
-        world.modes[piece] = PieceMode.KEPT
+        world.modes[piece] = KEPT
     kinds = alone(world)
     costs = [
-        RunCost(RunKind.MAINTAIN, 10, 0, ms, moved=tuple(sorted(world.graph.kinds[kind].tables)))
+        RunCost(RunKind.MAINTAIN, 10, 0, ms, moved=tuple(sorted(world.model.kinds[kind].tables)))
         for kind in kinds
         for ms in [10 ** world.random.uniform(0, 4)] * FEWEST
     ]
     learned = world.learned(costs)
     took = {cost.moved: cost.elapsed_ms for cost in costs}
     for kind in kinds:
-        wanted = took[tuple(sorted(world.graph.kinds[kind].tables))]
-        before = evaluate(world.graph, world.modes).per_kind[kind]
+        wanted = took[tuple(sorted(world.model.kinds[kind].tables))]
+        before = evaluate(world.model, world.modes).per_kind[kind]
         after = evaluate(learned, world.modes).per_kind[kind]
         # What was off by more than priors ever were is not believed.
         assert after == pytest.approx(max(wanted, before / 30), rel=1e-6)

@@ -19,8 +19,8 @@ from impctl import stopwatch
 from impctl.costs import STATE
 from impctl.errors import UsageError
 from impctl.forecast import Commit, History
-from impctl.placement.graph import Graph, PieceMode
-from impctl.placement.search import Modes, choose, evaluate, per_day
+from impctl.placement.model import Modes, PieceMode, StateModel, evaluate, per_day
+from impctl.placement.search import choose
 from impctl.service.budget.choice import Bound, WeighedState
 from impctl.service.context import OwnSession
 from impctl.service.cost_model import estimated
@@ -46,7 +46,7 @@ from impctl.store.store import Store
 from impctl.tables.log import ChangeSize
 from impctl.workload.models import ON_COMMIT, Trigger
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
-from tests.placement.graphs import tree
+from tests.placement.models import drawn_model, largest
 from tests.service.budget.test_choice import frequent_and_rare
 from tests.support.kept_workload import run_record, set_time
 from tests.support.random_cases import random_seeds
@@ -285,42 +285,43 @@ SIZES = 6
 
 
 def pieces(
-    graph: Graph, now: Modes, chance: float = 0.0, ms: float = 0.0, before: Modes | None = None
+    model: StateModel, now: Modes, chance: float = 0.0, ms: float = 0.0, before: Modes | None = None
 ) -> Pieces:
     """Of one query, whose pieces take so many milliseconds each to convert; each kind of change
     comes with this chance within a day. `before` is how they are kept, where that may not stay."""
-    tables = {table: 0 for kind in graph.kinds for table in kind.tables}
+    tables = {table: 0 for kind in model.kinds for table in kind.tables}
     query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
-    takes = {name: dict.fromkeys(PieceMode, ms) for name in now}
-    choice, then = choose({"q": graph}, None), {"q": now if before is None else before}
-    kept = WeighedState({"q": query}, choice, 0, {}, {"q": graph}, then, {"q": takes})
+    takes = dict.fromkeys(PieceMode, ms)
+    model = model.with_pieces(lambda piece: replace(piece, conversion=takes))
+    choice, then = choose({"q": model}, None), {"q": now if before is None else before}
+    kept = WeighedState({"q": query}, choice, 0, {}, {"q": model}, then)
     expected = tuple(
         Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
-        for kind in graph.kinds
+        for kind in model.kinds
     )
-    return Pieces(kept, expected, ({"q": graph},) * SIZES, {"q": now})
+    return Pieces(kept, expected, ({"q": model},) * SIZES, {"q": now})
 
 
 @pytest.mark.slow
 def test_bounds_urge_what_a_rare_change_needs() -> None:
     urged_ones = 0
     for seed in range(20):
-        graph = frequent_and_rare(seed)
+        model = frequent_and_rare(seed)
         now = {"left": PieceMode.READ, "right": PieceMode.KEPT}
-        result = pieces(graph, now, 0.06)
+        result = pieces(model, now, 0.06)
         none = result.within(11, {})
         assert (none.conversions, none.bytes) == (0, 11)
         # Both kinds are likely, and only one of them can be held: it goes by the work.
         assert result.within(11, {"q": Bound(1.0, "fresh_within 1ms")}).conversions == 0
-        frequent, rare = evaluate(graph, {"left": PieceMode.READ, "right": PieceMode.READ}).per_kind
+        frequent, rare = evaluate(model, {"left": PieceMode.READ, "right": PieceMode.READ}).per_kind
         if frequent < rare:
             # The frequent one is in time when it reads, too.
             bound = Bound(LEAST_MARGIN * (frequent + rare) / 2, "fresh_within")
             urged = result.within(11, {"q": bound})
             assert (urged.conversions, urged.bytes) == (1, 11)
-            kept = evaluate(graph, {"left": PieceMode.KEPT, "right": PieceMode.READ}).per_kind
+            kept = evaluate(model, {"left": PieceMode.KEPT, "right": PieceMode.READ}).per_kind
             assert urged.prices["q"][frozenset("s")].ms == (kept[1],) * SIZES
-            assert pieces(graph, now, 0.05).within(11, {"q": bound}).conversions == 0
+            assert pieces(model, now, 0.05).within(11, {"q": bound}).conversions == 0
             urged_ones += 1
         # What bounds of one trigger urge is not told for another.
         assert result.within(11, {}) == none
@@ -330,22 +331,21 @@ def test_bounds_urge_what_a_rare_change_needs() -> None:
 @random_seeds(12, 36, 200)
 def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None:
     rng = Random(seed)
-    graph = tree(rng)
-    now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
-    least = sum(min(piece.sizes.values()) for piece in graph.pieces)
-    most = sum(max(piece.sizes.values()) for piece in graph.pieces)
-    budget = rng.randint(least, most)
-    then = choose({"q": graph}, budget).queries["q"].modes
-    saved = per_day(graph, now) - per_day(graph, then)
+    model = drawn_model(rng)
+    now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
+    least = sum(min(piece.sizes.values()) for piece in model.pieces)
+    budget = rng.randint(least, largest(model))
+    then = choose({"q": model}, budget).queries["q"].modes
+    saved = per_day(model, now) - per_day(model, then)
     moved = sum(now[name] != mode for name, mode in then.items())
-    is_over = graph.bytes_of(now) > budget
+    is_over = model.bytes_of(now) > budget
     for days in (6.9, 7.1):
         ms = max(0.0, (days * saved - STATE.conversion_ms) / moved) if moved else 0.0
         takes = STATE.conversion_ms + ms * moved
-        pays = saved > 0 and saved >= 0.2 * per_day(graph, now) and takes <= 7.0 * saved
-        within = pieces(graph, now, ms=ms).within(budget, {})
+        pays = saved > 0 and saved >= 0.2 * per_day(model, now) and takes <= 7.0 * saved
+        within = pieces(model, now, ms=ms).within(budget, {})
         assert within.conversions == (1 if moved and (is_over or pays) else 0)
-        assert within.bytes == graph.bytes_of(then if is_over or pays else now)
+        assert within.bytes == model.bytes_of(then if is_over or pays else now)
         assert not within.exceeds
 
 
@@ -353,14 +353,14 @@ def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None
 def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
     rng = Random(3)
     for _ in range(15):
-        graph = tree(rng)
-        now = {piece.name: rng.choice(piece.modes) for piece in graph.pieces}
-        then = choose({"q": graph}, 10**9).queries["q"].modes
+        model = drawn_model(rng)
+        now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
+        then = choose({"q": model}, 10**9).queries["q"].modes
         before = dict.fromkeys(now, PieceMode.BOUNDED)
         if now in (then, before):
             continue
-        assert pieces(graph, now, ms=1e12).within(10**9, {}).conversions == 0
-        assert pieces(graph, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
+        assert pieces(model, now, ms=1e12).within(10**9, {}).conversions == 0
+        assert pieces(model, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
 
 
 def appended(at: float | None, rows: int | None, size: int = 0) -> Commit:

@@ -1,0 +1,238 @@
+"""Models of compiled circuits: names, what may be read, what pieces cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import pytest
+from msgspec.structs import replace
+
+from impctl.compile.flows import SideChoice, SideFacts, StoredChoices, Strategy
+from impctl.costs import STATE, StateTimes
+from impctl.placement.model import (
+    Bounded,
+    KindOfChange,
+    Numbers,
+    OperatorCosts,
+    Piece,
+    PieceMode,
+    StateModel,
+    evaluate,
+    per_day,
+    per_day_together,
+    restricted,
+    state_model,
+)
+from tests.placement import tpch
+from tests.placement.models import BOUNDED, KEPT, READ, model_of, piece_of
+
+
+class Recorded(StoredChoices, frozen=True, dict=True):
+    """Chooses as recorded, and keeps what it was asked."""
+
+    @cached_property
+    def asked(self) -> list[SideFacts]:
+        return []
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        self.asked.append(facts)
+        return super().choose(facts)
+
+
+def pieces_of(model: StateModel) -> dict[str, Piece]:
+    return {piece.name: piece for piece in model.pieces}
+
+
+def q3(numbers: Numbers | None = None) -> dict[str, Piece]:
+    """`join0` joins customers on the left with orders, `join1` these with lines."""
+    circuit = tpch.circuit("q3")
+    model = state_model(circuit, tpch.KINDS, tpch.numbers(circuit) if numbers is None else numbers)
+    return pieces_of(model)
+
+
+FEW = ("q3", "q4", "q13", "q18", "q21")
+ALL = [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in tpch.NAMES]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
+def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
+    """Join trees among them, whose state several operators have."""
+    result = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
+    model = state_model(result, tpch.KINDS, tpch.numbers(result))
+    stored = [keeper.name for keeper in result.circuit.arrangements()]
+    size = sum(map(tpch.numbers(result).bytes, stored))
+    assert model.bytes_of(dict.fromkeys(pieces_of(model), KEPT)) == size
+    assert len(model.operators) == len(tuple(result.circuit))
+
+    def owners(names: Iterable[str]) -> set[str]:
+        """Sides, and the operators of what is no side."""
+        sides = {name for name in stored if name.endswith((".left", ".right"))}
+        return {name if name in sides else name.partition(".")[0] for name in names}
+
+    assert owners(pieces_of(model)) == owners(stored)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tpch.NAMES)
+def test_pieces_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
+    chooser = Recorded()
+    compiled = tpch.compiled(name, chooser)
+    pieces = pieces_of(state_model(compiled, tpch.KINDS, tpch.numbers(compiled)))
+    readable = {name for name, piece in pieces.items() if READ in piece.sizes}
+    can_be = {facts.name for facts in chooser.asked if Strategy.FILES in facts.readers}
+    assert readable == can_be
+    for facts in chooser.asked:
+        if facts.name in can_be:
+            assert set(pieces[facts.name].source) == set(facts.tables)
+
+
+@pytest.mark.parametrize("name", ["q4", "q18"])
+def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
+    """q4: orders with some line; the lines' keys, each once, are groups of that key. q18: orders
+    whose groups of lines pass a condition; their keys are groups of a grouping of these groups."""
+    circuit = tpch.circuit(name)
+    model = state_model(circuit, tpch.KINDS, tpch.numbers(circuit))
+    side = pieces_of(model)["join0.right"]
+    assert side.source == ("lineitem",)
+    assert side.sizes[READ] > 0
+
+
+def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
+    """Customers on the left of `join0`, orders on its right; parts are in neither."""
+    circuit = tpch.circuit("q3")
+    numbers = tpch.numbers(circuit)
+    (left, right), *_ = (
+        wires
+        for operator, wires in zip(circuit.circuit, circuit.circuit.wires, strict=True)
+        if operator.held_sides
+    )
+    for name, table, wire, own, other in (
+        ("left", "customer", left, 1, 0),
+        ("right", "orders", right, 0, 1),
+    ):
+        side = q3()[f"join0.{name}"]
+        assert side.source == (table,)
+        for kind, each_ns, changed in (
+            (own, STATE.build_row_ns, numbers.changed(wire, tpch.KINDS[own])),
+            (other, STATE.probe_key_ns, numbers.changed(left + right - wire, tpch.KINDS[other])),
+        ):
+            assert changed > 0
+            opened = STATE.opened(numbers.rows(wire), changed)
+            assert side.stored[kind] == pytest.approx(opened + changed * each_ns / 1e6)
+            assert side.noted[kind] == STATE.opened_ms
+        assert side.hit[own] == 0 < side.hit[other] <= 1
+        assert (side.stored[2], side.noted[2], side.hit[2]) == (0, 0, 0)
+
+
+def test_a_bounded_piece_is_refilled_by_its_chance() -> None:
+    numbers = tpch.numbers(tpch.circuit("q3"))
+    sometimes, always = Bounded(7, lambda kind: 0.5, 90), Bounded(7, lambda kind: 1.0)
+    top, often = (
+        q3(replace(numbers, bounded={"top0": bounded}))["top0"] for bounded in (sometimes, always)
+    )
+    assert (top.sizes[BOUNDED], top.sizes[KEPT]) == (7, 90)
+    assert often.sizes[KEPT] == q3()["top0"].sizes[KEPT]
+    for half, whole, kind in zip(top.refill, often.refill, tpch.KINDS, strict=True):
+        is_below = not kind.tables.isdisjoint({"customer", "orders", "lineitem"})
+        assert half == whole / 2
+        assert (half > 0) == is_below
+    assert BOUNDED not in q3()["aggregate0"].sizes
+
+
+@pytest.mark.parametrize(
+    ("changed", "fresh", "chance"),
+    [
+        # New orders with their lines ask for orders that are not there before the step.
+        *((1000.0, 1.0, 0.0), (1000.0, 0.999, 1.0)),
+        *((0.0, 0.5, 0.0), (0.05, 0.0, 0.05), (1.0, 0.75, 0.25)),
+    ],
+)
+def test_new_rows_on_both_sides_make_reads_rare(
+    changed: float, fresh: float, chance: float
+) -> None:
+    numbers = replace(
+        tpch.numbers(tpch.circuit("q3")),
+        changed=lambda wire, kind: changed if "orders" in kind.tables else 0.0,
+        fresh=lambda side, kind: fresh,
+    )
+    hit = q3(numbers)["join1.left"].hit
+    assert hit[0] == pytest.approx(chance)
+    assert set(hit[1:]) == {0}
+
+
+def test_prior_times_of_opening_grow_with_the_blocks_touched() -> None:
+    times = StateTimes(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
+    assert (times.opened(1000, 5), times.opened(30, 5)) == (6, 4)
+    assert STATE.opened(0, 100) == STATE.opened_ms
+
+
+def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
+    """Of many rows with few keys it is far smaller than a key for each row."""
+    name = "join1.right.filter"
+    numbers = tpch.numbers(tpch.circuit("q3"))
+    stored = replace(numbers, bytes=lambda of: 21_000 if of == name else numbers.bytes(of))
+    before, after = q3(), q3(stored)
+    assert after["join1.right"].sizes[READ] == 21_000 < before["join1.right"].sizes[READ]
+    assert after["join0.right"].sizes == before["join0.right"].sizes
+
+
+def test_a_piece_is_read_whole_to_be_kept_again() -> None:
+    circuit = tpch.circuit("q3")
+    numbers, pieces = tpch.numbers(circuit), q3()
+    for name, scans in (("join1.right", (2,)), ("join1.left", (0, 1)), ("aggregate0", (0, 1, 2))):
+        to = pieces[name].conversion
+        read = sum(
+            STATE.read_whole(numbers.rows(-1 - scan), len(circuit.sources[scan].scan.table_columns))
+            for scan in scans
+        )
+        # Rows are ordered then, or grouped; of a side the keys for a filter, too.
+        assert to[KEPT] > read > 0
+        if name.startswith("join"):
+            assert to[KEPT] == pytest.approx(read + to[READ])
+        else:
+            assert to[READ] == to[BOUNDED] < to[KEPT] - read
+
+
+@pytest.mark.parametrize(("mode", "cost"), [(KEPT, 10 + 1), (READ, 10 + 20 + 75), (BOUNDED, 3011)])
+def test_what_a_piece_costs_in_each_mode(mode: PieceMode, cost: float) -> None:
+    costs = {"stored": 1.0, "noted": 20.0, "read": 300.0, "hit": 0.25, "refill": 3000.0}
+    own = piece_of("p", dict.fromkeys(PieceMode, 0), **costs)
+    operators = (OperatorCosts(work=(4.0,)), OperatorCosts(work=(6.0,), pieces=(own,)))
+    model = StateModel(operators, (KindOfChange(frozenset("r"), 3.0),))
+    assert evaluate(model, {"p": mode}).per_kind == (cost,)
+    assert per_day(model, {"p": mode}) == 3 * cost
+
+
+def test_queries_share_the_longest_read_of_the_same_tables() -> None:
+    def query(read: float, source: tuple[str, ...]) -> StateModel:
+        right = piece_of("right", {READ: 0}, read=read, hit=1.0, source=source)
+        kinds = (KindOfChange(frozenset({"r"}), 2.0),)
+        return model_of(piece_of("left", stored=1.0), right, kinds=kinds)
+
+    modes = {"left": KEPT, "right": READ}
+    models = [query(30.0, ("t",)), query(50.0, ("t",)), query(7.0, ("t", "u"))]
+    assert [per_day(model, modes) for model in models] == [62, 102, 16]
+    assert per_day_together(models, [modes] * 3) == 2 * (3 + 50 + 7)
+    assert per_day_together([], []) == 0
+
+
+def test_what_is_no_model_is_refused_and_a_pinned_piece_has_one_mode() -> None:
+    kinds = (KindOfChange(frozenset("r"), 1.0),)
+    for bad, reason in (
+        ((piece_of("p"), piece_of("p")), "one name"),
+        ((piece_of("p", {}),), "p: no modes"),
+        ((piece_of("p", {KEPT: -1}),), "below zero"),
+        ((piece_of("p", stored=(1.0, 2.0)),), "not for 1 kinds"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            model_of(*bad, kinds=kinds)
+    model = model_of(*(piece_of(name, {KEPT: 0, READ: 0}) for name in "lr"), kinds=kinds)
+    assert [one.modes for one in restricted(model, {"l": (READ,)}).pieces] == [
+        (READ,),
+        (KEPT, READ),
+    ]
+    for modes, reason in (((BOUNDED,), "l cannot be bounded"), ((), "l cannot be nothing")):
+        with pytest.raises(ValueError, match=reason):
+            restricted(model, {"l": modes})
