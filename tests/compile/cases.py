@@ -27,11 +27,12 @@ from impctl.compile.session import (
     transfer_state,
     why_not_computable,
 )
-from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
+from impctl.data.schema import DATE, DOUBLE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.nodes import Literal
 from impctl.plan.lineage import moved_conditions
-from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window
+from impctl.plan.nodes import Fixpoint, LiveRows, Plan, Project, Query, Sort, TopK, Window
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import Verdict, carried_verdict, check_safety
 from impctl.sketch.sketch import RangePartition
@@ -215,8 +216,17 @@ def converted(
     return after, partners
 
 
-T = Schema((*(Column(name, INTEGER) for name in ("g", "day", "x")), Column("d", DOUBLE)))
-MOVING = {"t": T, "u": Schema((Column("g", INTEGER), Column("n", INTEGER)))}
+MOVING = {
+    "t": Schema(
+        (
+            *(Column(name, INTEGER) for name in ("g", "day", "x")),
+            Column("d", DOUBLE),
+            Column("at", TIMESTAMP),
+        )
+    ),
+    "u": Schema((Column("g", INTEGER), Column("n", INTEGER), Column("until", DATE))),
+}
+EXPIRY = {"t": "at", "u": "until"}
 SMALL, LARGE = (1, 2, 3, 4), (2, 4, 6, 8, 10)
 ALL_KEPT = StoredChoices()
 
@@ -266,9 +276,27 @@ class Kept(Planned, Struct, frozen=True):
         return cls(core, verdict, partitions, query, whole)
 
 
+def edges_at(now: int) -> dict[TableName, int]:
+    """The newest time of each table that has expired: microseconds, and days."""
+    return {"t": (now - 6) * 1_000_000, "u": now // 4 - 2}
+
+
 @cache
-def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = unchanged) -> Kept:
-    query = parse_query(sql.format(now=now, early=now - 4), MOVING)
+def kept(
+    sql: str,
+    now: int,
+    attribute: str,
+    plan_for: Callable[[Plan], Plan] = unchanged,
+    *,
+    expires: bool = False,
+) -> Kept:
+    """With `expires` rows count as long as they are live."""
+    kinds = {"t": TIMESTAMP, "u": DATE}
+    live = {
+        table: LiveRows(EXPIRY[table], Literal(edge, kinds[table]))
+        for table, edge in (edges_at(now) if expires else {}).items()
+    }
+    query = parse_query(sql.format(now=now, early=now - 4), MOVING, live=live)
     partition = RangePartition("t", attribute, INTEGER, LARGE if attribute == "day" else SMALL)
     accesses = [s.access for s in apply_rules(query.root).scans if s.table == "t"]
     result = Kept.of(query, dict.fromkeys(accesses, partition), plan_for)
@@ -287,9 +315,13 @@ def random_row(rng: random.Random, table: TableName) -> Mapping[str, Value]:
         return None if rng.random() < 0.12 else rng.randrange(high)
 
     if table == "u":
-        return {"g": number(6), "n": number(4)}
+        group, until = number(6), number(4)
+        return {"g": group, "n": until, "until": until}
     sum_of = rng.choice((None, 0.1, 0.2, -0.3, 1e16, -1e16, 2.0, 4.0))
-    return {"g": number(6), "day": number(12), "x": number(6), "d": sum_of}
+    group, day, x = number(6), number(12), number(6)
+    # At the very edge, and just beside it.
+    at = None if day is None else day * 1_000_000 + ((x or 0) - 2) // 2
+    return {"g": group, "day": day, "x": x, "d": sum_of, "at": at}
 
 
 class Case(Struct, dict=True):
@@ -301,6 +333,7 @@ class Case(Struct, dict=True):
     distant: tuple[str, ...] = ()
     buffer: int | None = None
     plan_for: Callable[[Plan], Plan] = unchanged
+    expires: bool = False
     now: int = 6
     tables: dict[TableName, Rows] = field(default_factory=dict)
     stored: Stored = field(default_factory=dict)
@@ -312,7 +345,7 @@ class Case(Struct, dict=True):
         self.session = self.anew()
 
     def _kept(self, now: int) -> Kept:
-        return kept(self.sql, now, self.attribute, self.plan_for)
+        return kept(self.sql, now, self.attribute, self.plan_for, expires=self.expires)
 
     def _compiled(self, now: int) -> Dataflow:
         return self._kept(now).compiled(StoredChoices(self.distant), self.buffer)
@@ -349,8 +382,7 @@ class Case(Struct, dict=True):
 
     def move(self, now: int) -> int:
         """Move the constant, and the tables, in one step; how many rows turned or moved."""
-        before = self._kept(self.now)
-        after = self._kept(now)
+        was_now, before, after = self.now, self._kept(self.now), self._kept(now)
         assert before.verdict == after.verdict
         was = self._compiled(self.now)
         fresh, _ = self._started(now)
@@ -370,7 +402,20 @@ class Case(Struct, dict=True):
             return [arrow(source.table, self.tables[source.table])]
 
         _, count = self.session.move(changes, conditions, rows_of, refill, above)
+        assert not self.expires or count <= self.expired(was_now, now)
         return count
+
+    def expired(self, was: int, now: int) -> int:
+        """How many rows of the query's tables expired between the two, or are live again."""
+        before, after = edges_at(was), edges_at(now)
+        times = [
+            (table, row[EXPIRY[table]])
+            for table in self.session.compiled.tables
+            for row in self.tables[table]
+        ]
+        return sum(
+            at is not None and (at > before[table]) != (at > after[table]) for table, at in times
+        )
 
     def check(self, *, is_exact: bool = True) -> None:
         """As anew, and as the reference finds."""
@@ -407,6 +452,7 @@ def several_cases(
     *,
     is_exact: bool = True,
     plan_for: Callable[[Plan], Plan] = unchanged,
+    expires: bool = False,
 ) -> Counter[str]:
     """Each query in turn, its constant moved forth and back; how many of what was seen."""
     seen: Counter[str] = Counter()
@@ -417,7 +463,8 @@ def several_cases(
         sql, attributes = queries[name]
         attribute = rng.choice(attributes.split())
         try:
-            case = Case(rng, sql, attribute, rng.choice(sides), rng.choice((None, 2)), plan_for)
+            side, buffer = rng.choice(sides), rng.choice((None, 2))
+            case = Case(rng, sql, attribute, side, buffer, plan_for, expires)
             for _ in range(4):
                 by = rng.choice((0, 1, 1, 2, -1, -3, 40, -40))
                 turned = case.move(min(max(case.now + by, -20), 30))

@@ -21,10 +21,10 @@ from tests.support.random_cases import random_cases
 
 Case = Callable[[int, Counter[str]], object]
 CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
-    "plans": (plans.one_case, 8),
-    "trees": (trees.one_case, 5),
-    "answers": (answers.one_case, 3),
-    "circles": (lambda seed, _: circle(seed), 3),
+    "plans": (plans.one_case, 5),
+    "trees": (trees.one_case, 3),
+    "answers": (answers.one_case, 2),
+    "circles": (lambda seed, _: circle(seed), 2),
 }
 
 

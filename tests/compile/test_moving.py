@@ -1,25 +1,18 @@
-"""Constants that move and rows that expire: time and changes in random steps, against live rows."""
+"""Constants that move and rows that expire, in random steps beside changes of the tables."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, partial
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from msgspec import Struct, field
 
-from impctl.compile import session
 from impctl.compile.compile import compile_plan, plan_maintenance
-from impctl.compile.flows import Source, StoredChoices
+from impctl.compile.flows import StoredChoices
 from impctl.compile.session import (
-    MaintainedQuery,
-    TableChange,
     TouchedQuery,
     differing_rows,
     judged_alone,
@@ -27,288 +20,57 @@ from impctl.compile.session import (
     touched_source,
     why_not_computable,
 )
-from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
-from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.data.schema import INTEGER
+from impctl.data.vector import Ints, from_arrow
 from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Shipping
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.lineage import MovedConditions, moved_conditions
-from impctl.plan.nodes import LiveRows
-from impctl.rules.optimize import apply_rules
-from impctl.sketch.sketch import MaintenanceMode, RangePartition, RangeSet
-from impctl.sql.statement import parse_query
-from impctl.types import TableName
+from impctl.sketch.sketch import MaintenanceMode, RangeSet
 from tests.compile.cases import (
-    ALL_KEPT,
     Case,
-    Kept,
-    Planned,
     arrow,
     kept,
     random_row,
     several_cases,
 )
-from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
 
-CATALOG = {
-    "t": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("at", TIMESTAMP))),
-    "u": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("day", DATE))),
-}
-TIME_OF = {"t": "at", "u": "day"}
-SECOND = 1_000_000
-QUERIES = {
-    "sums": "SELECT g, SUM(h) AS s FROM t GROUP BY g HAVING SUM(h) > 3",
+EXPIRING = {
+    "sums": "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 3",
     "few": "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) < 3",
-    "extremes": "SELECT g FROM t GROUP BY g HAVING MAX(h) > 3 AND MIN(h) < 2",
+    "extremes": "SELECT g FROM t GROUP BY g HAVING MAX(x) > 3 AND MIN(x) < 2",
     "latest": "SELECT g, MAX(at) AS m FROM t GROUP BY g ORDER BY m DESC, g LIMIT 2",
-    "rows": "SELECT g, h FROM t WHERE h > 1 ORDER BY h DESC, g LIMIT 3",
-    "kinds": "SELECT DISTINCT g, h FROM t WHERE h < 4",
-    "joined": "SELECT t.g FROM t JOIN u ON t.h = u.h GROUP BY t.g HAVING COUNT(*) > 1",
-    "left": "SELECT t.g FROM t LEFT JOIN u ON t.h = u.h WHERE u.g IS NULL",
-    "there": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.h = t.h)",
-    "missing": "SELECT g FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.h = t.h)",
-    "twice": "SELECT a.g FROM t a JOIN t b ON a.h = b.g WHERE a.g < 4",
-    "bag": "SELECT g, COUNT(*) AS n FROM (SELECT g FROM t UNION ALL SELECT h FROM u) GROUP BY g",
-    "halves": """SELECT g FROM t WHERE h < 3 UNION ALL
-        SELECT g FROM t WHERE h >= 3 OR h IS NULL""",
-    "reach": """WITH RECURSIVE r(n) AS (SELECT h FROM t WHERE g = 0 UNION
-        SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r""",
-    "seeds": """WITH RECURSIVE r(n) AS (SELECT g FROM u WHERE h < 2 UNION
-        SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r WHERE n > 0""",
+    "rows": "SELECT g, x FROM t WHERE x > 1 ORDER BY x DESC, g LIMIT 3",
+    "kinds": "SELECT DISTINCT g, x FROM t WHERE x < 4",
+    "joined": "SELECT t.g FROM t JOIN u ON t.x = u.n GROUP BY t.g HAVING COUNT(*) > 1",
+    "left": "SELECT t.g FROM t LEFT JOIN u ON t.x = u.n WHERE u.g IS NULL",
+    "there": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.n = t.x)",
+    "missing": "SELECT g FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.n = t.x)",
+    "twice": "SELECT a.g FROM t a JOIN t b ON a.x = b.g WHERE a.g < 4",
+    "bag": "SELECT g, COUNT(*) AS n FROM (SELECT g FROM t UNION ALL SELECT n FROM u) GROUP BY g",
+    "halves": "SELECT g FROM t WHERE x < 3 UNION ALL SELECT g FROM t WHERE x >= 3 OR x IS NULL",
+    "reach": """WITH RECURSIVE r(n) AS (SELECT x FROM t WHERE g = 0 UNION
+        SELECT l.x FROM r JOIN t l ON r.n = l.g) SELECT n FROM r""",
+    "seeds": """WITH RECURSIVE r(n) AS (SELECT g FROM u WHERE n < 2 UNION
+        SELECT l.x FROM r JOIN t l ON r.n = l.g) SELECT n FROM r WHERE n > 0""",
 }
-WHOLE = {QUERIES[name] for name in ("sums", "latest", "bag", "twice", "halves", "reach")}
-"""Of these all rows of the tables that they read are seen, if not by each access."""
-SIDES = ("joined", "there", "twice")
-"""Of these a side is read in some cases."""
 
 
-def edges_at(now: int) -> dict[TableName, int]:
-    """Ten seconds in the one table; in the other two days, of which each has four seconds."""
-    return {"t": (now - 10) * SECOND, "u": now // 4 - 2}
-
-
-def live_at(now: int) -> dict[TableName, LiveRows]:
-    edges = edges_at(now)
-    return {
-        "t": LiveRows("at", Literal(edges["t"], TIMESTAMP)),
-        "u": LiveRows("day", Literal(edges["u"], DATE)),
-    }
-
-
-@cache
-def planned(sql: str, now: int | None) -> Planned:
-    live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
-    query = parse_query(sql, CATALOG, live=live)
-    scans = apply_rules(query.root).scans
-    for tables in ("t", "tu"):
-        partitions = {
-            scan.access: RangePartition(scan.table, "g", INTEGER, (1, 2, 3, 4, 5))
-            for scan in scans
-            if scan.table in tables
-        }
-        result = Kept.of(query, partitions)
-        if result.whole.safe:
-            return result
-    raise AssertionError((sql, result.whole.reason))
-
-
-Row = dict[str, int | None]
-
-
-def arrow_of(table: TableName, rows: list[Row]) -> pa.Table:
-    return arrow_rows(CATALOG[table], rows)
-
-
-class ExpiringCase(Struct, dict=True):
-    """Tables in files, a query's state over them, and the instant of the run."""
-
-    rng: random.Random
-    sql: str
-    read: StoredChoices
-    buffer: int | None
-    now: int = 100
-    files: dict[TableName, list[list[Row]]] = field(default_factory=dict)
-    stored: Stored = field(default_factory=dict)
-    read_files: int = 0
-    all_files: int = 0
-
-    def __post_init__(self) -> None:
-        for table in CATALOG:
-            sizes = [self.rng.choice((0, 1, 3, 8)) for _ in range(3)]
-            self.files[table] = [[self.row(table) for _ in range(size)] for size in sizes]
-        self.session = self._filled(self._started(self.now), self.rows_now())
-
-    def row(self, table: TableName) -> Row:
-        """Late ones, ones of the future, ones at the edge, ones without a time."""
-        rng = self.rng
-
-        def small() -> int | None:
-            return None if rng.random() < 0.1 else rng.randrange(6)
-
-        by = rng.choice((-30, -11, -10, -10, -9, -5, -1, 0, 3, 20)) + rng.choice((0, 0, 1))
-        if table == "u":
-            at = self.now // 4 + rng.choice((-5, -3, -2, -2, -1, 0, 2))
-        else:
-            at = (self.now + by) * SECOND + rng.choice((0, 0, 0, 1, -1, 500_000))
-        known = None if rng.random() < 0.1 else at
-        return {"g": small(), "h": small(), TIME_OF[table]: known}
-
-    def rows_now(self) -> dict[TableName, list[Row]]:
-        return {table: sum(files, []) for table, files in self.files.items()}
-
-    def live_now(self) -> dict[TableName, list[Row]]:
-        """What is live, told without any of what is tested."""
-        edges = edges_at(self.now)
-        return {
-            table: [r for r in rows if (at := r[TIME_OF[table]]) is not None and at > edges[table]]
-            for table, rows in self.rows_now().items()
-        }
-
-    def _started(self, now: int | None) -> MaintainedQuery:
-        read = self.read if now is not None else ALL_KEPT
-        made = planned(self.sql, now)
-        result = MaintainedQuery(made.compiled(read, self.buffer))
-        tables: Any = _Now(self)
-        result.read_by(ReferencePartners(result.compiled, made.partitions, tables))
-        return result
-
-    def _filled(
-        self, session: MaintainedQuery, rows: Mapping[TableName, list[Row]]
-    ) -> MaintainedQuery:
-        tables: Any = _Now(self)
-        partitions = planned(self.sql, None).partitions
-        partners = ReferencePartners(session.compiled, partitions, tables)
-        names = session.compiled.tables
-        session.load([(name, arrow_of(name, rows[name])) for name in names], partners.pairs)
-        return session
-
-    def changed(self) -> dict[TableName, TableChange]:
-        """Some commits on some tables, as one change of each."""
-        result = {}
-        for table in self.files:
-            if self.rng.random() < 0.4:
-                continue
-            gone: list[Row] = []
-            came: list[Row] = []
-            for _ in range(self.rng.choice((1, 1, 3))):
-                self._commit(table, gone, came)
-            weights = np.array([-1] * len(gone) + [1] * len(came), dtype=np.int64)
-            result[table] = TableChange(arrow_of(table, [*gone, *came]), weights)
-        return result
-
-    def _commit(self, table: TableName, gone: list[Row], came: list[Row]) -> None:
-        rng, files = self.rng, self.files[table]
-        kind = rng.choice(("insert", "insert", "delete", "revive", "compact"))
-        if kind == "compact":
-            files[:] = [sum(files, [])]
-            return
-        new = [self.row(table) for _ in range(rng.choice((1, 2, 5)))] if kind == "insert" else []
-        out: list[Row] = []
-        for file in files if kind != "insert" else ():
-            taken = [row for row in file if rng.random() < 0.2]
-            for row in taken:
-                file.remove(row)
-            out += taken
-        if kind == "revive":
-            # Of rows that expired long ago, too.
-            new = [{**row, TIME_OF[table]: self.row(table)[TIME_OF[table]]} for row in out]
-        if new:
-            files.append(new)
-        gone += out
-        came += new
-
-    def step(self, by: int) -> int:
-        """Time goes on, and tables, in one step; how many rows came or went by the former."""
-        before, after = planned(self.sql, self.now), planned(self.sql, self.now + by)
-        edges = edges_at(self.now), edges_at(self.now + by)
-        self.session = restored(self.session, self.stored, self._started(self.now + by))
-        conditions = moved_conditions(before.core, after.core)
-        assert conditions is not None
-        changes = self.changed()
-        self.now += by
-
-        def moved_rows(asked: Sequence[session.Moving]) -> list[pa.Table]:
-            (table,) = {source.table for source, _ in asked}
-            own, column = self.files[table], TIME_OF[table]
-            low, high = edges[0][table], edges[1][table]
-            result = []
-            for file in own:
-                times = [at for row in file if (at := row[column]) is not None]
-                if times and min(times) <= high and max(times) > low:
-                    result.append(arrow_of(table, file))
-            self.read_files += len(result)
-            self.all_files += len(own)
-            return result
-
-        def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
-            return [arrow_of(source.table, self.rows_now()[source.table])]
-
-        _, count = self.session.move(changes, conditions, moved_rows, refill)
-        expired = self._expired(*edges)
-        assert count == expired if self.sql in WHOLE else count <= expired, (self.sql, self.now)
-        return count
-
-    def _expired(self, before: Mapping[TableName, int], after: Mapping[TableName, int]) -> int:
-        """How many rows there are of the query's tables that were live and no longer are."""
-        times = [
-            (table, row[TIME_OF[table]])
-            for table in self.session.compiled.tables
-            for row in self.rows_now()[table]
-        ]
-        return sum(at is not None and before[table] < at <= after[table] for table, at in times)
-
-    def check(self) -> None:
-        expected = self._filled(self._started(None), self.live_now())
-        assert counts_of(self.session) == counts_of(expected), (self.sql, self.now, self.files)
-
-
-class _Now(Mapping[TableName, Any]):
-    """The rows of a case as they are when they are asked for."""
-
-    def __init__(self, case: ExpiringCase) -> None:
-        self._case = case
-
-    def __getitem__(self, table: TableName) -> list[Row]:
-        return self._case.rows_now()[table]
-
-    def __iter__(self) -> Any:
-        return iter(self._case.files)
-
-    def __len__(self) -> int:
-        return len(self._case.files)
-
-
-STEPS = 6
-
-
-def run(cases: Sequence[int]) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    names = list(QUERIES)
-    for seed in cases:
-        rng, name = random.Random(seed), names[seed % len(names)]
-        side = rng.choice((("join0.left",), ("join0.right",))) if name in SIDES else ()
-        read = StoredChoices(side) if rng.random() < 0.5 else StoredChoices((), from_files=side)
-        case = ExpiringCase(rng, QUERIES[name], read, rng.choice((None, 2)))
-        seen[f"cases of {name}"] += 1
-        for _ in range(STEPS):
-            seen[name] += case.step(rng.choice((0, 1, 1, 2, 4, 9, 50))) > 0
-            case.check()
-            seen["steps"] += 1
-        seen["read"] += case.read_files
-        seen["files"] += case.all_files
-    return seen
+def expiring(names: Sequence[str], cases: Sequence[int]) -> Counter[str]:
+    queries = {name: (EXPIRING[name], "g") for name in names}
+    sides = ((), ("join0.left",), ("join0.right",))
+    return several_cases(queries, cases, sides, expires=True)
 
 
 @pytest.mark.slow
-@random_cases(0, 15, 340, also="18 20 22 27 29 30 32 36 53-55 61 64 71 73")
-def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
-    seen = run(cases)
-    assert seen["steps"] == STEPS * len(cases)
-    for name in QUERIES:
-        assert seen[name] >= seen[f"cases of {name}"] > 0, (name, seen)
-    assert seen["read"] < seen["files"]
+@random_cases(0, 30, 340, also="18 20 22 27 29 30 32 36 53-55 61 64 71 73")
+def test_rows_that_expire_go(cases: Sequence[int]) -> None:
+    seen = expiring(list(EXPIRING), cases)
+    assert seen["moves"] == len(cases) * 4
+    for name in EXPIRING:
+        assert seen[name] > len(cases) // len(EXPIRING) // 6, (name, seen)
 
 
 @pytest.mark.slow
@@ -320,13 +82,24 @@ def test_so_it_is_of_recursion_by_absorption(
 ) -> None:
     """Leaves go where a row expires, though the table has it still."""
     by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
-    recursive = {name: sql for name, sql in QUERIES.items() if "RECURSIVE" in sql}
     monkeypatch.setattr("tests.compile.cases.compile_plan", by_functions)
-    monkeypatch.setattr(f"{__name__}.QUERIES", recursive)
-    circuit = planned(recursive["reach"], 100).compiled().circuit
+    circuit = kept(EXPIRING["reach"], 6, "g", expires=True).compiled().circuit
     assert any(isinstance(one, AbsorbedFixpoint) for one in circuit)
-    seen = run(cases)
-    assert all(seen[name] > len(cases) // 4 for name in recursive), seen
+    seen = expiring(["reach", "seeds"], cases)
+    assert all(seen[name] > len(cases) // 4 for name in ("reach", "seeds")), seen
+
+
+@pytest.mark.parametrize("name", ["sums", "latest", "bag", "twice", "halves", "reach"])
+def test_each_row_that_expires_is_counted_once(name: str) -> None:
+    """However many accesses of a query see it."""
+    case = Case(random.Random(name), EXPIRING[name], "g", expires=True)
+    every = 0
+    for now in (8, 9, 14, 11):
+        was = case.now
+        turned = case.move(now)
+        assert turned == case.expired(was, now)
+        every += turned
+    assert every > 0
 
 
 LAST = "SELECT g, MAX(day) AS m FROM t GROUP BY g"

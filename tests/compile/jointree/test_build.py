@@ -177,7 +177,7 @@ CASES = {
     "text beside its count": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
     "HAVING MIN(r.name) = '' AND COUNT(r.name) > 1 OR SUM(s.c) > 9",
     "text of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
-    "HAVING MIN(r.name) FILTER (WHERE r.b > 0) = 'u' OR MAX(r.name) IS NULL",
+    "HAVING MIN(r.name) FILTER (WHERE r.b > 0) >= 'u' OR MAX(r.name) IS NULL",
     "text of an equal column": "SELECT s.b FROM r JOIN s ON r.name = s.name "
     "GROUP BY s.b HAVING MIN(r.name) <> 'u'",
     "wide decimals": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
@@ -207,7 +207,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@random_cases(0, 5, 24, also="0 1 3")
+@random_cases(2, 5, 24)
 def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
     seen = seen_in(cases, lambda at, seen: follow(core(CASES[name]), Random(at), seen, f"{at}"))
     assert seen["trees"] == len(cases)

@@ -654,11 +654,18 @@ def over(node: p.Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[obj
 @ships
 @pytest.mark.parametrize("name", TRACED)
 @random_seeds(1, 2, 40)
-def test_what_derives_a_row_is_as_much_as_the_tables_tell(
+def test_the_state_gives_what_derives_a_row_and_what_is_left_without_some_rows(
     name: str, absorbs: Absorbs, seed: int
 ) -> None:
     rng = random.Random(f"kept {name} {seed}")
     _, node, absorbed, tables = stepped(name, absorbs, rng)
+    derivations_are_as_small_as_those_of_tables(node, absorbed, tables, absorbs)
+    without_a_source_the_rest_is_left(node, absorbed, tables, rng.randrange(6))
+
+
+def derivations_are_as_small_as_those_of_tables(
+    node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfKept, absorbs: Absorbs
+) -> None:
     made, first = from_tables(node, tables)
     kept = known_rows(absorbed)
     held = made_rows(node, {}, kept.first, known=kept)
@@ -686,16 +693,9 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
         assert row in over(node, some)
 
 
-@with_diagrams
-@ships
-@pytest.mark.parametrize("name", TRACED)
-@random_seeds(1, 2, 40)
-def test_what_would_be_left_is_what_the_rest_derives(
-    name: str, absorbs: Absorbs, seed: int
+def without_a_source_the_rest_is_left(
+    node: p.Plan, absorbed: AbsorbedRows, tables: TablesOfKept, source: int
 ) -> None:
-    rng = random.Random(f"without {name} {seed}")
-    _, node, absorbed, tables = stepped(name, absorbs, rng)
-    source = rng.randrange(6)
     rest = {table: [row for row in rows if row["a"] != source] for table, rows in tables.items()}
     gone = []
     for at, of in enumerate(absorbed.of):

@@ -1,4 +1,4 @@
-"""Measures the times of joins in `impctl.costs` again, by `python -m`; no test.
+"""Measures the times of joins in `impctl.costs` again: `python -m benchmarks.trees.calibration`.
 
 Both ways of many queries are stepped in turns with 1,000 changed rows in memory, and processor time
 is explained by what the estimate counts: what a constant of 1 makes of it is that constant's share.
@@ -26,22 +26,35 @@ from benchmarks.trees.streams import Stream, there_and_back, window
 from impctl import costs
 from impctl.compile.compile import compile_plan
 from impctl.compile.jointree import cost
-from impctl.compile.jointree.cost import index_cost, tree_cost
+from impctl.compile.jointree.cost import KeySide, index_cost, tree_cost
 from impctl.compile.jointree.graph import TreeShape
 from impctl.compile.jointree.shape import planned_blocks
 from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.jointree.spec import TreeMode
 from impctl.plan.nodes import Plan
+from impctl.rules.optimize import core_of, without_free_limit
 from impctl.sketch.sketch import RangePartition
-from tests.compile.jointree.shapes import core
-from tests.compile.jointree.test_cost import OfRows
+from impctl.sql.statement import parse_query
+from impctl.tables.sample import KeyCounts, counted, fan_out
 
 Tables = Mapping[str, pa.Table]
 
 _STEPS, _WARM, _MOST_JOINED = 10, 2, 6_000_000
 _CATALOG = {name: Schema(tuple(Column(c, LONG) for c in ("id", "a", "c", "b"))) for name in "rsm"}
 _CATALOG["g"] = Schema(tuple(Column(c, LONG) for c in ("id", "src", "dst", "value")))
+
+
+class FanOutsOfRows(Struct, frozen=True):
+    """Fan-outs of tables in memory."""
+
+    tables: Tables
+
+    def met(self, changed: KeySide, other: KeySide) -> float:
+        return fan_out(self.counts(changed), self.counts(other))
+
+    def counts(self, side: KeySide) -> KeyCounts:
+        return counted([self.tables[side.table]], side.columns)
 
 
 class Case(Struct, frozen=True):
@@ -122,15 +135,16 @@ def cases(random: Random) -> Iterator[Case]:
 
 def measured(case: Case) -> Measured | None:
     """The case, unless far too much is joined, or too few rows are there to change."""
-    root = core(case.sql, _CATALOG)
+    root = core_of(without_free_limit(parse_query(case.sql, _CATALOG)).root)
     stream = _stream(case)
     tables = {scan.table: stream.start[scan.table] for scan in root.scans}
     (one,) = planned_blocks(root, {})
     assert one.block is not None
     assert isinstance(one.shape, TreeShape)
-    tree = tree_cost(one.shape, OfRows(tables))
-    index = index_cost(one.block.joins, one.shape.mode, OfRows(tables))
+    tree = tree_cost(one.shape, FanOutsOfRows(tables))
+    index = index_cost(one.block.joins, one.shape.mode, FanOutsOfRows(tables))
     assert tree is not None
+    assert index is not None
     weights = {case.changed: 1}
     each = cost.rows_joined(index.accesses, weights)
     rows = len(tables[case.changed])
