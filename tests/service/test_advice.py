@@ -364,18 +364,15 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
             assert "with `lineage: all`, a sketch on `links.src` is safe" in text
 
 
-def test_by_default_only_what_is_lost_is_told(over: Callable[..., Cli]) -> None:
-    assert not warned_of_lineage(over("all").good("check").document)
-    told = warned_of_lineage(over("answer", default=True).good("check").document)
-    assert told.keys() == LOST.keys()
-
-
 def test_sketches_are_those_of_all_lineage_where_it_is_told_so(over: Callable[..., Cli]) -> None:
+    """By default only what is lost is told."""
     match = {}
-    for lineage in ("answer", "all"):
+    for lineage, lost in (("answer", LOST.keys()), ("all", set())):
+        ran = over(lineage, default=True).good("capture")
+        assert warned_of_lineage(ran.document).keys() == lost
         match[lineage] = {
             result["query"]: [(s["table"], set(s["ranges"])) for s in result["sketches"]]
-            for result in over(lineage).good("capture").results
+            for result in ran.results
         }
     some, every = match["answer"], match["all"]
     for name in UNUSED:

@@ -34,7 +34,7 @@ from impctl.tables.rows import bare_rows, read_rows
 from impctl.tables.source import open_source
 from impctl.tables.statistics import prune_to_values
 from impctl.tables.write.maintenance import create_table
-from tests.support.run_cli import Capsys, Cli, CliOf, CliOnce, MonkeyPatch, write_files
+from tests.support.run_cli import Capsys, Cli, CliOnce, MonkeyPatch, write_files
 from tests.tables import handmade
 
 
@@ -366,7 +366,8 @@ def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
     assert held["least"] == held["least_all"]
 
 
-def test_explain_says_what_a_bound_means(cli: Cli) -> None:
+def test_explain_says_what_a_bound_means(cli_once: CliOnce) -> None:
+    cli = cli_once("to refill", write_groups)
     reasons = {r["query"]: r["reason"] for r in cli.good("explain").results}
     assert "keep the best 1" in reasons["least"]
     assert "keep everything, because only the query could refill them" in reasons["joined"]
@@ -416,6 +417,16 @@ def columns(physical: dict[str, str], **kinds: str) -> dict[str, Any]:
     return handmade.metadata(fields, configuration={f"{mapping}.mode": "name"})
 
 
+def write_mapped(folder: Path) -> None:
+    table = folder / "t"
+    handmade.commit(table, 0, handmade.protocol("columnMapping"), columns(BEFORE))
+    values = {"col-1": [1, 3], "col-2": [0, 9], "col-3": [9, 0]}
+    rows = pa.table({name: pa.array(each, pa.int32()) for name, each in values.items()})
+    name = handmade.write_file(table, "a.parquet", rows)
+    handmade.commit(table, 1, handmade.add(name, 2, (table / name).stat().st_size))
+    write_files(folder, WORKLOAD)
+
+
 @pytest.mark.parametrize(
     ("now", "kinds", "told"),
     [
@@ -428,16 +439,10 @@ def columns(physical: dict[str, str], **kinds: str) -> dict[str, Any]:
     ids=["dropped", "added", "renamed", "retyped", "reordered"],
 )
 def test_a_change_of_columns_is_told_as_such(
-    tmp_path: Path, cli_of: CliOf, now: dict[str, str], kinds: dict[str, str], told: str
+    cli_once: CliOnce, now: dict[str, str], kinds: dict[str, str], told: str
 ) -> None:
-    table = tmp_path / "t"
-    handmade.commit(table, 0, handmade.protocol("columnMapping"), columns(BEFORE))
-    values = {"col-1": [1, 3], "col-2": [0, 9], "col-3": [9, 0]}
-    rows = pa.table({name: pa.array(each, pa.int32()) for name, each in values.items()})
-    name = handmade.write_file(table, "a.parquet", rows)
-    handmade.commit(table, 1, handmade.add(name, 2, (table / name).stat().st_size))
-    cli = cli_of(WORKLOAD).captured()
-    handmade.commit(table, 2, columns(now, **kinds))
+    cli = cli_once("mapped columns", write_mapped, Cli.captured)
+    handmade.commit(cli.folder / "t", 2, columns(now, **kinds))
     ran = cli("maintain", "--policy", "incremental")
     assert ran.code == 7
     for failure in ran.error["failures"]:
