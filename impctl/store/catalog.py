@@ -104,8 +104,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (query_id, generation)) WITHOUT ROWID""",
     ),
     # Checksums of state files by page, so that a run verifies only what it reads. A file of an
-    # older impctl has none and is verified in full until `Store.scrub` adds them. An older impctl
-    # would take such a file for damaged.
+    # older impctl has none and is verified in full. An older impctl would take a file with them for
+    # damaged.
     (
         "ALTER TABLE run ADD COLUMN sums BLOB",
         # When a file was verified last, and how far since. Nothing relies on it, so it has no seal.

@@ -85,7 +85,7 @@ def apply_capture(
     runs, _ = states.move_runs(tx, query_id, states.NO_RUNS, (), written)
     meta = _json({} if capture.state_meta is None else capture.state_meta)
     row = QueryRow(query_id, *fixed, generation, at, generation, assumptions, meta, at, pins, runs)
-    save_progress(tx, row)
+    _save_progress(tx, row)
     add_record(tx, query_id, record)
     return generation, unused
 
@@ -121,7 +121,7 @@ def apply_maintain(
         pins=digest,
         runs=runs,
     )
-    save_progress(tx, moved)
+    _save_progress(tx, moved)
     add_record(tx, query.id, change.record)
     return generation, unused
 
@@ -249,7 +249,7 @@ def load_kept(
     )
 
 
-def save_progress(tx: Transaction, query: QueryRow) -> None:
+def _save_progress(tx: Transaction, query: QueryRow) -> None:
     texts = (query.assumptions, query.state_meta)
     rest = (float(query.maintained_at), query.pins, query.runs)
     tx.put("progress", query.id, query.generation, _UNUSED, *texts, _UNUSED, *rest)

@@ -311,15 +311,15 @@ class Store(StoreReader):
 
 # Verification of unused state files, the longest waiting first. Law: damage is reported with its
 # query and changes nothing; using such a page reports it again. A file is due a day after it was
-# written or last verified. A file of an earlier release with a single checksum is verified in full
-# and gets one per page. Cost: the verified bytes, which are not kept in memory; if nothing is due,
-# one catalog query and the times of files that were never verified.
+# written or last verified. A file of an earlier release with a single checksum is verified in full.
+# Cost: the verified bytes, which are not kept in memory; if nothing is due, one catalog query and
+# the times of files that were never verified.
 
 DUE = 86_400.0
 """Seconds after which a file is verified again."""
 _CHUNK = 1 << 20
 _FILES = (
-    "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
+    "SELECT query.name, run.file, scrub.at, scrub.page"
     " FROM run JOIN query ON query.id = run.query_id LEFT JOIN scrub USING (file)"
     " WHERE run.file IS NOT NULL ORDER BY query.name"
 )
@@ -343,27 +343,26 @@ class _Waiting(Struct, frozen=True):
 
 
 def _scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> ScrubResult:
-    """Verify `budget` bytes of files that are due, those without page checksums in full. The lock
-    must be held. `now` is in seconds since 1970."""
+    """Verify `budget` bytes of files that are due. The lock must be held. `now` is in seconds since
+    1970."""
     with catalog.reading() as tx:
         due = _waiting(tx, layout, now)
-    done: list[tuple[_Waiting, int, bytes | None]] = []
+    done: list[tuple[str | None, float, int]] = []
     damaged = []
     size = 0
-    for file in due if budget else ():
-        if size >= budget and file.run.sums is not None:
+    for file in due:
+        if size >= budget:
             break
         try:
-            verified, page, sums = _verify(file, layout, budget - size)
+            verified, page = _verify(file, layout, budget - size)
         except StateCorruptError as error:
             damaged.append((file.query, error))
         else:
-            done.append((file, page, sums))
+            done.append((file.run.file, file.since if page else now, page))
             size += verified
     if done:
         with suppress_full(), catalog.writing_unsynced() as tx:
-            for file, page, sums in done:
-                _note(tx, file, page, sums, now)
+            tx.executemany("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", done)
             tx.execute(_FORGET)
     return ScrubResult(size, tuple(damaged))
 
@@ -371,9 +370,9 @@ def _scrub(catalog: Catalog, layout: StoreLayout, budget: int, now: float) -> Sc
 def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]:
     """The files that are due, longest waiting first."""
     due: dict[QueryName, dict[str, tuple[float, int]]] = {}
-    for name, file, is_older, at, page in tx.execute(_FILES).fetchall():
+    for name, file, at, page in tx.execute(_FILES).fetchall():
         since = _written_at(layout.run_file(file)) if at is None else at
-        if page or is_older or now - since >= DUE:
+        if page or now - since >= DUE:
             due.setdefault(name, {})[file] = (since, page or 0)
     result = [
         _Waiting(files[run.file][0], name, run, files[run.file][1])
@@ -381,7 +380,7 @@ def _waiting(tx: Transaction, layout: StoreLayout, now: float) -> list[_Waiting]
         for run in _runs_of(tx, name)
         if run.file in files
     ]
-    return sorted(result, key=lambda due: (due.run.sums is not None, due.since, due.run.file))
+    return sorted(result, key=lambda due: (due.since, due.run.file))
 
 
 def _written_at(file: Path) -> float:
@@ -401,50 +400,29 @@ def _runs_of(tx: Transaction, name: QueryName) -> tuple[StoredRun, ...]:
         return ()
 
 
-def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int, bytes | None]:
+def _verify(file: _Waiting, layout: StoreLayout, budget: int) -> tuple[int, int]:
     """Verify up to `budget` bytes of the file; StateCorruptError if they are damaged. Returns the
-    number of bytes, the last page, 0 for all, and new checksums if it had none."""
+    number of bytes, and the last page, 0 for all."""
     run, path = file.run, layout.run_file(file.run.file or "")
+    last = -(-run.size // pages.PAGE)
+    end = last if run.sums is None else min(last, file.page + max(1, budget // pages.PAGE))
+    checksum, sums = 0, pages.PageSums()
     try:
-        if run.sums is None:
-            return run.size, 0, _sums_of_whole(run, file.query, path)
-        last = -(-run.size // pages.PAGE)
-        end = min(last, file.page + max(1, budget // pages.PAGE))
-        _check_pages(run, file.query, path, file.page, end)
-        return (end - file.page) * pages.PAGE, end if end < last else 0, None
+        for part in _parts(path, file.page * pages.PAGE, min(end * pages.PAGE, run.size)):
+            if run.sums is None:
+                checksum = zlib.crc32(part, checksum)
+            else:
+                sums.add(memoryview(part))
     except OSError as error:
         raise states.corrupt_run(run, file.query, path, "cannot be read") from error
-
-
-def _note(tx: Transaction, file: _Waiting, page: int, sums: bytes | None, now: float) -> None:
-    """Record how far the file was verified, and its new checksums."""
-    at = file.since if page else now
-    tx.insert("scrub", (file.run.file, at, page), "INSERT OR REPLACE")
-    if sums is not None:
-        query = rows.find_query(tx, file.query)
-        assert query is not None, "the lock is held"
-        run = replace(file.run, checksum=zlib.crc32(sums), sums=sums)
-        runs, _ = states.move_runs(tx, query.id, query.runs, (), [run])
-        rows.save_progress(tx, replace(query, runs=runs))
-
-
-def _sums_of_whole(run: StoredRun, query: QueryName, path: Path) -> bytes:
-    checksum, sums = 0, pages.PageSums()
-    for part in _parts(path, 0, run.size):
-        checksum = zlib.crc32(part, checksum)
-        sums.add(memoryview(part))
-    if checksum != run.checksum:
-        raise states.corrupt_run(run, query, path, "does not match its checksum")
-    return sums.table()
-
-
-def _check_pages(run: StoredRun, query: QueryName, path: Path, first: int, last: int) -> None:
-    expected = run.sums or b""
-    sums = pages.PageSums()
-    for part in _parts(path, first * pages.PAGE, min(last * pages.PAGE, run.size)):
-        sums.add(memoryview(part))
-    if zlib.crc32(expected) != run.checksum or sums.table() != expected[4 * first : 4 * last]:
-        raise states.corrupt_run(run, query, path, "does not match its checksums")
+    if run.sums is None:
+        is_intact = checksum == run.checksum
+    else:
+        is_intact = zlib.crc32(run.sums) == run.checksum
+        is_intact &= sums.table() == run.sums[4 * file.page : 4 * end]
+    if not is_intact:
+        raise states.corrupt_run(run, file.query, path, "does not match its checksums")
+    return (end - file.page) * pages.PAGE, end if end < last else 0
 
 
 def _parts(path: Path, first: int, last: int) -> Iterator[bytes]:
