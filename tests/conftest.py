@@ -70,7 +70,7 @@ def _start_spark_from_an_archive(session: pytest.Session) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = options
 
 
-_FOR_TESTS = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES", "IMPCTL_FUZZ", "IMPCTL_SOAK", "IMPCTL_DAYS")
+_FOR_TESTS = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES", "IMPCTL_FUZZ", "IMPCTL_SOAK")
 """Variables that tests themselves read; every other one of impctl is removed for each test."""
 
 

@@ -39,7 +39,6 @@ SHARED_STORE = "IMPCTL_SHARED_STORE"
 TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
-DAYS = "IMPCTL_DAYS"
 NOW = "IMPCTL_NOW"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 MEMORY = "IMPCTL_MEMORY"
@@ -82,7 +81,6 @@ ENVVARS = (
     EnvVar(TPCDS, "Workload file of TPC-DS with its tables in the same folder, for a test"),
     EnvVar(FUZZ, "Factor for the number of random test cases"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed"),
-    EnvVar(DAYS, "Days of a moving window that a test compares with Spark"),
     EnvVar(
         SPARK_MEMORY,
         "Driver memory in `configs/*.yaml`, and of the Spark session that the tests share",

@@ -147,7 +147,7 @@ def test_why_by_state_equals_by_tables(
     seen: Counter[str] = Counter()
     for name, column in (("reach", "n"), ("from_one", "y")):
         every = sorted(answers(pair.cli, name), key=repr)
-        for (value,) in rng.sample(every, min(len(every), 4)):
+        for (value,) in rng.sample(every, min(len(every), 4 if seed else 2)):
             row = f"{column}={'NULL' if value is None else value}"
             (own,), (other,) = pair.good("why", "--query", name, "--row", row)
             assert (own["by"], other["by"]) == ("state", "engine")

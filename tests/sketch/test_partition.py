@@ -232,7 +232,7 @@ SAMPLES = st.one_of(
     st.lists(st.integers(-20, 20), max_size=80),
     st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 9, 9, 9, 50, 51, 52]), max_size=80),
     st.lists(st.floats(allow_nan=False), max_size=40),
-    st.lists(st.text(max_size=3), max_size=40),
+    st.lists(st.text("aBéz\0\uffff😀", max_size=3), max_size=40),
     st.lists(st.sampled_from([2**80, 2**90, -(2**100), 5]), max_size=30),
 )
 RANGES = st.integers(1, 12)
