@@ -36,7 +36,6 @@ LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 SCRUB = "IMPCTL_SCRUB"
 DISK = "IMPCTL_DISK"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
-TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
 SOAK = "IMPCTL_SOAK"
 NOW = "IMPCTL_NOW"
@@ -78,7 +77,6 @@ ENVVARS = (
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`"),
     EnvVar(FIXTURES, "Folder of Delta tables written by other programs, for tests"),
-    EnvVar(TPCDS, "Workload file of TPC-DS with its tables in the same folder, for a test"),
     EnvVar(FUZZ, "Factor for the number of random test cases"),
     EnvVar(SOAK, "Random operations of the soak test; `N@SEED` for another seed"),
     EnvVar(

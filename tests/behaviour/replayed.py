@@ -21,12 +21,13 @@ on before takes up what that one left.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -138,54 +139,41 @@ _WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
 class Tally(Struct, dict=True):
     """What a run came to; `cannot` by query, `wrong` in words."""
 
+    queries: int
     batches: int = 0
+    restarts: int = 0
+    verified: int = 0
     actions: Counter[str] = field(default_factory=Counter)
-    cannot: dict[str, str] = field(default_factory=dict)
-    wrong: list[str] = field(default_factory=list)
-
-    def told(self) -> Iterator[str]:
-        """Lines for who reads it."""
-        yield f"{self.batches} batches, maintained {dict(self.actions)}"
-        yield from self.more()
-        yield from (f"cannot: {name}: {why}" for name, why in sorted(self.cannot.items()))
-        yield f"wrong: {len(self.wrong)}"
-        yield from (f"wrong: {one}" for one in self.wrong)
-
-    def more(self) -> Iterator[str]:
-        """What this kind of replay counts too."""
-        raise NotImplementedError
-
-
-class AnswerTally(Tally, dict=True):
-    queries: int = 0
     equal: Counter[str] = field(default_factory=Counter)
     rows: Counter[str] = field(default_factory=Counter)
     unsure: Counter[str] = field(default_factory=Counter)
     both_fail: Counter[str] = field(default_factory=Counter)
     milliseconds: Counter[str] = field(default_factory=Counter)
-
-    def more(self) -> Iterator[str]:
-        yield f"{self.queries} queries"
-        yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
-        yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
-        yield f"milliseconds {dict(self.milliseconds)}"
-
-
-class SketchTally(Tally, dict=True):
-    restarts: int = 0
-    verified: int = 0
+    cannot: dict[str, str] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
     left_out: set[str] = field(default_factory=set)
     """Queries whose sketch left something out when it was verified."""
 
-    def more(self) -> Iterator[str]:
-        yield f"{self.restarts} restarts, {self.verified} sketches verified"
-        yield f"{len(self.left_out)} queries left something out"
+    def told(self) -> Iterator[str]:
+        """Lines for who reads it."""
+        yield f"{self.queries} queries, {self.batches} batches, {self.restarts} restarts"
+        yield f"maintained {dict(self.actions)}"
+        yield f"{self.verified} sketches verified, {len(self.left_out)} queries left something out"
+        yield f"equal {dict(self.equal)}, of these with rows {dict(self.rows)}"
+        yield f"failing as Spark does {dict(self.both_fail)}, not told {dict(self.unsure)}"
+        yield f"milliseconds {dict(self.milliseconds)}"
+        yield from (f"cannot: {name}: {why}" for name, why in sorted(self.cannot.items()))
+        yield f"wrong: {len(self.wrong)}"
+        yield from (f"wrong: {one}" for one in self.wrong)
+
+
+RESTART = 10
+"""Every so many batches another process maintains."""
+_COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
 
 
 class Replay:
     """A workload with a store of its own, whose tables change."""
-
-    tally: Tally
 
     def __init__(self, file: Path, folder: Path, spark: Any, seed: int, few: int) -> None:
         self._file, self._store, self._spark = file, folder / "store", spark
@@ -198,24 +186,7 @@ class Replay:
         self._batches = [
             RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in self._paths.items()
         ]
-
-    def captured(self) -> None:
-        """The first sketches; which queries have none, and why."""
-        raise NotImplementedError
-
-    def batch(self) -> None:
-        """One commit or two to every table, and all queries brought up to date."""
-        raise NotImplementedError
-
-    def compared(self) -> None:
-        """Everything against Spark."""
-        raise NotImplementedError
-
-    def _change(self) -> None:
-        """One commit or two to every table."""
-        self.tally.batches += 1
-        for batches in self._batches:
-            batches.commit()
+        self.tally = Tally(len(self.queries))
 
     @contextmanager
     def _ctx(self, policy: Policy | None = None) -> Iterator[Context]:
@@ -226,15 +197,8 @@ class Replay:
         ):
             yield ctx
 
-
-class AnswerReplay(Replay):
-    """One whose queries all keep their answers."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.tally: AnswerTally = AnswerTally(queries=len(self.queries))
-
     def captured(self) -> None:
+        """The first sketches; which queries have none, and why."""
         with self._ctx() as ctx:
             outcome = capture(ctx, None)
         for failure in outcome.failures:
@@ -246,7 +210,21 @@ class AnswerReplay(Replay):
         self.sketched = [name for name in self.queries if name in kept]
 
     def batch(self) -> None:
-        self._change()
+        """One commit or two to every table, and all queries brought up to date, by another process
+        now and then."""
+        self.tally.batches += 1
+        for batches in self._batches:
+            batches.commit()
+        if self.tally.batches % RESTART == 0:
+            self.tally.restarts += 1
+            which = [part for name in self.sketched for part in ("--query", name)]
+            document = self._command("maintain", *which, "--policy", "incremental")
+            for result in document["results"]:
+                self.tally.actions[result["action"]] += 1
+            if not document["ok"]:
+                self._command("maintain", *which, "--policy", "auto")
+            self._command("gc", "--keep", "1")
+            return
         with self._ctx(Policy.INCREMENTAL) as ctx:
             outcome = maintain(ctx, self.sketched)
         left = [one.query for one in outcome.failures if one.query is not None]
@@ -260,8 +238,21 @@ class AnswerReplay(Replay):
                 outcome = maintain(ctx, left)
             assert not outcome.failures, outcome.failures
 
-    def compared(self) -> None:
-        """Every query by state and by the engine, against Spark."""
+    def _command(self, name: str, *words: str) -> dict[str, Any]:
+        """The document of a process of its own."""
+        command = [name, str(self._file), "--store", str(self._store), "--json", *words]
+        called = [sys.executable, "-P", "-c", _COMMAND, *command]
+        ran = subprocess.run(called, capture_output=True, text=True, check=False)
+        assert ran.returncode in (0, 7), ran.stderr
+        document: dict[str, Any] = json.loads(ran.stdout)
+        return document
+
+    def compared(self, kind: str) -> None:
+        """All answers or all sketches, against Spark."""
+        (self._compare_answers if kind == "answers" else self._verify_sketches)()
+
+    def _compare_answers(self) -> None:
+        """Every query by state and by the engine."""
         for table, path in self._paths.items():
             frame = self._spark.read.parquet(*DeltaTable(path).file_uris())
             frame.createOrReplaceTempView(table)
@@ -316,48 +307,7 @@ class AnswerReplay(Replay):
         tally.equal[str(by)] += 1
         tally.rows[str(by)] += bool(len(wanted))
 
-
-RESTART = 10
-"""Every so many batches another process maintains."""
-_COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
-
-
-class SketchReplay(Replay):
-    """One whose sketches are maintained, by another process now and then."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.tally: SketchTally = SketchTally()
-
-    def captured(self) -> None:
-        with self._ctx(Policy.INCREMENTAL) as ctx:
-            outcome = capture(ctx, None)
-        for failure in outcome.failures:
-            self.tally.cannot[f"{failure.query}"] = failure.error.message
-        self.sketched = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
-
-    def batch(self) -> None:
-        self._change()
-        if self.tally.batches % RESTART == 0:
-            self.tally.restarts += 1
-            self._command("maintain", "--policy", "incremental")
-            self._command("gc", "--keep", "1")
-            return
-        with self._ctx(Policy.INCREMENTAL) as ctx:
-            outcome = maintain(ctx, self.sketched)
-        assert not outcome.failures, outcome.failures
-        for result in outcome.results:
-            assert isinstance(result, MaintainResult)
-            self.tally.actions[result.action] += 1
-
-    def _command(self, name: str, *words: str) -> None:
-        which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
-        command = [name, str(self._file), "--store", str(self._store), *which, *words]
-        words = [sys.executable, "-P", "-c", _COMMAND, *command]
-        ran = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert ran.returncode == 0, ran.stderr
-
-    def compared(self) -> None:
+    def _verify_sketches(self) -> None:
         """Every sketch against Spark's, every answer with and without."""
         with self._ctx(Policy.INCREMENTAL) as ctx:
             outcome = verify(ctx, self.sketched, results=True)
@@ -453,7 +403,7 @@ def _shown(rows: Sequence[object]) -> str:
 
 
 def replayed(
-    kind: type[Replay],
+    kind: str,
     source: Path,
     folder: Path,
     spark: Any,
@@ -464,18 +414,18 @@ def replayed(
     seed: int = 1,
     few: int = 40,
     tell: Callable[[Tally], None] = lambda _: None,
-) -> Any:
-    """The tally of so many batches, compared after every few and at the end; `tell` hears of each
-    time."""
+) -> Tally:
+    """The tally of so many batches; answers or sketches are compared after every few and at the
+    end, and `tell` hears of each time."""
     default, number = None if join is None else f"join: {join}", 0
-    file = copy_with(source, folder, "answer: true" if kind is AnswerReplay else default)
+    file = copy_with(source, folder, "answer: true" if kind == "answers" else default)
     try:
-        replay = kind(file, folder, spark, seed, few)
+        replay = Replay(file, folder, spark, seed, few)
         replay.captured()
         for number in range(1, batches + 1):
             replay.batch()
             if number % every == 0 or number == batches:
-                replay.compared()
+                replay.compared(kind)
                 tell(replay.tally)
     except ImpctlError as error:
         error.add_note(f"seed {seed}, batch {number} of {source.name}")
@@ -487,9 +437,8 @@ def replayed(
 
 def main() -> None:
     """Replay as the command line says, and print what came of it each time it is compared."""
-    kinds: Mapping[str, type[Replay]] = {"answers": AnswerReplay, "sketches": SketchReplay}
     parser = ArgumentParser()
-    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("kind", choices=("answers", "sketches"))
     parser.add_argument("source", metavar="workload", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--batches", type=int, default=50)
@@ -498,7 +447,7 @@ def main() -> None:
     parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
     parser.add_argument("--join", default=None, help="of the queries, for sketches")
     asked = vars(parser.parse_args())
-    done = replayed(kinds[asked.pop("kind")], spark=spark_by_hand(), tell=_printed, **asked)
+    done = replayed(spark=spark_by_hand(), tell=_printed, **asked)
     sys.exit(bool(done.wrong))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ from impctl.compile.compile import (
 )
 from impctl.compile.flows import BlockedError
 from impctl.compile.session import MaintainedQuery, TableChange
-from impctl.data.schema import DOUBLE, Kind
+from impctl.data.schema import Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK
 from impctl.reuse.verdict import check_reuse
@@ -53,7 +52,6 @@ from tests.support.reference_plan import ReferenceFailure, Tables, Value, evalua
 
 Rows = list[dict[str, Value]]
 Sketches = Mapping[AccessId, RangeSet]
-Answer = Counter[tuple[object, ...]]
 
 _TIES = 300
 
@@ -216,19 +214,19 @@ def _arrow(table: str, rows: Rows) -> pa.Table:
 def _compare(
     spark: Any, seed: int, case: Case, asked: Sequence[Asked], verdict: Verdict, tally: SparkTally
 ) -> None:
-    parts = [part for one in asked for part in (replace(one, sketches={}), one)]
-    texts = [_text(part, case.partitions, Random(seed)) for part in parts]
-    answers = _answers(spark, _tables(case), texts, [part.plan for part in parts])
-    if all(answer is None for answer in answers[::2]):
+    answers = [
+        [_sparks(spark, case, part, Random(seed)) for part in (replace(one, sketches={}), one)]
+        for one in asked
+    ]
+    if all(whole is None for whole, _ in answers):
         tally.failed += 1
         return
     tally.judged += 1
-    for at, one in enumerate(asked):
-        whole, result = answers[2 * at], answers[2 * at + 1]
+    for at, (one, (whole, result)) in enumerate(zip(asked, answers, strict=True)):
         if whole is None:
             continue
         tally.compared += 1
-        if result == whole:
+        if result is not None and _are_same(result, whole, one.plan):
             continue
         if result is not None and verdict.ties is not None:
             tally.tied += 1
@@ -239,34 +237,29 @@ def _compare(
         raise WrongAnswerError(f"seed {seed}, part {at}, {one.sketches}: {result}, not {whole}")
 
 
-def _answers(
-    spark: Any, tables: str, texts: Sequence[str], plans: Sequence[Plan]
-) -> list[Answer | None]:
-    """What Spark says to each text, None where it fails; asked one by one only where some fails."""
+def _sparks(spark: Any, case: Case, asked: Asked, rng: Random) -> pa.Table | None:
+    """What Spark answers over sketched accesses cut by their predicates; None where it fails."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    united = " UNION ALL ".join(f"SELECT {at} part, r FROM ({t})" for at, t in enumerate(texts))
+    plan, views, entries = asked.plan, {}, [_tables(case)]
+    for at, scan in enumerate(plan.scans):
+        views[scan.access] = f"{scan.table}{int(asked.is_after)}"
+        result = asked.sketches.get(scan.access)
+        if result is not None:
+            chosen = range_filter(
+                result, case.partitions[scan.access], limit=rng.choice((1, 2, 32))
+            )
+            condition = filter_condition(chosen).sql(DIALECT)
+            entries.append(f"cut{at} AS (SELECT * FROM {views[scan.access]} WHERE {condition})")
+            views[scan.access] = f"cut{at}"
+    rendered = render_plan(plan, views)
+    columns = ", ".join(f"`{rendered.names[a.id]}`" for a in plan.attributes) or "1"
+    text = f"WITH {', '.join(entries)} SELECT {columns} FROM ({rendered.sql})"
     try:
-        rows = spark.sql(f"WITH {tables} {united}").collect()
-    except PySparkException:
-        if len(texts) == 1:
-            return [None]
-        each = zip(texts, plans, strict=True)
-        return [_answers(spark, tables, [text], [plan])[0] for text, plan in each]
-    result: list[Answer | None] = [Counter() for _ in texts]
-    for part, text in rows:
-        answer = result[part]
-        assert answer is not None
-        answer[_row(json.loads(text), plans[part])] += 1
-    return result
-
-
-def _row(values: Sequence[str | None], plan: Plan) -> tuple[object, ...]:
-    kinds = [attribute.type for attribute in plan.attributes]
-    return tuple(
-        _double(float(value)) if kind == DOUBLE and value is not None else value
-        for value, kind in zip(values, kinds, strict=False)
-    )
+        return spark.sql(text).toArrow()
+    except (PySparkException, Py4JError):
+        return None
 
 
 def _double(value: float) -> object:
@@ -281,25 +274,6 @@ def _tables(case: Case) -> str:
         for is_after, rows in ((False, case.before), (True, case.after))
         for name in read
     )
-
-
-def _text(asked: Asked, partitions: Mapping[AccessId, RangePartition], rng: Random) -> str:
-    """The plan as SQL, sketched accesses by their predicate, each row of the answer as JSON."""
-    plan, views, parts = asked.plan, {}, []
-    for at, scan in enumerate(plan.scans):
-        views[scan.access] = f"{scan.table}{int(asked.is_after)}"
-        result = asked.sketches.get(scan.access)
-        if result is not None:
-            chosen = range_filter(result, partitions[scan.access], limit=rng.choice((1, 2, 32)))
-            condition = filter_condition(chosen).sql(DIALECT)
-            rows = f"SELECT * FROM {views[scan.access]} WHERE {condition}"
-            views[scan.access] = f"sketched{at}"
-            parts.append(f"sketched{at} AS ({rows})")
-    rendered = render_plan(plan, views)
-    columns = [f"CAST(`{rendered.names[a.id]}` AS STRING)" for a in plan.attributes]
-    row = f"to_json(array({', '.join(columns)}))" if columns else "'[]'"
-    start = f"WITH {', '.join(parts)} " if parts else ""
-    return f"{start}SELECT {row} r FROM ({rendered.sql})"
 
 
 def _values(table: str, rows: Rows) -> str:
@@ -320,19 +294,19 @@ def _cell(value: Value, kind: str) -> str:
 
 
 def _is_an_answer(
-    answer: Answer, plan: Plan, tables: Tables, rng: Random, tries: int = _TIES
+    answer: pa.Table, plan: Plan, tables: Tables, rng: Random, tries: int = _TIES
 ) -> bool:
     """Whether some way of breaking ties gives this answer over the whole tables."""
-    ties = TieBreaks(rng)
+    given, ties = Counter(_plain(row, plan) for row in _listed(answer, plan)), TieBreaks(rng)
     try:
         ways = (evaluate(plan, tables, None, ties.at_random) for _ in range(tries))
-        return any(Counter(_plain(row, plan) for row in rows) == answer for rows in ways)
+        return any(Counter(_plain(row, plan) for row in rows) == given for rows in ways)
     except ReferenceFailure:
         return False
 
 
-def _plain(row: Sequence[Value], plan: Plan) -> tuple[object, ...]:
-    """The row as `_row` reads it from Spark's text."""
+def _plain(row: Sequence[Any], plan: Plan) -> tuple[object, ...]:
+    """The row in one form, whether it is Spark's or the reference's."""
     kinds = [attribute.type for attribute in plan.attributes]
     return tuple(
         None if value is None else _cast_text(value, kind)
@@ -388,7 +362,7 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
     except BlockedError:
         tally.blocked += 1
         return
-    wanted = _sparks(spark, case, root)
+    wanted = _sparks(spark, case, Asked(root, True, {}), rng)
     result = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
     for way, table in result.items():
         if table is None:
@@ -421,20 +395,6 @@ def _ordered(rng: Random, plan: Plan) -> tuple[Plan, bool]:
     if rng.random() < 0.4:
         return Sort(plan, order), True
     return TopK(plan, order, rng.choice((0, 1, 3, 50)), rng.choice((0, 0, 1))), True
-
-
-def _sparks(spark: Any, case: Case, root: Plan) -> pa.Table | None:
-    """What Spark answers over the tables after the batch; None where it fails."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    views = {scan.access: f"{scan.table}1" for scan in root.scans}
-    rendered = render_plan(root, views)
-    columns = ", ".join(f"`{rendered.names[a.id]}`" for a in root.attributes) or "1"
-    try:
-        return spark.sql(f"WITH {_tables(case)} SELECT {columns} FROM ({rendered.sql})").toArrow()
-    except (PySparkException, Py4JError):
-        return None
 
 
 def _by_run(answer: AnswerPlan, compiled: Dataflow, case: Case) -> pa.Table | ImpctlError:
@@ -486,30 +446,28 @@ def _compare_answers(
         types = [[field.type for field in table.schema] for table in (result, wanted)]
         if types[0] != types[1]:
             raise NotSparksAnswerError(f"{label}: types {types[0]}, not {types[1]}")
-        mine, theirs = _listed(result), _listed(wanted)
-    else:
-        mine, theirs = [()] * len(result), [()] * len(wanted)
+    if _are_same(result, wanted, root, is_ordered=is_ordered):
+        return
+    if not _is_an_answer(result, root, case.after, Random(label), _WAYS_OF_TIES):
+        raise NotSparksAnswerError(f"{label}: {result}, not {wanted}: {root}")
+    tally.tied += 1
+
+
+def _are_same(result: pa.Table, wanted: pa.Table, plan: Plan, *, is_ordered: bool = False) -> bool:
+    """Whether two answers of the plan have the same rows, doubles within 1e-9."""
+    mine, theirs = _listed(result, plan), _listed(wanted, plan)
     if not is_ordered:
         mine, theirs = sorted(mine, key=repr), sorted(theirs, key=repr)
-    if len(mine) == len(theirs) and all(map(_same, mine, theirs)):
-        return
-    plain = Counter(_plain(row, root) for row in _rows_of_values(result))
-    if _is_an_answer(plain, root, case.after, Random(label), _WAYS_OF_TIES):
-        tally.tied += 1
-        return
-    raise NotSparksAnswerError(f"{label}: {mine}, not {theirs}: {root}")
+    return len(mine) == len(theirs) and all(map(_same, mine, theirs))
 
 
-def _rows_of_values(table: pa.Table) -> list[tuple[Any, ...]]:
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
-def _listed(table: pa.Table) -> list[tuple[object, ...]]:
-    """Rows whose doubles are told to nine digits where they are only sorted by."""
-    return [
-        tuple(_double(v) if isinstance(v, float) else v for v in row)
-        for row in _rows_of_values(table)
-    ]
+def _listed(table: pa.Table, plan: Plan) -> list[tuple[Any, ...]]:
+    """The rows, of no column where the plan has none; doubles have the nine digits they are sorted
+    by."""
+    if not plan.attributes:
+        return [()] * len(table)
+    rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+    return [tuple(_double(v) if isinstance(v, float) else v for v in row) for row in rows]
 
 
 def _same(mine: tuple[object, ...], theirs: tuple[object, ...]) -> bool:

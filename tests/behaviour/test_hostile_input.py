@@ -561,14 +561,6 @@ def test_queries_of_the_workload(guarded: Cli) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
-@pytest.mark.slow
-def test_texts_on_the_command_line(guarded: Cli) -> None:
-    for attack in ATTACKS:
-        for command in ("rewrite", "query"):
-            check_refused(guarded, attack, command, f"--sql={attack}")
-
-
-@pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 @pytest.mark.parametrize("each", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_texts_of_python_calls(guarded: Cli, each: int) -> None:
     """Each text by one call, in turn, or by all three."""

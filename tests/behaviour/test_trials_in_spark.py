@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -66,7 +64,7 @@ def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
         run_case(tiny, seed, tally)
     assert tally.undecided == []
     assert tally.failed <= len(cases) // 20
-    assert tally.judged > len(cases) // 3
+    assert tally.judged > len(cases) // 4
     assert min(tally.reused, tally.checked, tally.barriers) > len(cases) // 20
 
 
@@ -170,145 +168,49 @@ def test_maintained_equals_recaptured_in_spark(
     assert seen["exact"] >= CASES // 3, seen
 
 
-SCHEMA = pa.schema(
-    {"g": pa.int64(), "h": pa.int64(), "x": pa.int64(), "d": pa.float64(), "s": pa.string()}
-)
-CONDITIONS = (
-    *("", "", " WHERE h < 15", " WHERE x > 0", " WHERE d >= 5 AND g < 50"),
-    " WHERE g BETWEEN 3 AND 40 OR h = 2",
-)
-UsedRow = tuple[int | None, int, int, float | None, str | None]
-
-
 class RandomUse(Struct, frozen=True):
-    """The files of a table, one query over it, and how many ranges are asked for, if any."""
+    """The files of `t`, the rows of `u`, one query over both, and how many ranges are asked for, if
+    any."""
 
     files: tuple[pa.Table, ...]
+    other: pa.Table
     sql: str
     ranges: int | None
 
 
 def random_use(seed: int) -> RandomUse:
-    rng = Random(f"use {seed}")
-    rows = _rows(rng)
-    size = max(1, len(rows) // rng.choice((1, 7, 40)))
-    files = [rows[at : at + size] for at in range(0, len(rows), size)]
-    ranges = rng.choice((None, 5, 40, 300))
-    return RandomUse(tuple(map(table_of_used_rows, files)), _sql(rng), ranges)
-
-
-def table_of_used_rows(rows: list[UsedRow]) -> pa.Table:
-    return pa.table(list(map(list, zip(*rows, strict=True))), schema=SCHEMA)
-
-
-def _rows(rng: Random) -> list[UsedRow]:
-    groups = rng.choice((10, 60, 200))
-    rows = [_row(rng, groups) for _ in range(rng.choice((50, 400)))]
-    order = rng.choice(("g", "nearly", "h", "none"))
-    if order in ("g", "nearly"):
-        rows.sort(key=lambda row: -1 if row[0] is None else row[0])
-    if order == "h":
-        rows.sort(key=lambda row: row[1])
-    if order == "nearly":
-        for _ in range(len(rows) // 20):
-            one, other = rng.randrange(len(rows)), rng.randrange(len(rows))
-            rows[one], rows[other] = rows[other], rows[one]
-    return rows
-
-
-def _row(rng: Random, groups: int) -> UsedRow:
-    group = rng.randrange(groups) if rng.random() > 0.03 else None
-    number: float | None = float(rng.randint(-3, 40))
-    if rng.random() < 0.05:
-        number = rng.choice((math.nan, None))
-    text = None if group is None else f"k{group:03}"
-    return group, rng.randint(-3, 20), rng.randint(0, 6), number, text
-
-
-def _sql(rng: Random) -> str:
-    key, other = rng.choice("gshd"), rng.choice("gh")
-    where = rng.choice(CONDITIONS)
-    grouped = f"SELECT {key}, COUNT(*) AS n FROM t{where} GROUP BY {key} HAVING"
-    shared = rng.choice("gh")
-    if rng.random() < 0.3:
-        return rng.choice(_with_subqueries(rng, grouped, key, shared))
-    return rng.choice(
-        (
-            f"{grouped} {_having(rng)}",
-            f"{grouped} {_having(rng)} AND {_having(rng)}",
-            f"WITH c AS (SELECT * FROM t{where}) SELECT p.{shared}, q.n"
-            f" FROM (SELECT {shared} FROM c GROUP BY {shared} HAVING {_having(rng)}) p"
-            f" JOIN (SELECT {other}, COUNT(*) AS n FROM c GROUP BY {other}"
-            f" HAVING {_having(rng)}) q ON p.{shared} = q.{other}",
-            f"SELECT p.g, q.n FROM (SELECT g FROM t{where} GROUP BY g HAVING {_having(rng)}) p"
-            f" JOIN (SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING {_having(rng)}) q"
-            " ON p.g = q.g",
-            f"SELECT g, x, h FROM t{where or ' WHERE x > 3'}",
-            f"SELECT {other}, SUM(x) AS s FROM t{where} GROUP BY {other}"
-            f" ORDER BY s DESC, {other} LIMIT 5",
-        )
-    )
-
-
-def _with_subqueries(rng: Random, grouped: str, key: str, shared: str) -> tuple[str, ...]:
-    """Subqueries of one value, and IN and EXISTS under OR."""
-    few = rng.choice((" WHERE x > 4", " WHERE h < 3", " WHERE h > 90", " WHERE g = 3"))
-    value = rng.choice(("AVG(x)", "MAX(h)", "COUNT(*)", "MIN(x)"))
-    sign = rng.choice("<>")
-    return (
-        f"{grouped} {_having(rng)} OR {key} IN (SELECT {key} FROM t{few})",
-        f"SELECT g, x, h FROM t{few} OR EXISTS (SELECT 1 FROM t u WHERE u.{shared} = t.h AND"
-        " u.x > 5)",
-        f"SELECT g, x, h FROM t WHERE x {sign} 1 + (SELECT {value} FROM t{few})",
-        f"{grouped} SUM(x) {sign} 2 * (SELECT {value} FROM t{few})",
-        f"SELECT {key}, (SELECT DISTINCT h FROM t WHERE h = 3) AS one, SUM(x) AS s FROM t"
-        f" GROUP BY {key} HAVING {_having(rng)}",
-        f"SELECT g, x FROM t WHERE x {sign} 0.5 * (SELECT AVG(x) FROM t u WHERE u.{shared} ="
-        f" t.{shared})",
-        f"SELECT {value} AS n FROM t{few} ORDER BY n LIMIT 3",
-    )
-
-
-def _having(rng: Random) -> str:
-    bound = rng.randint(1, 12)
-    return rng.choice(
-        (
-            f"COUNT(*) < {bound}",
-            f"COUNT(*) > {bound}",
-            f"SUM(x) BETWEEN {bound} AND {bound + 8}",
-            f"SUM(x) > {bound}",
-            f"AVG(x) < {bound / 2}",
-            f"MIN(x) = {bound % 4}",
-            f"MAX(d) > {bound}",
-            f"COUNT(DISTINCT x) = {bound % 4}",
-        )
-    )
-
-
-def arriving(seed: int, files: tuple[pa.Table, ...]) -> Iterator[pa.Table]:
-    """A few rows more, now and then."""
-    rng = Random(f"arriving {seed}")
-    if rng.random() < 0.5:
-        rows = pa.concat_tables(files)
-        yield rows.take([rng.randrange(rows.num_rows) for _ in range(9)])
+    rng = random.Random(f"use {seed}")
+    whole = rows(rng, rng.choice((50, 400)), is_left=True)
+    order = rng.choice(("g", "x", "s", ""))
+    if order:
+        whole = whole.sort_by([(order, "ascending")])
+    size = max(1, len(whole) // rng.choice((1, 7, 40)))
+    files = [whole.slice(at, size) for at in range(0, len(whole), size)]
+    every = {**QUERIES, **FIRST_ROWS}
+    # Of rows that tie, two runs may choose others.
+    sql = every[rng.choice([name for name in every if name != "top_counted"])]
+    other = rows(rng, 12, is_left=False)
+    return RandomUse(tuple(files), other, sql, rng.choice((None, 5, 40, 300)))
 
 
 def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     """The result through the sketch, None where none can be captured; AssertionError if wrong."""
-    case = random_use(seed)
+    case, rng = random_use(seed), random.Random(f"arriving {seed}")
     path = folder / str(seed)
     path.mkdir()
-    create_table(str(path / "t"), case.files[0])
-    for file in case.files[1:]:
+    create_table(str(path / "u"), case.other)
+    for file in case.files:
         write_deltalake(str(path / "t"), file, mode="append")
-    ranges = {name: {"ranges": case.ranges} for name in "ghsd"}
-    partitions = {} if case.ranges is None else {"t": ranges}
-    cli = Cli.asking(capsys, path, {"q": case.sql}, partitions=partitions)
+    ranges = {"t": {name: {"ranges": case.ranges} for name in "gxsd"}}
+    partitions = {} if case.ranges is None else ranges
+    cli = Cli.asking(capsys, path, {"q": case.sql}, "tu", partitions=partitions)
     if code := cli("capture").code:
         assert code == 3, "refused, and nothing else"
         return None
-    for own_rows in arriving(seed, case.files):
-        write_deltalake(str(path / "t"), own_rows, mode="append")
+    if rng.random() < 0.5:
+        first = case.files[0]
+        more = first.take([rng.randrange(len(first)) for _ in range(9)])
+        write_deltalake(str(path / "t"), more, mode="append")
     plain = cli.one("query", "--sketch", "never")
     for choice in ("auto", "always"):
         result = cli.one("query", "--sketch", choice)
@@ -317,7 +219,7 @@ def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
 
 
 @pytest.mark.spark
-@random_cases(1, 1, 6, first=8)
+@random_cases(1, 1, 6, first=26)
 def test_the_answer_is_the_same(tmp_path: Path, capsys: Capsys, cases: range) -> None:
     match = [judge(tmp_path, case, capsys) for case in cases]
     captured = [result for result in match if result is not None]
