@@ -15,7 +15,7 @@ from impctl.data.schema import Kind
 from impctl.data.vector import Bools, Ints, Once, Vector, from_arrow
 from impctl.engine.batch import Batch, loading, stacked_batches, unreadable
 from impctl.engine.fixpoint.fixpoint import FixpointOperator
-from impctl.engine.linear import Merge, SketchDelta
+from impctl.engine.linear import Merge
 from impctl.engine.linear import TableScan as ScanOperator
 from impctl.engine.lookups import DistantRows, RowReader
 from impctl.engine.tags import RowTags
@@ -281,21 +281,20 @@ class MaintainedQuery:
 
     def step(
         self, changes: Mapping[TableName, TableChange], table_rows: TableRows | None = None
-    ) -> Mapping[AccessId, SketchDelta]:
-        """Maintain: table changes in, the change of each sketch out. Tables not named did not
-        change. `table_rows` reads the tables after the change, to refill bounded buffers."""
+    ) -> None:
+        """Maintain by changes of tables; those not named did not change. `table_rows` reads the
+        tables after the change, to refill bounded buffers."""
         if table_rows is not None:
             for refilled in self.compiled.refills:
                 refilled.read_from(table_rows)
-        return self._step(changes)
+        self._step(changes)
 
     def _step(
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
-    ) -> Mapping[AccessId, SketchDelta]:
+    ) -> None:
         batches = self._read(changes, sources)
         self._count_rows(batches)
-        deltas = self.count(self.circuit.step(*batches))
-        return dict(zip(self.compiled.accesses, deltas, strict=True))
+        self.count(self.circuit.step(*batches))
 
     def move(
         self,
@@ -304,11 +303,10 @@ class MaintainedQuery:
         moved_rows: MovedRows,
         table_rows: TableRows,
         above: MovedAbove | None = None,
-    ) -> tuple[Mapping[AccessId, SketchDelta], int]:
+    ) -> int:
         """Maintain as `step` does while conditions become those of this circuit's plan. The state
         is that of the old conditions, and of the old constants in operators that moved `above`.
-        Also returns how many rows moved in or out: of tables (each row counts once), and of
-        state."""
+        Returns how many rows moved in or out: of tables (each row counts once), and of state."""
         for refilled in self.compiled.refills:
             refilled.read_from(table_rows)
         batches = self._read(changes)
@@ -328,8 +326,8 @@ class MaintainedQuery:
             batches[index] = None
             if result is not None:
                 past[top] = result
-        deltas = self.count(self.circuit.step_past(batches, past, turned))
-        return dict(zip(self.compiled.accesses, deltas, strict=True)), count
+        self.count(self.circuit.step_past(batches, past, turned))
+        return count
 
     def _read(
         self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
@@ -343,9 +341,10 @@ class MaintainedQuery:
                 batches.append(source.scan.read(change.rows, change.weights, change.shared))
         return batches
 
-    def count(self, output: Batch | None) -> tuple[SketchDelta, ...]:
-        """Count a change of the circuit's output in the sketches, in the accesses' order."""
-        return self.merge.nothing() if output is None else self.merge.step(output)
+    def count(self, output: Batch | None) -> None:
+        """Count a change of the circuit's output in the sketches."""
+        if output is not None:
+            self.merge.step(output)
 
     def fill(self, pass_: Partials, groups: pa.Table, partition: RangePartition) -> None:
         """Fill a fresh circuit that has a chain with the rows of a pass."""

@@ -304,17 +304,10 @@ def _moved(branch: UnionBranch, batch: Batch) -> Batch:
 
 
 # Merge: the root, where tags of result rows become the sketch. Identity: count[f] = sum of the
-# weights of result rows that carry range f; the sketch is {f : count[f] > 0}, and its change is the
-# crossings of zero. State: one count per range and access, dense in memory, stored as runs of
-# changed counts. Cost: the (row, range) pairs that reach the root, not the number of ranges. A
-# count below zero means that the state never saw a row that is now deleted: an error.
-
-
-class SketchDelta(Struct, frozen=True):
-    """Ranges that entered and left one access's sketch; ascending ids."""
-
-    added: Ints
-    removed: Ints
+# weights of result rows that carry range f; the sketch is {f : count[f] > 0}. State: one count per
+# range and access, dense in memory, stored as runs of changed counts. Cost: the (row, range) pairs
+# that reach the root, not the number of ranges. A count below zero means that the state never saw a
+# row that is now deleted: an error.
 
 
 class Merge:
@@ -329,20 +322,12 @@ class Merge:
     def counts(self) -> list[Ints]:
         return [kept.counts for kept in self._kept]
 
-    def step(self, batch: Batch) -> tuple[SketchDelta, ...]:
-        """Count the change and report the counts that crossed zero."""
+    def step(self, batch: Batch) -> None:
+        """Count a change of the result's rows."""
         slots = np.zeros(len(batch), dtype=np.int64)
-        deltas = []
         for kept, tags in zip(self._kept, batch.tags, strict=True):
             pairs = tags.expand(slots, batch.weights)
-            change = kept.add(pairs.ranges, pairs.weights)
-            entered, left = change.before == 0, change.after == 0
-            deltas.append(SketchDelta(change.ranges[entered], change.ranges[left]))
-        return tuple(deltas)
-
-    def nothing(self) -> tuple[SketchDelta, ...]:
-        none = np.zeros(0, dtype=np.int64)
-        return tuple(SketchDelta(none, none) for _ in self._kept)
+            kept.add(pairs.ranges, pairs.weights)
 
     def members(self, access: int) -> Bools:
         """The sketch as a mask over ranges."""

@@ -31,14 +31,6 @@ _COUNT = "count"
 _FEW = 8  # Ranges per pair from which sorting the pairs is faster than scanning all ranges
 
 
-class CountChange(Struct, frozen=True):
-    """Ranges whose count changed, ascending, and the counts before and after."""
-
-    ranges: Ints
-    before: Ints
-    after: Ints
-
-
 class DenseCounts:
     """Counts of `size` ranges; `what` names the things counted, for an error."""
 
@@ -48,16 +40,14 @@ class DenseCounts:
         self.is_partial = False
         self._what = what
 
-    def add(self, ranges: npt.NDArray[Any], weights: Ints) -> CountChange:
+    def add(self, ranges: npt.NDArray[Any], weights: Ints) -> None:
         """Count signed ranges, in any order; both of shape (n,)."""
         places, change = self._summed(ranges, weights)
-        before = self.counts[places]
-        after = before + change
+        after = self.counts[places] + change
         if not self.is_partial and bool((after < 0).any()):
             raise never_held(self._what)
         self.counts[places] = after
         self.arrangement.put(places, (), {_COUNT: after})
-        return CountChange(places, before, after)
 
     def _summed(self, ranges: npt.NDArray[Any], weights: Ints) -> tuple[Ints, Ints]:
         if len(ranges) * _FEW > len(self.counts):

@@ -216,7 +216,7 @@ class Maintainer:
         if move is None:
             session.step(changes, table_rows)
         else:
-            _, count = session.move(changes, move.conditions, move.rows, table_rows, move.above)
+            count = session.move(changes, move.conditions, move.rows, table_rows, move.above)
         groups_after, rows_after = session.refilled()
         reads = [] if reader is None else list(reader.reads())
         for piece, after in session.refills().items():

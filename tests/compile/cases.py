@@ -401,7 +401,7 @@ class Case(Struct, dict=True):
         def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
             return [arrow(source.table, self.tables[source.table])]
 
-        _, count = self.session.move(changes, conditions, rows_of, refill, above)
+        count = self.session.move(changes, conditions, rows_of, refill, above)
         assert not self.expires or count <= self.expired(was_now, now)
         return count
 

@@ -25,7 +25,6 @@ from impctl.engine.linear import (
     Merge,
     ProjectOperator,
     SelectOperator,
-    SketchDelta,
     TableScan,
     Union,
     UnionBranch,
@@ -110,9 +109,10 @@ class Rooted(Struct, frozen=True):
     circuit: Circuit
     merge: Merge
 
-    def step(self, *sources: Batch | None) -> tuple[SketchDelta, ...]:
+    def step(self, *sources: Batch | None) -> None:
         output = self.circuit.step(*sources)
-        return self.merge.nothing() if output is None else self.merge.step(output)
+        if output is not None:
+            self.merge.step(output)
 
     def arrangements(self) -> tuple[Keeper, ...]:
         return (*self.circuit.arrangements(), *self.merge.arrangements())
@@ -356,10 +356,9 @@ SHAPES: dict[str, Callable[[], tuple[TableScan, Rooted]]] = {
 }
 
 
-def feed(scan: TableScan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int]) -> Any:
+def feed(scan: TableScan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int]) -> None:
     """One step with these signed rows."""
-    batch = scan.read(table_of(rows), np.array(weights, dtype=np.int64))
-    return circuit.step(batch)
+    circuit.step(scan.read(table_of(rows), np.array(weights, dtype=np.int64)))
 
 
 Runs = dict[str, dict[int, pa.Table]]
