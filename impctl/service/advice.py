@@ -12,21 +12,26 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from impctl.compile.fill import RangeRows, counts_name
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Context, Isolated
+from impctl.service.filters import Pruned, filters_of
+from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_query
+from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import ClusteredSketch, Failure
 from impctl.service.stored import StateMeta, is_captured_alike, stored_moments
 from impctl.service.text import size_text
-from impctl.sketch.sketch import exact_filter
+from impctl.sketch.boundaries import share_after
+from impctl.sketch.sketch import BoundaryValue, RangePartition, exact_filter
+from impctl.tables.sample import is_sorted, overlap
 from impctl.tables.snapshot import Snapshot, bytes_of
+from impctl.tables.statistics import file_bounds, likely_counts, prune
+from impctl.tables.write.maintenance import bytes_per_file, clustered_by
 
 if TYPE_CHECKING:
     from impctl.compile.buffers import Refilled
     from impctl.data.vector import Ints
-    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.sketch import BoundaryValue, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.records import RunRef, StoredQuery, StoredSketch
     from impctl.types import ColumnName, QueryName, TableName
@@ -66,8 +71,6 @@ def _saving(
     ctx: Context, store: StoreReader, prepared: PreparedQuery, runs: Sequence[RunRef]
 ) -> str | None:
     """What `buffer` would save; None if no state can be bounded."""
-    from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_query
-
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
@@ -182,8 +185,6 @@ class StoredSketchUse(Struct, frozen=True, eq=False):
     rows: Ints
 
     def left(self, ctx: Context) -> Pruned:
-        from impctl.service.filters import filters_of
-
         versions = ctx.tables.versions_of(self.prepared.tables)
         return filters_of(ctx.tables, self.prepared, self.sketches, versions)
 
@@ -208,8 +209,6 @@ def sketch_uses(
     ctx: Context, store: StoreReader | None, failures: list[Failure]
 ) -> dict[TableName, list[StoredSketchUse]]:
     """The sketches stored for the file's current queries, by table."""
-    from impctl.service.prepare import prepare
-
     result: dict[TableName, list[StoredSketchUse]] = {}
     if store is None:
         return result
@@ -230,9 +229,6 @@ def _rows_per_range(
     snapshot: Snapshot, store: StoreReader, stored: StoredQuery, sketch: StoredSketch
 ) -> Ints:
     """Rows per range, by the state's counts where these can be told apart, else by the log."""
-    from impctl.compile.fill import RangeRows, counts_name
-    from impctl.tables.statistics import likely_counts
-
     partition = sketch.partition
     others = {other.partition for other in stored.sketches} - {partition}
     # Counts of two partitions of one attribute have names that do not distinguish them.
@@ -259,8 +255,6 @@ def sketched_most(snapshot: Snapshot, uses: Sequence[StoredSketchUse]) -> tuple[
 def cluster_forecast(
     ctx: Context, table: TableName, columns: Sequence[ColumnName], uses: Sequence[StoredSketchUse]
 ) -> ClusterForecast:
-    from impctl.tables.write.maintenance import bytes_per_file
-
     snapshot = ctx.tables.snapshot(table)
     files = max(1, round(snapshot.bytes / bytes_per_file(snapshot)))
     sketches = tuple(_expected(ctx, use, columns, files) for use in uses)
@@ -284,9 +278,6 @@ def cluster_forecast(
 
 def _is_done(ctx: Context, snapshot: Snapshot, columns: Sequence[ColumnName], files: int) -> bool:
     """Whether a rewrite in this order would change nothing relevant."""
-    from impctl.tables.sample import is_sorted
-    from impctl.tables.write.maintenance import clustered_by
-
     if set(clustered_by(ctx.tables.source(snapshot.table))) == set(columns):
         return True
     is_fine = len(snapshot.files) >= _AS_FINE * files
@@ -297,9 +288,6 @@ def _expected(
     ctx: Context, use: StoredSketchUse, columns: Sequence[ColumnName], files: int
 ) -> ClusteredSketch:
     """What the sketch reads now, and would read in the new order."""
-    from impctl.sketch.boundaries import share_after
-    from impctl.tables.sample import overlap
-
     sketch = use.sketch
     left = use.left(ctx).files[sketch.table]
     snapshot = ctx.tables.snapshot(sketch.table)
@@ -473,8 +461,6 @@ def _order_fix(
 
 
 def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
-    from impctl.tables.statistics import file_bounds
-
     partition, few = sketch.partition, (snapshot.rows or 0) * _SMALL_SHARE
     return sum(
         bounds.rows is not None
@@ -488,8 +474,6 @@ def _small_and_wide(snapshot: Snapshot, sketch: StoredSketch) -> int:
 
 def _span(snapshot: Snapshot, sketch: StoredSketch) -> float | None:
     """Share of ranges the median file spans; None if files are skipped or sorting won't help."""
-    from impctl.tables.statistics import file_bounds, prune
-
     files, partition = snapshot.files, sketch.partition
     is_small = snapshot.rows is not None and snapshot.rows < _ROWS_WORTH_ADVICE
     files_kept = prune(snapshot, [exact_filter(sketch.ranges, partition)])

@@ -33,7 +33,7 @@ from impctl.service.capture_plan import (
     planned_capture,
     safe_choice,
 )
-from impctl.service.context import Context, Isolated, is_refused, remember_histories
+from impctl.service.context import Context, Isolated, Versions, is_refused, remember_histories
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
@@ -64,7 +64,7 @@ from impctl.store.records import (
 )
 
 if TYPE_CHECKING:
-    from impctl.service.context import RangesByAccess, Versions
+    from impctl.service.context import RangesByAccess
     from impctl.service.pinned import PinnedTables
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store

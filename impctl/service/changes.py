@@ -142,10 +142,9 @@ class AdvancedState:
         )
 
     def rows_before(self) -> RowsOf:
-        plan = self._state.plan
+        plan, writer = self._state.plan, self._writer
         assert plan.answer is not None
-        noted = None if self._writer is None else self._writer.noted
-        rows = self._materialized.whole() if noted is None else noted.rows_before()
+        rows = self._materialized.whole() if writer is None else writer.rows_before()
         return RowsOf(plan.answer.ending, rows, self._materialized.bounded)
 
     @property

@@ -49,13 +49,13 @@ from impctl.service.table_deltas import (
     is_large,
     need_of,
 )
-from impctl.sketch.sketch import MaintenanceMode
+from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.store.records import RunKind, StoredQuery
 from impctl.tables.changes import Changes, check_same_columns, check_same_order
 from impctl.tables.log import ChangeSize
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import FilesMark, read_schema
+from impctl.tables.snapshot import FilesMark, Snapshot, read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
@@ -67,9 +67,7 @@ if TYPE_CHECKING:
     from impctl.rules.finalize import FinalSteps
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
-    from impctl.sketch.sketch import RangePartition
     from impctl.store.reader import StoreReader
-    from impctl.tables.snapshot import Snapshot
     from impctl.types import ColumnName, TableName, TableVersion
 
 

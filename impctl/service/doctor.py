@@ -40,7 +40,7 @@ from impctl.store.lock import lock_owner
 from impctl.tables.log import commits_since, committed_at, duration_of, retention_of, why_gone
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.apply import check_writable
-from impctl.types import Secrets
+from impctl.types import QueryName, Secrets, TableVersion
 from impctl.workload.load import load_workload
 from impctl.workload.models import SparkSpec
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
     from impctl.tables.source import DeltaSource
-    from impctl.types import QueryName, TableVersion
 
 
 class Checkup(Struct, frozen=True):

@@ -21,13 +21,13 @@ from impctl.errors import (
 )
 from impctl.plan.nodes import Fixpoint, Scan
 from impctl.plan.recursion import is_recursive, outer_fixpoints
-from impctl.service.context import Context, limited, limits_of
+from impctl.service.context import Context, Versions, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
 from impctl.service.maintenance_plan import chooser_for, chosen_plan, plan_after_capture
 from impctl.service.memory_limit import batch_size, within_memory
 from impctl.service.partners import PartnerReader, tagged_frame
-from impctl.service.prepare import SketchedQuery, kept_plan
-from impctl.sketch.sketch import MaintenanceMode
+from impctl.service.prepare import PreparedQuery, SketchedQuery, kept_plan
+from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.spark.render import render_plan
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot, rows_in
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from impctl.compile.compile import Dataflow, MaintenancePlan
     from impctl.compile.fill import Partials, RangeRows
     from impctl.data.vector import Ints
-    from impctl.service.context import Partitions, RangesByAccess, Versions
-    from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.sketch import RangePartition
+    from impctl.service.context import Partitions, RangesByAccess
     from impctl.types import AccessId
 
 

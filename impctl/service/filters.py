@@ -19,7 +19,14 @@ from impctl.plan.properties import scan_conditions
 from impctl.plan.recursion import is_recursive
 from impctl.rules.pushdown import ColumnTie, ScanColumn, push_selections, tied_columns
 from impctl.safety.judge import Judges, keyed_groups
-from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, RangeSet, range_filter
+from impctl.sketch.sketch import (
+    MAX_INTERVALS,
+    BoundaryValue,
+    Interval,
+    RangeFilter,
+    RangeSet,
+    range_filter,
+)
 from impctl.spark.expressions import DIALECT, boundary
 from impctl.spark.predicates import Guard, place_filters, table_filters
 from impctl.tables.files import hiding_columns
@@ -42,7 +49,6 @@ if TYPE_CHECKING:
     from impctl.service.context import Versions
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.sketch import BoundaryValue
     from impctl.store.records import StoredSketch
 
 

@@ -9,7 +9,7 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from sqlglot.dialects.spark import Spark
@@ -23,6 +23,7 @@ from impctl.service.output import check_output, write_whole
 from impctl.service.partitions import is_partitionable
 from impctl.service.results import CheckResult, Outcome, StartedResult
 from impctl.service.settings import DEFAULT_FILE, Settings
+from impctl.tables.sample import overlap
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, file_bounds
 from impctl.tables.write.maintenance import create_laid_out_table
@@ -247,7 +248,6 @@ _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
 _OF_A_GROUP = 20
 """Average rows per group of a typical grouping column; keys have fewer."""
-_COMPARED_FILES = 200
 _COUNTABLE = INTEGRAL | {Kind.DATE}
 _RANGES = ((100_000, 1000), (1_000, 100))
 """Pairs of rows and the ranges requested from that many on."""
@@ -255,7 +255,8 @@ _FEW_RANGES = 16
 
 
 class Promise(Struct, frozen=True):
-    """A column worth trying: distinct values at most, and the share of files with a value."""
+    """A column worth trying: distinct values at most, and the share of files that a value is
+    in."""
 
     column: Column
     values: int | None
@@ -278,7 +279,7 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
         ranges = next((ranges for least, ranges in _RANGES if rows >= least), _FEW_RANGES)
         if values is not None:
             ranges = max(2, min(ranges, values))
-        result.append(Promise(column, values, _overlap(filled), ranges))
+        result.append(Promise(column, values, overlap(snapshot, column.name), ranges))
     rich = [
         promise for promise in result if promise.values is None or promise.values >= _FEWEST_VALUES
     ]
@@ -337,20 +338,6 @@ def _values_at_most(snapshot: Snapshot, column: Column, filled: list[ValueBounds
         return None
     apart = int(high) - int(low) + 1
     return apart if snapshot.rows is None else min(apart, snapshot.rows)
-
-
-def _overlap(filled: list[ValueBounds]) -> float:
-    """Average share of the files that may share values with a file; 1 if unknown."""
-    some: list[Any] = [bounds for bounds in filled if None not in (bounds.minimum, bounds.maximum)]
-    if len(some) < len(filled) or not some:
-        return 1.0
-    some = some[:: max(1, len(some) // _COMPARED_FILES)]
-    touching = sum(
-        bounds.minimum <= other.maximum and other.minimum <= bounds.maximum
-        for bounds in some
-        for other in some
-    )
-    return float(touching / len(some) ** 2)
 
 
 # The text of the file. Law: it loads, whatever the names of tables and columns: names and paths are

@@ -7,7 +7,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from impctl.compile.buffers import FEWEST, KEEP_ALL, USUAL, BufferChoice, Buffers
@@ -103,10 +103,8 @@ class JoinChooser(Struct, frozen=True):
 
     sides: Chooser
     trees: TreeChooser
-    buffers: Mapping[str, int] = field(default_factory=dict)
-    """Buffer sizes of bounded pieces: first rows, or values of MIN and MAX."""
-    buffer: int | None = None
-    """The size of all buffers, where each is to be bounded."""
+    buffers: Buffers = USUAL
+    """Buffer sizes of MIN, MAX and top-k."""
     absorbs: Absorbs | None = None
     """How recursion is kept by absorption; None for ranks."""
 
@@ -138,8 +136,11 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
     return JoinChooser(
         sides,
         _trees(tables, prepared, reads=reads),
-        {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
-        FEWEST if is_least else None,
+        _buffers(
+            prepared.spec,
+            {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
+            FEWEST if is_least else None,
+        ),
         _absorbs(prepared),
     )
 
@@ -192,7 +193,7 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     sides = StoredChoices(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
-    return JoinChooser(sides, TreeChoice(is_tree), meta.buffers, absorbs=absorbs)
+    return JoinChooser(sides, TreeChoice(is_tree), _buffers(prepared.spec, meta.buffers), absorbs)
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:
@@ -210,11 +211,11 @@ _UNCOUNTED = "the number of groups is unknown until the next capture"
 _WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl explain`"
 
 
-def buffer_sizes(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
-    """Buffer sizes of MIN, MAX and top-k: by the workload, else as chosen and usual."""
+def _buffers(spec: QuerySpec, of_piece: Mapping[str, int], of_group: int | None = None) -> Buffers:
+    """The sizes by the workload, else these and the usual ones."""
     match spec.buffer:
         case None:
-            return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
+            return replace(USUAL, of_group=of_group, of_piece=of_piece)
         case int(size):
             return Buffers.of(size)
     return KEEP_ALL
@@ -290,7 +291,7 @@ def _by_answer(
         query.verdict_of(answer.kept),
         query.partitions,
         chooser.sides,
-        buffers=buffer_sizes(query.prepared.spec, chooser),
+        buffers=chooser.buffers,
         absorbs=chooser.absorbs,
     )
     choice = chooser.trees.choose(answer.kept)
@@ -326,7 +327,7 @@ def _by_core(query: SketchedQuery, chooser: JoinChooser) -> MaintenancePlan:
         materialized.core_verdict,
         query.partitions,
         chooser.sides,
-        buffers=buffer_sizes(prepared.spec, chooser),
+        buffers=chooser.buffers,
         absorbs=chooser.absorbs,
     )
     if prepared.spec.join is JoinStrategy.TREE:

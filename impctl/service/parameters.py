@@ -1,9 +1,4 @@
-"""`--param NAME=VALUE`, or a Python value: other values for the parameters of a query.
-
-Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
-is never guessed or converted. A Python value is written out and read like the command line's text,
-so there is one way in.
-"""
+"""What a request says beside the query: values of its parameters, and conditions on rows."""
 
 from __future__ import annotations
 
@@ -18,14 +13,23 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from impctl.errors import UsageError
-from impctl.expr.types import fixed_offset
+from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
+from impctl.errors import QueryError, UsageError
+from impctl.expr.evaluate import find_blocker
+from impctl.expr.types import fixed_offset, type_of
+from impctl.plan.nodes import Attribute, Project, Scan, Select
+from impctl.service.text import named_before
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
+    from impctl.expr.nodes import Expr
     from impctl.service.settings import GivenValues
-    from impctl.types import ParameterValue
+    from impctl.types import AttributeId, ParameterValue
     from impctl.workload.models import QuerySpec
+
+# `--param NAME=VALUE`, or a Python value. Law: a value takes the type of the one in the workload
+# file, or the run ends with exit code 2; it is never guessed or converted. A Python value is
+# written out and read like the command line's text, so there is one way in.
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"[-+]?([0-9]{1,38}(\.[0-9]{0,38})?|\.[0-9]{1,38})")
@@ -183,3 +187,83 @@ def _in_calendar(kind: type[date], written: str) -> date | None:
         return kind.fromisoformat(written)
     except ValueError:
         return None
+
+
+# `query --where` and conditions on a table. Law: read like a WHERE over the answer, applied to its
+# whole rows after ORDER BY and LIMIT. A condition that only Spark computes as Spark does is
+# refused, whoever answers.
+
+_TABLE = "answer"
+_QUERY = "query"
+"""The condition's query name while it is parsed."""
+
+
+def condition_on(
+    outputs: Sequence[Attribute],
+    text: str,
+    zone: str,
+    option: str = "--where",
+    of: str = "the result",
+) -> Expr:
+    """The condition over an answer's attributes; UsageError for an invalid one. `option` (its
+    source) and `of` (what it filters) are for messages."""
+    from impctl.sql.statement import parse_query
+
+    schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
+    names = [name.lower() for name in schema.names]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"`{option}` needs unique column names in the result",
+            hint="give the columns of the query different names with AS",
+            code="where_ambiguous",
+        )
+    try:
+        root = parse_query(
+            f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
+        ).root
+    except QueryError as error:
+        hint = f"{of} has no columns"
+        if schema.names:
+            column = schema.columns[0]
+            example = f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
+            if column.type.kind is Kind.BINARY:
+                example = f"{column.name} IS NOT NULL"
+            hint = f"write a condition on {', '.join(schema.names)}, such as `{example}`"
+        message = named_before(_QUERY, error.message.replace(f" in query `{_QUERY}`", ""))
+        message = message.replace("its SQL cannot be parsed near", "near", 1)
+        raise UsageError(
+            f"`{option}` cannot be read: {message}", hint=hint, code="where_unread"
+        ) from None
+    select = root.child if isinstance(root, Project) else root
+    if not isinstance(select, Select) or not isinstance(select.child, Scan):
+        raise UsageError(
+            f"`{option}` takes one condition on the columns of {of}",
+            hint="remove subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
+            code="where_unread",
+        )
+    by_name = {a.name.lower(): a for a in outputs}
+    shown: dict[AttributeId, Expr] = {
+        a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
+    }
+    condition = select.predicate.substitute(shown)
+    blocker, kind = find_blocker(condition), type_of(condition)
+    objection = None if blocker is None else blocker.reason
+    if blocker is None and kind not in (BOOLEAN, SqlType(Kind.NULL)):
+        objection = f"a value of type `{kind}` is neither true nor false"
+    if objection is not None:
+        raise UsageError(
+            f"`{option}` cannot be applied to {of}: {objection}",
+            hint="compare each column with a value of the same type, and NULL with IS NULL",
+            code="where_unread",
+        )
+    return condition
+
+
+_VALUES = {
+    Kind.STRING: "'abc'",
+    Kind.BOOLEAN: "true",
+    Kind.DATE: "DATE '2026-01-31'",
+    Kind.TIMESTAMP: "TIMESTAMP '2026-01-31 12:00:00Z'",
+    Kind.TIMESTAMP_NTZ: "TIMESTAMP_NTZ '2026-01-31 12:00:00'",
+}
+"""A value as SQL writes it; of other types it is a number."""

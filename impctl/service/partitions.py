@@ -12,7 +12,7 @@ from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.numeric import INTEGRAL_BITS
 from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
-from impctl.sketch.sketch import PARTITIONABLE, BoundaryValue, RangePartition
+from impctl.sketch.sketch import PARTITIONABLE, BoundaryValue, RangePartition, RangeSet
 from impctl.tables.sample import column_spread, sample_values, starts_of, with_overlaps
 from impctl.workload.yaml import suggestion
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from impctl.service.context import Context
     from impctl.service.pinned import PinnedTables
     from impctl.service.prepare import PreparedQuery
-    from impctl.sketch.sketch import RangeSet
     from impctl.tables.snapshot import ColumnBounds
     from impctl.types import AccessId, ColumnName, TableName
     from impctl.workload.models import BoundaryLiteral, PartitionSpec

@@ -27,7 +27,7 @@ from impctl.spark.render import render_plan
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
 from impctl.tables.rows import read_batches, read_rows, rows_with
-from impctl.tables.snapshot import arrow_type
+from impctl.tables.snapshot import DataFile, Snapshot, arrow_type
 from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, ColumnName, TableName
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Expr
     from impctl.service.context import Context, Versions
     from impctl.sketch.sketch import RangePartition
-    from impctl.tables.snapshot import DataFile, Snapshot
 
 
 # The range of a row is that of the engine's scan.

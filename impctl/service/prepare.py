@@ -35,10 +35,10 @@ from impctl.sql.statement import NO_EXPIRY, parse_query
 from impctl.store.records import Assumption
 from impctl.tables.changes import netted
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import ValueBounds
+from impctl.tables.snapshot import Snapshot, ValueBounds
 from impctl.tables.statistics import column_statistics, file_bounds
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
-from impctl.workload.models import LineageMode, QuerySpec, ViewSpec
+from impctl.workload.models import ExpirySpec, LineageMode, QuerySpec, ViewSpec
 from impctl.workload.yaml import offset_location, sql_location
 
 if TYPE_CHECKING:
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from impctl.service.results import CandidateEntry
     from impctl.sql.names import FullName
     from impctl.sql.views import ExpandedSql
-    from impctl.tables.snapshot import Snapshot
-    from impctl.workload.models import ExpirySpec
 
 
 # Tables whose rows expire: which are live at an instant, and when the next one expires. Law: a row
@@ -368,8 +366,7 @@ class PreparedQuery(Struct, frozen=True):
     query: Query
     planned: Query
     core: Plan
-    source: QuerySource | None = None
-    """Where the text came from; None without views and parameters."""
+    source: QuerySource
     now: str = ""
     """The instant at which rows of tables with an expiry must be live, if it reads one."""
 
@@ -403,14 +400,10 @@ class PreparedQuery(Struct, frozen=True):
         """Map a position in the SQL text to the workload file."""
         if span is None:
             return None
-        return self._source.place(span.line, span.column)
+        return self.source.place(span.line, span.column)
 
     def located(self, error: ImpctlError) -> ImpctlError:
-        return self._source.placed(error)
-
-    @property
-    def _source(self) -> QuerySource:
-        return QuerySource(self.spec, bound=self.bound) if self.source is None else self.source
+        return self.source.placed(error)
 
 
 Value = TypeVar("Value")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from impctl.compile.answers import answer_of_rows, kept_rows, looked_up_key
+from impctl.compile.answers import answer_of_rows, answer_where, kept_rows, looked_up_key
+from impctl.compile.flows import BlockedError
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -20,6 +21,19 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
+from impctl.service.cost_model import (
+    SLOW_STATE_MS,
+    AnswerEstimate,
+    EngineChoice,
+    answer_runs,
+    compare_engines,
+    is_slow_state_read,
+    record_answer,
+    record_state_read,
+    rows_of,
+    state_estimate,
+)
+from impctl.service.formats import check_goal, shown
 from impctl.service.maintain import NO_NEW_VERSION, has_nothing_to_do
 from impctl.service.results import AnsweredEntry, Outcome, QueryResult
 from impctl.service.settings import QueryRequest
@@ -32,7 +46,7 @@ from impctl.service.stored import (
 )
 from impctl.service.text import named_before
 from impctl.stopwatch import Stopwatch
-from impctl.workload.models import AnsweredBy, Policy, SketchPolicy
+from impctl.workload.models import AnsweredBy, Policy, QuerySpec, SketchPolicy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,13 +55,11 @@ if TYPE_CHECKING:
     from impctl.expr.nodes import Expr
     from impctl.rules.finalize import AnswerPlan, FinalSteps
     from impctl.service.context import Context
-    from impctl.service.cost_model import AnswerEstimate, EngineChoice
     from impctl.service.prepare import PreparedQuery
     from impctl.service.resolve import ReadChoice, ResolvedSketch
     from impctl.service.spark_answer import Passthrough
     from impctl.store.reader import StoreReader
     from impctl.types import QueryName
-    from impctl.workload.models import QuerySpec
 
 
 _FROM_STATE = "from the materialized result"
@@ -70,8 +82,6 @@ def query(
     engine or Spark; default: the fastest that can. `where` selects rows by their columns. `limit`
     bounds the rows shown, or written to the file `out`, with `escape_formulas` so that spreadsheets
     compute nothing."""
-    from impctl.service.formats import check_goal, shown
-
     if out is not None:
         # Before anything that takes its time.
         check_goal(out, ctx.reserved)
@@ -141,8 +151,6 @@ def read_without_plan(
 ) -> QueryResult | None:
     """The answer, or its rows for which a condition on its columns is true. None if there is none,
     or something has to be done or reported first."""
-    from impctl.service.cost_model import is_slow_state_read
-
     spec = ctx.query(query)
     store = ctx.reading_store()
     if store is None or not spec.answer or not spec.is_sketched:
@@ -160,7 +168,7 @@ def read_without_plan(
         where = None
         if condition is not None:
             # Only a condition needs the SQL parser.
-            from impctl.service.resolve import condition_on
+            from impctl.service.parameters import condition_on
 
             outputs = [output.attribute for output in ending.outputs]
             where = condition_on(outputs, condition, ctx.session_zone)
@@ -180,8 +188,6 @@ def _from_rows(
     ctx: Context, spec: QuerySpec, table: pa.Table, took: float, *, is_whole: bool, **facts: Any
 ) -> QueryResult:
     """The materialized result, `is_whole` without a condition; records what reading it took."""
-    from impctl.service.cost_model import record_state_read
-
     ctx.count_answer(spec.name)
     store = ctx.reading_store()
     if is_whole and store is not None:
@@ -219,7 +225,8 @@ def _answer(
     """The answer of a query, and warnings; UsageError or QueryError where `by` cannot give it.
     Without the materialized result if the sketch is requested. `condition` selects rows by output
     columns."""
-    from impctl.service.resolve import chosen_read, condition_on
+    from impctl.service.parameters import condition_on
+    from impctl.service.resolve import chosen_read
 
     where = None
     if condition is not None:
@@ -265,8 +272,6 @@ def _answer(
 def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
     """Who would answer the query now by default, and why; None if unknown. Maintains nothing."""
     from impctl.compile.compile import compile_answer
-    from impctl.compile.flows import BlockedError
-    from impctl.service.cost_model import answer_runs, compare_engines, state_estimate
     from impctl.service.resolve import read_choice
 
     try:
@@ -295,8 +300,6 @@ def who_answers(ctx: Context, prepared: PreparedQuery) -> AnsweredEntry | None:
 
 def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
     """Why the engine cannot run the query, with the place in the file if there is one."""
-    from impctl.compile.flows import BlockedError
-
     location = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
     where = "" if location is None else f" ({location})"
     return f"the engine cannot run it: {blocked.message}{where}"
@@ -304,12 +307,6 @@ def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
 
 def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) -> bool:
     """Whether the materialized result is slower than engine or Spark, by recorded runs."""
-    from impctl.service.cost_model import (
-        answer_runs,
-        compare_engines,
-        is_slow_state_read,
-        state_estimate,
-    )
     from impctl.service.resolve import chosen_read
 
     store, spec = ctx.reading_store(), result.prepared.spec
@@ -321,8 +318,6 @@ def _is_state_slower(ctx: Context, result: ResolvedSketch, use: SketchPolicy) ->
 
 
 def _is_slower(state: AnswerEstimate, expected: EngineChoice) -> bool:
-    from impctl.service.cost_model import SLOW_STATE_MS
-
     least = expected.least
     # Rates are right within a factor of two, so what they say is only tried where that is plain.
     return state.ms >= SLOW_STATE_MS and least.ms * (1 if least.runs else 2) < state.ms
@@ -333,8 +328,6 @@ def _by_reading(
 ) -> QueryResult:
     """The answer from these files, by the engine or Spark; records what it took. EvaluationError
     where the query fails on their rows."""
-    from impctl.compile.answers import answer_where
-    from impctl.service.cost_model import compare_engines, record_answer, rows_of
     from impctl.service.resolve import record_use, sums_of
     from impctl.service.spark_answer import answer_table
 
@@ -431,7 +424,6 @@ def _by_engine(
     ctx: Context, result: ResolvedSketch, read: ReadChoice, by: AnsweredBy, where: Expr | None
 ) -> pa.Table | str:
     """The answer, or why the engine cannot give it."""
-    from impctl.compile.flows import BlockedError
     from impctl.service.engine_answer import engine_answer, engine_cannot
     from impctl.service.resolve import is_for_others
 

@@ -40,7 +40,14 @@ from impctl.service.stored import (
     stored_query,
 )
 from impctl.sketch.boundaries import evened, heavy_ranges
-from impctl.sketch.sketch import MaintenanceMode, RangeSet, Renumbering, exact_filter
+from impctl.sketch.sketch import (
+    BoundaryValue,
+    MaintenanceMode,
+    RangePartition,
+    RangeSet,
+    Renumbering,
+    exact_filter,
+)
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.tables.rows import read_batches
@@ -48,7 +55,6 @@ from impctl.tables.statistics import prune
 
 if TYPE_CHECKING:
     from impctl.compile.fill import RangeRows
-    from impctl.sketch.sketch import BoundaryValue, RangePartition
     from impctl.store.reader import StoreReader
     from impctl.store.store import Store
     from impctl.types import AccessId, ColumnName, QueryName

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
 from reprlib import repr as shortened
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
+from impctl.compile.build import template_id
 from impctl.errors import (
     EvaluationError,
     HistoryGoneError,
@@ -30,11 +30,14 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.nodes import Expr
-from impctl.expr.types import type_of
-from impctl.plan.nodes import Attribute, Fixpoint, Project, Query, Scan, Select
+from impctl.plan.nodes import Fixpoint, Query, Scan
 from impctl.plan.recursion import is_recursive
+from impctl.reuse.verdict import ReuseVerdict, has_similar_recursion
+from impctl.service.filters import Pruned, filters_of, guards_of
+from impctl.service.maintain import maintain_specs
+from impctl.service.maintenance_plan import is_same_circuit, restored_query
 from impctl.service.parameters import split_moving, with_parameters
+from impctl.service.prepare import PreparedQuery, fact_of, facts_of, prepare
 from impctl.service.results import (
     NO_SKETCH,
     NOT_USED,
@@ -45,6 +48,7 @@ from impctl.service.results import (
     ReuseEntry,
 )
 from impctl.service.settings import AtVersions, QueryRequest
+from impctl.service.spark_answer import Passthrough, unread
 from impctl.service.stored import (
     catch_up,
     check_definition,
@@ -61,13 +65,14 @@ from impctl.service.stored import (
 )
 from impctl.service.text import named_before
 from impctl.sketch.sketch import MAX_INTERVALS, range_filter, ranges_between
+from impctl.spark.predicates import plain_condition, rewrite_sql
 from impctl.store.disk import STORE_READ_ONLY, StoreLayout
 from impctl.store.ledger import Ledger, Use
 from impctl.tables.files import hiding_columns
 from impctl.tables.rows import ReadPart
 from impctl.tables.snapshot import bytes_of
 from impctl.tables.source import oldest_version
-from impctl.types import AttributeId, TableName, TableVersion
+from impctl.types import TableName, TableVersion
 from impctl.version import is_stamped_alike
 from impctl.workload.models import (
     LineageMode,
@@ -82,12 +87,8 @@ from impctl.workload.models import (
 from impctl.workload.yaml import suggestion
 
 if TYPE_CHECKING:
-    from impctl.reuse.verdict import ReuseVerdict
     from impctl.service.context import Context, Versions
-    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
-    from impctl.service.spark_answer import Passthrough
     from impctl.sql.names import TableNames
     from impctl.store.reader import StoreReader
     from impctl.store.records import Assumption, StoredQuery, StoredSketch
@@ -174,87 +175,6 @@ def _usage(message: str, hint: str) -> UsageError:
     return UsageError(message, hint=hint, code="at_syntax")
 
 
-# `query --where` and conditions on a table. Law: read like a WHERE over the answer, applied to its
-# whole rows after ORDER BY and LIMIT. A condition that only Spark computes as Spark does is
-# refused, whoever answers.
-
-_TABLE = "answer"
-_QUERY = "query"
-"""The condition's query name while it is parsed."""
-
-
-def condition_on(
-    outputs: Sequence[Attribute],
-    text: str,
-    zone: str,
-    option: str = "--where",
-    of: str = "the result",
-) -> Expr:
-    """The condition over an answer's attributes; UsageError for an invalid one. `option` (its
-    source) and `of` (what it filters) are for messages."""
-    from impctl.expr.evaluate import find_blocker
-    from impctl.sql.statement import parse_query
-
-    schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
-    names = [name.lower() for name in schema.names]
-    if len(set(names)) < len(names):
-        raise UsageError(
-            f"`{option}` needs unique column names in the result",
-            hint="give the columns of the query different names with AS",
-            code="where_ambiguous",
-        )
-    try:
-        root = parse_query(
-            f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
-        ).root
-    except QueryError as error:
-        hint = f"{of} has no columns"
-        if schema.names:
-            column = schema.columns[0]
-            example = f"{column.name} = {_VALUES.get(column.type.kind, '5')}"
-            if column.type.kind is Kind.BINARY:
-                example = f"{column.name} IS NOT NULL"
-            hint = f"write a condition on {', '.join(schema.names)}, such as `{example}`"
-        message = named_before(_QUERY, error.message.replace(f" in query `{_QUERY}`", ""))
-        message = message.replace("its SQL cannot be parsed near", "near", 1)
-        raise UsageError(
-            f"`{option}` cannot be read: {message}", hint=hint, code="where_unread"
-        ) from None
-    select = root.child if isinstance(root, Project) else root
-    if not isinstance(select, Select) or not isinstance(select.child, Scan):
-        raise UsageError(
-            f"`{option}` takes one condition on the columns of {of}",
-            hint="remove subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
-            code="where_unread",
-        )
-    by_name = {a.name.lower(): a for a in outputs}
-    shown: dict[AttributeId, Expr] = {
-        a.id: by_name[a.name.lower()].ref() for a in select.child.attributes
-    }
-    condition = select.predicate.substitute(shown)
-    blocker, kind = find_blocker(condition), type_of(condition)
-    objection = None if blocker is None else blocker.reason
-    if blocker is None and kind not in (BOOLEAN, SqlType(Kind.NULL)):
-        objection = f"a value of type `{kind}` is neither true nor false"
-    if objection is not None:
-        raise UsageError(
-            f"`{option}` cannot be applied to {of}: {objection}",
-            hint="compare each column with a value of the same type, and NULL with IS NULL",
-            code="where_unread",
-        )
-    return condition
-
-
-_VALUES = {
-    Kind.STRING: "'abc'",
-    Kind.BOOLEAN: "true",
-    Kind.DATE: "DATE '2026-01-31'",
-    Kind.TIMESTAMP: "TIMESTAMP '2026-01-31 12:00:00Z'",
-    Kind.TIMESTAMP_NTZ: "TIMESTAMP_NTZ '2026-01-31 12:00:00'",
-}
-"""A value as SQL writes it; of other types it is a number."""
-
-
 # Whether a sketch is worth its filter: rows skipped against the cost of checking every row. Law:
 # this changes what is read, never the answer. Without a sketch everything is read as if it did not
 # exist, also of tables joined with its own. The rates are measured on Spark (decision 0041).
@@ -275,26 +195,18 @@ class ReadChoice(Struct, frozen=True):
     plain: Pruned
     unused: Mapping[TableName, str]
 
+    def used(self, sketches: Iterable[StoredSketch]) -> tuple[StoredSketch, ...]:
+        """The sketches to read through."""
+        return tuple(sketch for sketch in sketches if sketch.table not in self.unused)
+
 
 def chosen_read(tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy) -> ReadChoice:
     """What the query reads through these sketches; with `auto`, where they pay."""
-    from impctl.service.filters import filters_of
-
     if use is SketchPolicy.AUTO:
         return read_choice(tables, result.prepared, result.sketches, result.versions)
     pruned = filters_of(tables, result.prepared, result.sketches, result.versions)
     plain = filters_of(tables, result.prepared, (), result.versions)
     return ReadChoice(pruned, plain, {})
-
-
-def worth_using(
-    tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy
-) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
-    """The sketches to read through, and per unused one the reason."""
-    if use is not SketchPolicy.AUTO:
-        return tuple(result.sketches), {}
-    unused = read_choice(tables, result.prepared, result.sketches, result.versions).unused
-    return tuple(sketch for sketch in result.sketches if sketch.table not in unused), unused
 
 
 def read_choice(
@@ -304,8 +216,6 @@ def read_choice(
     versions: Versions,
 ) -> ReadChoice:
     """What the query reads through these sketches where they pay."""
-    from impctl.service.filters import filters_of
-
     plain = filters_of(tables, prepared, (), versions)
     if not sketches:
         return ReadChoice(plain, plain, {})
@@ -314,7 +224,7 @@ def read_choice(
     while away := _not_worth_it(prepared, pruned, plain):
         unused |= away
         # Again: the rest of a table narrows the tables that it is joined with.
-        used = [sketch for sketch in sketches if sketch.table not in unused]
+        used = ReadChoice(pruned, plain, unused).used(sketches)
         pruned = filters_of(tables, prepared, used, versions) if used else plain
     return ReadChoice(pruned, plain, unused)
 
@@ -401,9 +311,6 @@ def plain(
     ctx: Context, spec: QuerySpec, error: ImpctlError | None = None
 ) -> ResolvedSketch | Passthrough:
     """The query as it is, at the newest versions; `error`, if any, where it cannot be read."""
-    from impctl.service.prepare import prepare
-    from impctl.service.spark_answer import unread
-
     try:
         prepared = prepare(ctx, spec)
         versions = ctx.tables.versions_of(prepared.tables)
@@ -422,7 +329,6 @@ def _reason_without(
 ) -> ImpctlError:
     """The error, or if the query was never captured, why it cannot be."""
     from impctl.service.capture import refusal_of
-    from impctl.service.spark_answer import Passthrough
 
     if error.code != "not_captured":
         return error
@@ -495,8 +401,6 @@ _Candidate = tuple[tuple[float, float], ReuseCandidate]
 
 def reused(ctx: Context, spec: QuerySpec, owner: QuerySpec | None) -> ResolvedSketch:
     """The query with the smallest sketch that serves it; `own` is the one it is an instance of."""
-    from impctl.service.prepare import prepare
-
     prepared = prepare(ctx, spec)
     judged = _candidates(ctx, prepared, owner)
     entries = [entry for _, entry in judged]
@@ -558,8 +462,6 @@ def _without(
 
 def _candidates(ctx: Context, prepared: PreparedQuery, owner: QuerySpec | None) -> list[_Candidate]:
     """Judge the named query and every stored one with the same template or a similar recursion."""
-    from impctl.compile.build import template_id
-
     store = ctx.reading_store()
     wanted = template_id(prepared.core)
     candidates = []
@@ -588,11 +490,6 @@ def _judge(
     *,
     is_named: bool,
 ) -> _Candidate | None:
-    from impctl.compile.build import template_id
-    from impctl.reuse.verdict import has_similar_recursion
-    from impctl.service.filters import filters_of
-    from impctl.service.prepare import prepare
-
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
     is_other = is_known and known != wanted and not is_named
@@ -642,8 +539,6 @@ def verdict_of(
     assumptions: Sequence[Assumption],
 ) -> ReuseVerdict:
     """The verdict under facts of the pinned versions, the sketch's assumptions included."""
-    from impctl.service.prepare import fact_of, facts_of
-
     facts = [*facts_of(ctx.tables, prepared.scans), *map(fact_of, assumptions)]
     sketched = tuple((sketch.access, sketch.attribute) for sketch in sketches)
     return ctx.memory.reuse(prepared.planned, captured.planned, sketched, facts)
@@ -724,9 +619,6 @@ def _older_use(
     ctx: Context, store: StoreReader, spec: QuerySpec, candidates: Sequence[StoredQuery]
 ) -> ResolvedSketch:
     """The first usable sketch: the same versions may have been reached more than once."""
-    from impctl.service.maintenance_plan import is_same_circuit, restored_query
-    from impctl.service.prepare import prepare
-
     refused: RecaptureNeededError | None = None
     for stored in candidates:
         try:
@@ -863,9 +755,6 @@ class ResolvedSketch(Struct, frozen=True, kw_only=True):
 
 def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
     """The named query (or the file's only one) with its sketch at the pinned versions."""
-    from impctl.service.maintenance_plan import restored_query
-    from impctl.service.prepare import prepare
-
     spec = ctx.query(query)
     outcome, stored = _maintained(ctx, spec)
     prepared = prepare(ctx, spec)
@@ -887,10 +776,6 @@ def current_query(ctx: Context, query: str | None) -> ResolvedSketch:
 def _maintained(ctx: Context, spec: QuerySpec) -> tuple[Outcome, StoredQuery]:
     """The maintenance done, and the sketch at the pinned versions. If another process maintained it
     past them meanwhile, they are pinned again."""
-    from impctl.service.maintain import maintain_specs
-    from impctl.service.maintenance_plan import is_same_circuit
-    from impctl.service.prepare import prepare
-
     # Without a sketch there is nothing to lock, nor a store to make.
     stored_query(ctx, ctx.reading_store(), spec)
     for _ in range(_ATTEMPTS):
@@ -1024,9 +909,6 @@ def written_query(
     """`query` with the sketches as range predicates, at these versions, and what it leaves to
     read. `has_files`: the reader gets a file list, so it is not Spark and may get more
     intervals."""
-    from impctl.service.filters import filters_of, guards_of
-    from impctl.spark.predicates import plain_condition, rewrite_sql
-
     limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
     if is_for_others(query):
         # Other engines may not read a boundary, and those that prune by statistics may lose NaN.

@@ -39,7 +39,6 @@ from impctl.service.stored import check_definition, stored_moments
 from impctl.store.disk import sync_entries
 
 if TYPE_CHECKING:
-    from impctl.engine.result_rows import AnswerRows
     from impctl.rules.finalize import FinalSteps
     from impctl.service.context import Context, Versions
     from impctl.store.reader import StoreReader
@@ -220,33 +219,52 @@ WriteChanges = Callable[["CommitInfo", pa.Table], object]
 """Takes the changes of one commit, before it is made."""
 
 
-class ObservedStep:
-    """Observes one step: created before it, read after it."""
+class ChangeWriter:
+    """Writes the changes of one query's answer, step by step."""
 
-    def __init__(self, rows_kept: AnswerRows, before: FinalSteps, after: FinalSteps) -> None:
-        """The answers differ where the step follows the clock."""
-        self._kept = rows_kept
-        self._after = after
-        is_compared = after.is_cut or before is not after
+    def __init__(
+        self, write: WriteChanges, zone: str, plan: MaintenancePlan, before: FinalSteps | None
+    ) -> None:
+        """`plan` is the steps' maintenance; `before` is the answer before the first step if another
+        one, because that step follows the clock."""
+        assert plan.answer is not None
+        assert plan.compiled is not None
+        assert plan.compiled.kept is not None
+        self._write, self._zone = write, zone
+        self._kept, self._ending = plan.compiled.kept, plan.answer.ending
+        self._ending_before = self._ending if before is None else before
         self._before: RowsOf | None = None
-        if is_compared:
+        """The answer before the step, if the two are compared."""
+        self._change: Batch | None = None
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """Note the rows before a step."""
+        before, after, kept = self._ending_before, self._ending, self._kept
+        self._before = self._change = None
+        if after.is_cut or before is not after:
             # The rows under the names of the answer of the circuit that stored them.
-            rows, names = rows_kept.whole(), [name for name, _ in kept_rows(before).columns]
-            values = [rows.columns[name] for name, _ in rows_kept.columns] if len(rows) else []
+            rows, names = kept.whole(), [name for name, _ in kept_rows(before).columns]
+            values = [rows.columns[name] for name, _ in kept.columns] if len(rows) else []
             columns = dict(zip(names, values, strict=True)) if values else {}
             self._before = RowsOf(before, Batch(columns, rows.weights, ()))
-        self._change: Batch | None = None
-        rows_kept.note()
+        kept.note()
+        self._ending_before, self._has_begun = after, True
 
-    def changes(self, zone: str) -> pa.Table:
-        change, rows = self._noted(), self._kept
-        if self._before is None:
-            return changes_by_rows(self._after, change, rows.bounded, zone)
-        return changes_between(self._before, RowsOf(self._after, rows.whole(), rows.bounded), zone)
+    def write(self, stored: StoredQuery, until: Versions, moments: Mapping[str, str]) -> None:
+        """Write the changes of the step from `stored` to these versions, before its commit."""
+        self._write(lead_of(stored, until, moments), self._changes())
 
     def rows_before(self) -> Batch:
-        """The stored rows before the step, which may have failed."""
-        return self._kept.before(self._noted())
+        """The stored rows before the last step, which may have failed."""
+        return self._kept.before(self._noted()) if self._has_begun else self._kept.whole()
+
+    def _changes(self) -> pa.Table:
+        change, kept = self._noted(), self._kept
+        if self._before is None:
+            return changes_by_rows(self._ending, change, kept.bounded, self._zone)
+        after = RowsOf(self._ending, kept.whole(), kept.bounded)
+        return changes_between(self._before, after, self._zone)
 
     def _noted(self) -> Batch:
         if self._change is None:
@@ -254,46 +272,19 @@ class ObservedStep:
         return self._change
 
 
-class ChangeWriter:
-    """Writes the changes of one query's answer, commit by commit."""
-
-    def __init__(
-        self, write: WriteChanges, zone: str, plan: MaintenancePlan, before: FinalSteps | None
-    ) -> None:
-        """`plan` is the steps' maintenance; `before` is the answer before the first step if another
-        one."""
-        assert plan.answer is not None
-        assert plan.compiled is not None
-        assert plan.compiled.kept is not None
-        self._write, self._zone = write, zone
-        self._kept, self._ending = plan.compiled.kept, plan.answer.ending
-        self._before = self._ending if before is None else before
-        self.noted: ObservedStep | None = None
-
-    def begin(self) -> None:
-        self.noted = ObservedStep(self._kept, self._before, self._ending)
-        self._before = self._ending
-
-    def write(self, stored: StoredQuery, until: Versions, moments: Mapping[str, str]) -> None:
-        """Write the changes of the step from `stored` to these versions."""
-        assert self.noted is not None
-        self._write(lead_of(stored, until, moments), self.noted.changes(self._zone))
-
-
-class RecaptureChangeWriter:
-    """Writes the changes of an answer that is recaptured."""
-
-    def __init__(self, write: WriteChanges, zone: str, before: RowsOf, lead: CommitInfo) -> None:
-        self._write, self._zone = write, zone
-        self._before, self._lead = before, lead
-
-    def write(self, plan: MaintenancePlan, state: MaintainedQuery | TouchedQuery | None) -> None:
-        # What filled the state may be another circuit than the plan's, made alike.
-        rows = state.compiled.kept if isinstance(state, MaintainedQuery) else None
-        if plan.answer is None or rows is None:
-            raise not_told(self._lead.query, plan.no_answer or plan.reason)
-        after = RowsOf(plan.answer.ending, rows.whole(), rows.bounded)
-        self._write(self._lead, changes_between(self._before, after, self._zone))
+def recapture_changes(
+    query: QueryName,
+    before: RowsOf,
+    plan: MaintenancePlan,
+    state: MaintainedQuery | TouchedQuery | None,
+    zone: str,
+) -> pa.Table:
+    """The changes of an answer by a recapture; RecaptureNeededError if its rows are not stored."""
+    # What filled the state may be another circuit than the plan's, made alike.
+    rows = state.compiled.kept if isinstance(state, MaintainedQuery) else None
+    if plan.answer is None or rows is None:
+        raise not_told(query, plan.no_answer or plan.reason)
+    return changes_between(before, RowsOf(plan.answer.ending, rows.whole(), rows.bounded), zone)
 
 
 def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:

@@ -20,12 +20,12 @@ from impctl.service.filters import Pruned, files_in, filters_of, interval_texts
 from impctl.service.output import check_output, not_written, write_whole
 from impctl.service.prepare import fact_of, facts_of
 from impctl.service.resolve import (
+    ReadChoice,
     ResolvedSketch,
     chosen_read,
     is_for_others,
     record_use,
     resolved,
-    worth_using,
     written_query,
 )
 from impctl.service.results import NO_SKETCH, Outcome, QueryFiles, RewriteResult, TableFiles
@@ -35,18 +35,15 @@ from impctl.service.stored import sketch_entry
 from impctl.spark.predicates import plain_condition, plain_live
 from impctl.tables.files import miscopied_columns, why_not_plain
 from impctl.tables.rows import partition_literal
-from impctl.tables.snapshot import arrow_type
+from impctl.tables.snapshot import DataFile, Snapshot, arrow_type
 from impctl.tables.statistics import column_statistics
-from impctl.types import AccessId, AttributeId
-from impctl.workload.models import SketchPolicy
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.service.context import Context, Versions
     from impctl.service.pinned import PinnedTables
-    from impctl.tables.snapshot import DataFile, Snapshot
-    from impctl.types import ColumnName, TableName
 
 
 # Data files as an Arrow table, for engines that read them directly. Law: has all that the log knows
@@ -114,7 +111,8 @@ def files(ctx: Context, request: QueryRequest) -> tuple[QueryFiles, tuple[str, .
     result = resolved(ctx, request)
     if isinstance(result, Passthrough):
         return _verbatim_files(ctx, result)
-    pruned, predicates, left_away = _left_to_read(ctx.tables, result, request.sketch)
+    choice = chosen_read(ctx.tables, result, request.sketch)
+    pruned, predicates, left_away = _left_to_read(ctx.tables, result, choice)
     read: dict[TableName, set[ColumnName]] = {}
     for scan in result.prepared.scans:
         read.setdefault(scan.table, set()).update(a.name for a in scan.attributes)
@@ -135,8 +133,7 @@ def files(ctx: Context, request: QueryRequest) -> tuple[QueryFiles, tuple[str, .
         left_away=left_away,
         moments=result.prepared.moments,
     )
-    plain = filters_of(ctx.tables, result.prepared, (), result.versions)
-    record_use(ctx, result, pruned, plain, command="files")
+    record_use(ctx, result, pruned, choice.plain, command="files")
     return listed, result.warnings
 
 
@@ -158,11 +155,10 @@ def _verbatim_files(ctx: Context, result: Passthrough) -> tuple[QueryFiles, tupl
 
 
 def _left_to_read(
-    tables: PinnedTables, result: ResolvedSketch, use: SketchPolicy
+    tables: PinnedTables, result: ResolvedSketch, choice: ReadChoice
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
     """Matching files and predicates, and why a sketch is not among them."""
-    sketches, reasons = worth_using(tables, result, use)
-    left_away = dict(reasons)
+    sketches, left_away = choice.used(result.sketches), dict(choice.unused)
     while True:
         pruned = filters_of(tables, result.prepared, sketches, result.versions, by_table=True)
         predicates, refused = _predicates(tables, pruned, result.versions)
@@ -246,7 +242,8 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
     if isinstance(match, Passthrough):
         return _verbatim(ctx, match, files)
     match = _never_failing(ctx.tables, match, required=request.required)
-    sketches, left_away = worth_using(ctx.tables, match, request.sketch)
+    choice = chosen_read(ctx.tables, match, request.sketch)
+    sketches = choice.used(match.sketches)
     sql, pruned = written_query(
         ctx.tables,
         match.prepared,
@@ -271,7 +268,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
         action=match.action,
         reason=match.reason,
         reuse=match.reuse,
-        left_away=left_away,
+        left_away=choice.unused,
         moments=match.prepared.moments,
         runs_on_spark=not is_for_others(match.query),
     )
@@ -286,8 +283,7 @@ def rewrite(ctx: Context, request: QueryRequest, files: Path | None = None) -> O
                 code="files_not_plain",
             )
         _write_files(ctx, match.versions, pruned.files, files)
-    plain = filters_of(ctx.tables, match.prepared, (), match.versions)
-    record_use(ctx, match, pruned, plain, command="rewrite")
+    record_use(ctx, match, pruned, choice.plain, command="rewrite")
     best = {
         node.id for node in match.prepared.root.walk() if isinstance(node, Fixpoint) and node.best
     }

@@ -22,7 +22,12 @@ from impctl.errors import (
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Join, Plan
 from impctl.service.context import Context, Versions, limits_of
+from impctl.service.engine_answer import engine_answer
+from impctl.service.filters import Pruned, guards_of
+from impctl.service.prepare import PreparedQuery, column_like_clock
 from impctl.service.results import NOT_USED
+from impctl.spark.expressions import DIALECT
+from impctl.spark.predicates import filter_condition, local_name, rewrite_sql
 from impctl.sql.parameters import bind
 from impctl.tables.files import hiding_columns
 from impctl.tables.snapshot import bytes_of
@@ -32,9 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from impctl.expr.nodes import Span
-    from impctl.service.filters import Pruned
     from impctl.service.pinned import PinnedTables
-    from impctl.service.prepare import PreparedQuery
     from impctl.sketch.sketch import RangePartition
     from impctl.spark.predicates import Guard
     from impctl.store.records import StoredSketch
@@ -113,9 +116,6 @@ def _text(
     """The text to run, and its views: the query's own over guarded views, or one with ranges and
     guards in it. A range must reach the files, so it is placed below the guard of its column; for
     tables read in parts the views have the ranges."""
-    from impctl.service.filters import guards_of
-    from impctl.spark.predicates import rewrite_sql
-
     query = prepared.query
     views = _views(ctx, prepared, versions, pruned)
     derived = derived_entries(ctx, prepared, versions, pruned, sketches)
@@ -140,9 +140,6 @@ def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) ->
 def _views(
     ctx: Context, prepared: PreparedQuery, versions: Versions, pruned: Pruned | None
 ) -> dict[str, DataFrame]:
-    from impctl.service.filters import guards_of
-    from impctl.spark.expressions import DIALECT
-    from impctl.spark.predicates import filter_condition, local_name
     from impctl.spark.snapshots import parted_frame, snapshot_frame
 
     guards = {} if pruned is None else guards_of(ctx.tables, pruned, versions)
@@ -191,7 +188,6 @@ def derived_entries(
     outer, unused = list(_outer(prepared)), _unused(prepared)
     if not outer and not unused:
         return {}
-    from impctl.service.engine_answer import engine_answer
     from impctl.spark.recursion import Rounds
     from impctl.spark.run import plain_failures
 
@@ -275,8 +271,6 @@ def _rows(
     ctx: Context, table: TableName, access: AccessId, versions: Versions, pruned: Pruned | None
 ) -> DataFrame:
     """What the query reads of an access; columns that hide values are guarded above files."""
-    from impctl.spark.expressions import DIALECT
-    from impctl.spark.predicates import filter_condition
     from impctl.spark.snapshots import snapshot_frame
 
     snapshot = ctx.tables.snapshot(table, versions.get(table))
@@ -308,7 +302,6 @@ def unread(ctx: Context, spec: QuerySpec, error: ImpctlError) -> Passthrough:
     """The query in its own text; raises `error`, which says what was not read, where that would be
     a guess. Only unsupported constructs go on: for what Spark refuses too impctl's message is
     clearer."""
-    from impctl.service.prepare import column_like_clock
     from impctl.sql.views import named_tables
 
     if not isinstance(error, NotReadError):

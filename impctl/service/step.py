@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
-from impctl.data.vector import from_arrow
+from impctl.data.vector import Vector, from_arrow
 from impctl.engine.linear import range_ids_of
 from impctl.errors import ImpctlError, count_text
 from impctl.service.context import Context, Isolated, Versions
@@ -28,7 +28,7 @@ from impctl.service.decide import (
     check_assumptions,
 )
 from impctl.service.pinned import PinnedTables
-from impctl.service.prepare import next_expiry, prepare
+from impctl.service.prepare import PreparedQuery, next_expiry, prepare
 from impctl.service.results import (
     ANSWER_OPEN,
     ANSWER_SAME,
@@ -70,8 +70,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from impctl.compile.flows import Source
-    from impctl.data.vector import Vector
-    from impctl.service.capture import Captured
+    from impctl.service.capture import BeforeCommit, Captured
     from impctl.service.maintenance_plan import QueryState
     from impctl.service.result_changes import ChangeFiles, ChangeWriter
     from impctl.service.state_cache import StateCache
@@ -758,24 +757,16 @@ class StaleRun:
         task, reason, trouble = decision.task, decision.reason, decision.task.trouble
         self.ctx.reporter.step(f"recapturing {task.spec.name}: {reason}")
         watch, prepared = Stopwatch(), prepare(self.ctx, task.spec)
-        writer, files = None, self._files_for(task)
+        write, files = None, self._files_for(task)
         if files is not None:
-            from impctl.service.result_changes import RecaptureChangeWriter, lead_of, stored_rows
-
-            # Steps before the failing one are committed.
-            stored = self.store.load(task.spec.name)
-            assert stored is not None
-            before = stored_rows(self.ctx, self.store, task.spec, stored)
-            versions = self.ctx.tables.versions_of(prepared.tables)
-            lead = lead_of(stored, versions, prepared.moments)
-            writer = RecaptureChangeWriter(files.write, self.ctx.session_zone, before, lead)
+            write = self._recapture_writer(files, prepared)
         captured = capture_query(
             self.ctx,
             self.store,
             prepared,
             code=decision.reason_code,
             reason=reason,
-            before_commit=None if writer is None else writer.write,
+            before_commit=write,
         )
         stored = self.store.load(task.spec.name)
         assert stored is not None
@@ -788,6 +779,20 @@ class StaleRun:
             self._warn(without_provenance(task.spec.name, without))
         results = recapture_results(task.stored, captured, watch.ms)
         return self._reported(stored, results)
+
+    def _recapture_writer(self, files: ChangeFiles, prepared: PreparedQuery) -> BeforeCommit:
+        """Writes the changes since the newest stored result; earlier steps are committed."""
+        from impctl.service.result_changes import lead_of, recapture_changes, stored_rows
+
+        spec, zone = prepared.spec, self.ctx.session_zone
+        stored = self.store.load(spec.name)
+        assert stored is not None
+        before = stored_rows(self.ctx, self.store, spec, stored)
+        versions = self.ctx.tables.versions_of(prepared.tables)
+        lead = lead_of(stored, versions, prepared.moments)
+        return lambda plan, state: files.write(
+            lead, recapture_changes(spec.name, before, plan, state, zone)
+        )
 
 
 def _dropped_text(before: StoredQuery, after: StoredQuery) -> str:

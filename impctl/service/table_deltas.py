@@ -20,7 +20,7 @@ from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
 from impctl.tables.log import ChangeSize, commits_of, size_of
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import FilesMark
+from impctl.tables.snapshot import FilesMark, Snapshot
 from impctl.tables.source import other_history
 from impctl.tables.statistics import prune_to_values
 from impctl.types import AccessId, ColumnName, TableName, TableVersion
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.sketch.sketch import RangePartition
     from impctl.store.records import Assumption
-    from impctl.tables.snapshot import Snapshot
 
 # Large changes, grouped by Spark before the engine. Law: sketch and state are those of processing
 # the rows one by one. Spark reads the files in which the versions differ; rows in files of both

@@ -32,7 +32,16 @@ from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.engine.fixpoint.absorption import Shipping
 from impctl.errors import QueryError, UsageError
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue, Or
+from impctl.expr.nodes import (
+    Compare,
+    CompareOp,
+    Expr,
+    IsNull,
+    Literal,
+    LiteralValue,
+    Or,
+    conjunction,
+)
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
 from impctl.service.context import Context, limits_of
@@ -40,8 +49,8 @@ from impctl.service.engine_answer import ExcludedRows, engine_cannot, engine_row
 from impctl.service.filters import Pruned, files_by_table, files_in, filters_of, wanted_files
 from impctl.service.maintenance_plan import reopened
 from impctl.service.memory_limit import within_memory
-from impctl.service.parameters import parsed
-from impctl.service.resolve import ResolvedSketch, chosen_read, condition_on, resolved
+from impctl.service.parameters import condition_on, parsed
+from impctl.service.resolve import ResolvedSketch, chosen_read, resolved
 from impctl.service.result_changes import RowsOf, changes_between
 from impctl.service.results import (
     ENGINE,
@@ -154,7 +163,7 @@ def condition_of_row(given: RowGiven, outputs: Sequence[p.Attribute]) -> Expr:
             code="row_unread",
         )
     parts = [_equal(_column(name, outputs), text) for name, text in values.items()]
-    return parts[0] if len(parts) == 1 else And(tuple(parts))
+    return conjunction(parts)
 
 
 def _split(given: Sequence[str]) -> dict[str, str | None]:

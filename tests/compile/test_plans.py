@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from impctl.compile.aggregates import read_calls
 from impctl.compile.answers import answer_of_rows
-from impctl.compile.buffers import Buffers
+from impctl.compile.buffers import USUAL, Buffers
 from impctl.compile.compile import (
     Dataflow,
     MaintenancePlan,
@@ -46,7 +46,7 @@ from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules, core_of
 from impctl.safety.judge import FactSource, Verdict, carried_verdict, check_safety
 from impctl.service.maintenance_plan import JoinChooser, chosen_plan
-from impctl.service.prepare import PreparedQuery, SketchedQuery
+from impctl.service.prepare import PreparedQuery, QuerySource, SketchedQuery
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import BoundSql
 from impctl.sql.statement import parse_query
@@ -140,7 +140,6 @@ def captured(
     verdict: Verdict,
     partitions: Mapping[str, RangePartition],
     joins: JoinChooser,
-    buffer: int | None,
     lineage: LineageMode = LineageMode.ALL,
 ) -> Dataflow:
     """The circuit that a capture builds; BlockedError where it builds none."""
@@ -154,11 +153,11 @@ def captured(
         join=JoinStrategy.AUTO,
         location=place,
         sql_origin=SqlOrigin(place, (), ()),
-        buffer=buffer,
         lineage=lineage,
     )
     core = core_of(trial.root)
-    prepared = PreparedQuery(spec, BoundSql(""), query, replace(query, root=root), core)
+    planned, source = replace(query, root=root), QuerySource(spec)
+    prepared = PreparedQuery(spec, BoundSql(""), query, planned, core, source)
     way = chosen_plan(SketchedQuery(prepared, verdict, partitions), joins)
     if way.compiled is None:
         raise BlockedError(way.reason, None)
@@ -166,13 +165,12 @@ def captured(
 
 
 def compiled_unsafe(
-    root: p.Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser, buffer: int | None
+    root: p.Plan, partitions: Mapping[str, RangePartition], joins: JoinChooser
 ) -> Dataflow:
     """The circuit of a plan whose sketch no capture would use."""
     trees = {} if joins.trees.choose(root).is_tree else None
-    buffers = Buffers(of_piece=joins.buffers) if buffer is None else Buffers.of(buffer)
     return compile_plan(
-        root, partitions, {}, joins.sides, barriers=(), buffers=buffers, trees=trees
+        root, partitions, {}, joins.sides, barriers=(), buffers=joins.buffers, trees=trees
     )
 
 
@@ -232,10 +230,12 @@ def one_case(
     buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Dataflow:
-        joins = JoinChooser(sides, TreeChoice(has_trees), some_buffers(bounds))
+        buffers = replace(USUAL, of_piece=some_buffers(bounds))
+        buffers = buffers if buffer is None else Buffers.of(buffer)
+        joins = JoinChooser(sides, TreeChoice(has_trees), buffers)
         if not verdict.safe:
-            return compiled_unsafe(root, partitions, joins, buffer)
-        return captured(trial, root, verdict, partitions, joins, buffer, lineage)
+            return compiled_unsafe(root, partitions, joins)
+        return captured(trial, root, verdict, partitions, joins, lineage)
 
     try:
         compiled = compiled_by(some_distant(Random(seed)))

@@ -25,6 +25,7 @@ from impctl.service.estimate import DrawnGroups, FilesLeft, drawn_groups
 from impctl.service.filters import groups_of, united_groups
 from impctl.service.prepare import (
     PreparedQuery,
+    QuerySource,
     assumption_of,
     assumption_text,
     columns_assumed,
@@ -109,7 +110,9 @@ def _prepared(sql: str) -> PreparedQuery:
     places = {"location": place, "sql_origin": SqlOrigin(place, (), ())}
     spec = QuerySpec(name="q", sql="", sketch={}, **modes, **places)
     planned = Query(query.sql, apply_rules(query.root))
-    return PreparedQuery(spec, BoundSql(sql), query, planned, core_of(query.root))
+    bound = BoundSql(sql)
+    source = QuerySource(spec, bound=bound)
+    return PreparedQuery(spec, bound, query, planned, core_of(query.root), source)
 
 
 def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2)) -> StoredSketch:

@@ -19,8 +19,8 @@ from impctl.errors import UsageError
 from impctl.plan.nodes import Attribute
 from impctl.service import cost_model
 from impctl.service.context import Context, open_context
+from impctl.service.parameters import condition_on
 from impctl.service.prepare import prepare
-from impctl.service.resolve import condition_on
 from impctl.service.results import RowValue
 from impctl.service.settings import Settings
 from impctl.service.verify import CutOrder, Rows, cut_order, same_rows
