@@ -16,10 +16,10 @@ from impctl.compile.fill import RangeRows, counts_name
 from impctl.errors import ImpctlError, StateCorruptError, count_text
 from impctl.service.context import Context, Isolated
 from impctl.service.filters import Pruned, filters_of
-from impctl.service.maintenance_plan import chooser_of, chosen_plan, restored_query
+from impctl.service.maintenance_plan import reopened
 from impctl.service.prepare import PreparedQuery, prepare
 from impctl.service.results import ClusteredSketch, Failure
-from impctl.service.stored import StateMeta, is_captured_alike, stored_moments
+from impctl.service.stored import is_captured_alike, stored_moments
 from impctl.service.text import size_text
 from impctl.sketch.boundaries import share_after
 from impctl.sketch.sketch import BoundaryValue, RangePartition, exact_filter
@@ -74,16 +74,12 @@ def _saving(
     stored = store.load(prepared.spec.name)
     if stored is None:
         return None
-    query = restored_query(ctx.tables, prepared, stored)
-    bounded = replace(prepared, spec=replace(prepared.spec, buffer=_BUFFER))
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    plan = chosen_plan(replace(query, prepared=bounded), chooser_of(bounded, meta))
-    if plan.compiled is None:
+    bounded = reopened(ctx, replace(prepared.spec, buffer=_BUFFER), stored)
+    if bounded.plan.compiled is None:
         return None
     # Bounded pieces already keep fewer rows of each group.
-    refills = [
-        refill for refill in plan.compiled.refills if refill.operator.piece not in meta.buffers
-    ]
+    known = bounded.meta.buffers
+    refills = [r for r in bounded.plan.compiled.refills if r.operator.piece not in known]
     saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
         return None

@@ -335,10 +335,18 @@ class CapturePlan(SketchedQuery, frozen=True, kw_only=True):
         )
 
 
-def plan_capture(ctx: Context, prepared: PreparedQuery) -> CapturePlan:
-    """Decide the capture; UnsafeSketchError if no attribute is safe."""
-    query = choose_sketches(ctx, prepared, every=False)
-    plan = plan_after_capture(ctx, query)
+def plan_capture(
+    ctx: Context,
+    prepared: PreparedQuery,
+    *,
+    every: bool = False,
+    reads: bool = True,
+    judges: Judges | None = None,
+) -> CapturePlan:
+    """Decide the capture; UnsafeSketchError if no attribute is safe. `every` as for
+    `choose_sketches`, `reads` as for `plan_after_capture`."""
+    query = choose_sketches(ctx, prepared, every=every, judges=judges)
+    plan = plan_after_capture(ctx, query, reads=reads)
     return CapturePlan(prepared, query.verdict, query.partitions, query.candidates, plan=plan)
 
 

@@ -19,7 +19,6 @@ from impctl.service.decide import (
     StaleQuery,
     needs_of,
     open_task,
-    read_deltas,
 )
 from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
@@ -122,7 +121,7 @@ class AdvancedState:
             if needs or task.move is not None:
                 shared = SharedChanges(ctx.tables, ctx.reporter)
                 shared.announce(needs)
-                deltas = read_deltas(ctx.tables, shared, needs)
+                deltas = tuple(map(shared.delta, needs))
                 check_not_replaced_meanwhile(self.stored, ctx.tables)
                 maintainer = Maintainer(ctx, None, self._state, task.move, self._writer)
                 maintainer.step(deltas, reason_code="incremental", reason="")

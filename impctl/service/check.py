@@ -72,7 +72,7 @@ def _checked(
     if not spec.is_sketched:
         yield CheckResult(spec.name, answered=answered)
         return
-    plan = None if query is None else query.plan
+    plan = None if query is None or query.capture is None else query.capture.plan
     result = CheckResult(
         spec.name,
         candidates=() if query is None else query.candidates,

@@ -38,24 +38,23 @@ from impctl.service.stored import (
     check_clock,
     check_definition,
     check_pins,
-    mark_at,
     moved_moments,
     moved_text,
 )
 from impctl.service.table_deltas import (
     ChangeRequest,
-    GroupedChange,
     SharedChanges,
+    TableDelta,
     is_large,
     need_of,
 )
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.store.records import RunKind, StoredQuery
-from impctl.tables.changes import Changes, check_same_columns, check_same_order
+from impctl.tables.changes import check_same_columns, check_same_order
 from impctl.tables.log import ChangeSize
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import FilesMark, Snapshot, read_schema
+from impctl.tables.snapshot import read_schema
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
     from impctl.service.pinned import PinnedTables
     from impctl.service.state_cache import StateCache
     from impctl.store.reader import StoreReader
-    from impctl.types import ColumnName, TableName, TableVersion
+    from impctl.types import ColumnName, TableName
 
 
 # Law: a decision is all that a run acts on and all that `plan` and `--dry-run` show, so the two
@@ -78,58 +77,6 @@ CLOCK_MOVED = "clock_moved"
 EXPIRED = "expired"
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
-
-
-class TableDelta(Struct, frozen=True, kw_only=True):
-    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
-    run's newest version, which a batch may stop before. With `grouped`, Spark has grouped the
-    change, and `changes` has no rows. `read_ms` is 0 if it was read for another query."""
-
-    table: TableName
-    changes: Changes
-    until: TableVersion
-    ending: Snapshot
-    mark: str | None
-    files: FilesMark | None
-    grouped: GroupedChange | None = None
-    read_ms: float = 0.0
-
-    @property
-    def rows(self) -> int:
-        return self.changes.rows if self.grouped is None else self.grouped.rows
-
-
-def change_up_to(
-    tables: PinnedTables,
-    table: TableName,
-    changes: Changes,
-    until: TableVersion,
-    read_ms: float = 0.0,
-    grouped: GroupedChange | None = None,
-) -> TableDelta:
-    ending = tables.snapshot(table)
-    return TableDelta(
-        table=table,
-        changes=changes,
-        until=until,
-        ending=ending,
-        mark=mark_at(tables, table, until),
-        # Between two batches of versions the log's entry has to suffice.
-        files=ending.mark if ending.version == until else None,
-        grouped=grouped,
-        read_ms=read_ms,
-    )
-
-
-def read_deltas(
-    tables: PinnedTables, shared: SharedChanges, needs: Iterable[ChangeRequest]
-) -> tuple[TableDelta, ...]:
-    """The changes, each read once for all queries of the run."""
-    return tuple(
-        change_up_to(tables, need.table, changes, need.until, read_ms)
-        for need in needs
-        for changes, read_ms in [shared.read(need)]
-    )
 
 
 class StaleQuery(Struct):
@@ -492,7 +439,7 @@ class Decider:
             return cheaper
         if decision.is_grouped:
             return decision
-        deltas = read_deltas(self.ctx.tables, self.shared, needs)
+        deltas = tuple(map(self.shared.delta, needs))
         if is_checked:
             check_assumptions(task.stored, deltas)
         return replace(decision, deltas=deltas)

@@ -131,8 +131,7 @@ def engine_rows(
                 compiled.circuit.step(*batches)
     for _ in compiled.circuit.filled():
         limit.check()
-    assert compiled.kept is not None
-    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+    return RowsOf.kept(answer.ending, compiled.kept)
 
 
 def _read(

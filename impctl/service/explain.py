@@ -24,7 +24,12 @@ from impctl.plan.recursion import keyed_rows, recursion_notes
 from impctl.safety.judge import Judges
 from impctl.service.advice import BackwardFixpoint, backward_fixpoints
 from impctl.service.capture import stored_sketches
-from impctl.service.capture_plan import choose_sketches, judge_candidates, lineage_warnings
+from impctl.service.capture_plan import (
+    CapturePlan,
+    judge_candidates,
+    lineage_warnings,
+    plan_capture,
+)
 from impctl.service.context import Context, collect_results
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
@@ -32,10 +37,9 @@ from impctl.service.maintenance_plan import (
     chooser_of,
     chosen_buffers,
     chosen_plan,
-    plan_after_capture,
     why_not_bounded,
 )
-from impctl.service.prepare import PreparedQuery, SketchedQuery, kept_plan, prepare
+from impctl.service.prepare import PreparedQuery, kept_plan, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (
     AnswerEntry,
@@ -74,8 +78,9 @@ def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     trials = Trials(ctx)
 
     def explained(spec: QuerySpec) -> Iterator[ExplainResult]:
-        query = assess(ctx, prepare(ctx, spec), warnings)
-        results.append(_Explanation(ctx, query).result(trials))
+        prepared = prepare(ctx, spec)
+        assessment = assess(ctx, prepared, warnings)
+        results.append(_Explanation(ctx, prepared, assessment).result(trials))
         yield results[-1]
 
     outcome = collect_results(ctx.queries(queries), explained)
@@ -86,17 +91,11 @@ def explain(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
 
 
 class Assessment(Struct, frozen=True):
-    """A query with what a capture would choose; without a plan, why it can have no sketch."""
+    """What a capture would choose for a query; without it, why it can have no sketch."""
 
-    prepared: PreparedQuery
     candidates: tuple[CandidateEntry, ...]
+    capture: CapturePlan | None = None
     refusal: UnsafeSketchError | None = None
-    sketched: SketchedQuery | None = None
-    plan: MaintenancePlan | None = None
-
-    @property
-    def spec(self) -> QuerySpec:
-        return self.prepared.spec
 
 
 def assess(
@@ -105,12 +104,11 @@ def assess(
     """Choose sketches and plan their maintenance, as a capture does; `reads`: from a sample."""
     judges = Judges()
     try:
-        query = choose_sketches(ctx, prepared, judges=judges)
+        capture = plan_capture(ctx, prepared, every=True, reads=reads, judges=judges)
     except UnsafeSketchError as unsafe:
-        return Assessment(prepared, judge_candidates(ctx, prepared, judges), unsafe)
-    plan = plan_after_capture(ctx, query, reads=reads)
-    warnings += lineage_warnings(ctx.tables, query)
-    return Assessment(prepared, query.candidates, None, query, plan)
+        return Assessment(judge_candidates(ctx, prepared, judges), refusal=unsafe)
+    warnings += lineage_warnings(ctx.tables, capture)
+    return Assessment(capture.candidates, capture)
 
 
 # Optional packages that a query needs. Law: nothing is imported. A missing package is no error of
@@ -168,11 +166,9 @@ def _is_less(stored: StoredQuery, plan: MaintenancePlan) -> bool:
 _NO_ANSWER = "the capture could not store it along with the sketch"
 
 
-def _plan_as_stored(
-    query: SketchedQuery, plan: MaintenancePlan, pieces: StoredPieces
-) -> MaintenancePlan:
-    """The plan of the stored state; `plan`, which a capture would choose now, if they agree."""
-    meta, prepared, spec = pieces.meta, query.prepared, query.prepared.spec
+def _plan_as_stored(query: CapturePlan, pieces: StoredPieces) -> MaintenancePlan:
+    """The plan of the stored state; that which a capture would choose now, if they agree."""
+    meta, prepared, spec, plan = pieces.meta, query.prepared, query.prepared.spec, query.plan
     if _is_less(pieces.stored, plan):
         no_answer = meta.way if spec.answer else ""
         return MaintenancePlan(
@@ -216,25 +212,27 @@ _LEAVES = {
 class _Explanation:
     """Builds the result of a query from the stored plan, or else from that of a capture."""
 
-    def __init__(self, ctx: Context, query: Assessment) -> None:
+    def __init__(self, ctx: Context, prepared: PreparedQuery, assessment: Assessment) -> None:
         self._ctx = ctx
-        self._query = query
-        self._spec = query.spec
-        self._prepared = query.prepared
-        self._nodes = tuple(query.prepared.root.walk())
-        self._plan = plan = query.plan
-        self._pieces = None if plan is None else _stored_pieces(ctx, query.spec, plan)
-        if plan is not None and query.sketched is not None and self._pieces is not None:
-            self._plan = _plan_as_stored(query.sketched, plan, self._pieces)
+        self._prepared, self._spec = prepared, prepared.spec
+        self._nodes = tuple(prepared.root.walk())
+        self._assessment, self._capture = assessment, assessment.capture
+        self._pieces: StoredPieces | None = None
+        self._plan: MaintenancePlan | None = None
+        if self._capture is not None:
+            self._plan = self._capture.plan
+            self._pieces = _stored_pieces(ctx, self._spec, self._plan)
+            if self._pieces is not None:
+                self._plan = _plan_as_stored(self._capture, self._pieces)
         self._compiled = None if self._plan is None else self._plan.compiled
 
     def result(self, trials: Trials) -> ExplainResult:
-        plan, query, pieces, compiled = self._plan, self._query, self._pieces, self._compiled
-        mode, reason = "none", "" if query.refusal is None else query.refusal.message
-        attributes = query.candidates
-        if plan is not None and query.sketched is not None:
+        plan, pieces, compiled = self._plan, self._pieces, self._compiled
+        refusal, attributes = self._assessment.refusal, self._assessment.candidates
+        mode, reason = "none", "" if refusal is None else refusal.message
+        if plan is not None and self._capture is not None:
             mode, reason = plan.mode.value, plan.reason
-            attributes = trials.tried(query.sketched, plan, query.candidates)
+            attributes = trials.tried(self._capture, plan)
         return ExplainResult(
             query=self._spec.name,
             mode=mode,
@@ -311,9 +309,8 @@ class _Explanation:
         return [nodes for _, nodes in sorted(result.items())]
 
     def _tree(self, shape: TreeShape, sizes: Mapping[int, int]) -> TreeResultEntry:
-        plan, sketched = self._plan, self._query.sketched
-        partitions = {} if sketched is None else sketched.partitions
-        columns = {access: partition.attribute for access, partition in partitions.items()}
+        plan = self._plan
+        columns = {} if self._capture is None else self._capture.attributes
         nodes = trees.tree_nodes(shape, columns, sizes)
         entry = TreeResultEntry(
             plan is not None and plan.has_tree,
@@ -373,7 +370,7 @@ class _Explanation:
 
     def _notes(self) -> tuple[Mapping[int, str], ...]:
         """Remarks by position: on what a capture keeps, on stored lineage, on recursion."""
-        root, sketched = self._prepared.root, self._query.sketched
+        root, sketched = self._prepared.root, self._capture
         if sketched is None:
             return (recursion_notes(root, ()),)
         return (
@@ -613,10 +610,8 @@ class Trials:
         self._ctx = ctx
         self._rows_left = _MOST_ROWS_OF_RUN
 
-    def tried(
-        self, query: SketchedQuery, plan: MaintenancePlan, candidates: tuple[CandidateEntry, ...]
-    ) -> tuple[CandidateEntry, ...]:
-        """The candidates, the chosen ones with what their sketches read."""
+    def tried(self, query: CapturePlan, plan: MaintenancePlan) -> tuple[CandidateEntry, ...]:
+        """The candidates, the chosen ones with what their sketches read by this plan."""
         ctx, compiled, prepared = self._ctx, plan.compiled, query.prepared
         snapshots = [ctx.tables.snapshot(table) for table in prepared.tables]
         rows = sum(snapshot.likely_rows for snapshot in snapshots)
@@ -628,21 +623,21 @@ class Trials:
             or any(local_path(snapshot.path) is None for snapshot in snapshots)
             or not is_loaded_here(ctx, compiled)
         ):
-            return candidates
+            return query.candidates
         self._rows_left -= rows
         ctx.reporter.step(f"running the capture of {prepared.spec.name} without storing it")
         try:
             session = loaded(ctx, compiled, query.partitions)
         except ImpctlError:
-            return candidates  # `capture` reports what is wrong
+            return query.candidates  # `capture` reports what is wrong
         if session is None:
-            return candidates
+            return query.candidates
         read = _reading(ctx, prepared, stored_sketches(query, session.ranges()))
         return tuple(
             replace(entry, expected=read[entry.table])
             if entry.chosen and entry.table in read
             else entry
-            for entry in candidates
+            for entry in query.candidates
         )
 
 

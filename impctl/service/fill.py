@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -19,7 +20,7 @@ from impctl.errors import (
     OutOfMemoryError,
     TableError,
 )
-from impctl.plan.nodes import Fixpoint, Scan
+from impctl.plan.nodes import Fixpoint
 from impctl.plan.recursion import is_recursive, outer_fixpoints
 from impctl.service.context import Context, Versions, limited, limits_of
 from impctl.service.filters import Slices, files_of_table, one_ahead, wanted_files
@@ -35,11 +36,10 @@ from impctl.tables.statistics import known_counts, spread_counts
 from impctl.workload.models import JoinStrategy, Policy
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from impctl.compile.compile import Dataflow, MaintenancePlan
-    from impctl.compile.fill import Partials, RangeRows
+    from impctl.compile.fill import Chain, Partials, RangeRows
     from impctl.data.vector import Ints
     from impctl.service.context import Partitions, RangesByAccess
     from impctl.types import AccessId
@@ -247,11 +247,7 @@ def from_partials(ctx: Context, compiled: Dataflow, partitions: Partitions) -> M
     partition = partitions[scan.access]
     snapshot = ctx.tables.snapshot(scan.table)
     files = files_of_table(snapshot, compiled)
-    pass_ = chain.partials()
-    table = run_pass(ctx, scan, partition, pass_, snapshot, files)
-    if pass_.needs_specials(table):
-        pass_ = chain.partials(counts_specials=True)
-        table = run_pass(ctx, scan, partition, pass_, snapshot, files)
+    pass_, (table,) = run_passes(ctx, chain, partition, [(snapshot, files)])
     session = MaintainedQuery(compiled)
     session.fill(pass_, table, partition)
     session.range_rows.fill(partition, counted_rows(ctx, pass_, table, partition, snapshot, files))
@@ -285,22 +281,27 @@ def filled_touch_state(ctx: Context, query: SketchedQuery, result: RangesByAcces
     return touched
 
 
-def run_pass(
+def run_passes(
     ctx: Context,
-    scan: Scan,
+    chain: Chain,
     partition: RangePartition,
-    pass_: Partials,
-    snapshot: Snapshot,
-    files: Sequence[DataFile] | None = None,
-) -> pa.Table:
+    reads: Sequence[tuple[Snapshot, Sequence[DataFile]]],
+) -> tuple[Partials, list[pa.Table]]:
+    """A pass over the files of each snapshot, and its results."""
     from impctl.spark.run import run_sql
 
-    columns = [a.name for a in scan.attributes]
-    partitioned = partition if pass_.has_range else None
-    frame = tagged_frame(ctx, snapshot, columns, partitioned, files)
-    rendered = render_plan(pass_.plan, {scan.access: _VIEW})
-    versions = {scan.table: snapshot.version}
-    return run_sql(ctx.spark(), rendered.sql, {_VIEW: frame}, versions=versions)
+    scan, columns = chain.scan, [attribute.name for attribute in chain.scan.attributes]
+    for counts_specials in (False, True):
+        pass_, tables = chain.partials(counts_specials=counts_specials), list[pa.Table]()
+        sql = render_plan(pass_.plan, {scan.access: _VIEW}).sql
+        for snapshot, files in reads:
+            partitioned = partition if pass_.has_range else None
+            views = {_VIEW: tagged_frame(ctx, snapshot, columns, partitioned, files)}
+            versions = {scan.table: snapshot.version}
+            tables.append(run_sql(ctx.spark(), sql, views, versions=versions))
+        if not any(map(pass_.needs_specials, tables)):
+            break
+    return pass_, tables
 
 
 # Law: fills a circuit by the engine or from Spark's partial aggregates, whichever is faster.

@@ -136,7 +136,7 @@ def chooser_for(ctx: Context, prepared: PreparedQuery, *, reads: bool = True) ->
     return JoinChooser(
         sides,
         _trees(tables, prepared, reads=reads),
-        _buffers(
+        buffer_sizes(
             prepared.spec,
             {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
             FEWEST if is_least else None,
@@ -193,7 +193,9 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     sides = StoredChoices(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     absorbs = _absorbs(prepared) if meta.provenance else None
-    return JoinChooser(sides, TreeChoice(is_tree), _buffers(prepared.spec, meta.buffers), absorbs)
+    return JoinChooser(
+        sides, TreeChoice(is_tree), buffer_sizes(prepared.spec, meta.buffers), absorbs
+    )
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:
@@ -211,7 +213,9 @@ _UNCOUNTED = "the number of groups is unknown until the next capture"
 _WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl explain`"
 
 
-def _buffers(spec: QuerySpec, of_piece: Mapping[str, int], of_group: int | None = None) -> Buffers:
+def buffer_sizes(
+    spec: QuerySpec, of_piece: Mapping[str, int], of_group: int | None = None
+) -> Buffers:
     """The sizes by the workload, else these and the usual ones."""
     match spec.buffer:
         case None:
@@ -518,16 +522,15 @@ class QueryState:
         meta = StateMeta.read(stored.query, stored.state_meta)
         self.meta = replace(meta, ending=ending_to_store(plan.stored_answer))
         self.ranges: RangesByAccess = {sketch.access: sketch.ranges for sketch in stored.sketches}
-        self.session: MaintainedQuery | None = None
-        self.touched: TouchedQuery | None = None
+        self.maintained: MaintainedQuery | TouchedQuery
         if plan.mode is MaintenanceMode.EXACT:
             assert plan.compiled is not None
-            self.session = MaintainedQuery(plan.compiled)
-            self.session.restore(runs, self.meta.counters)
+            self.maintained = MaintainedQuery(plan.compiled)
+            self.maintained.restore(runs, self.meta.counters)
         else:
             (sketch,) = stored.sketches
-            self.touched = TouchedQuery(sketch.partition, sketch.ranges)
-            self.touched.restore(runs)
+            self.maintained = TouchedQuery(sketch.partition, sketch.ranges)
+            self.maintained.restore(runs)
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -538,10 +541,9 @@ class QueryState:
         return self.stored.versions
 
     @property
-    def maintained(self) -> MaintainedQuery | TouchedQuery:
-        maintained = self.touched if self.session is None else self.session
-        assert maintained is not None
-        return maintained
+    def session(self) -> MaintainedQuery | None:
+        """The circuit of exact maintenance."""
+        return self.maintained if isinstance(self.maintained, MaintainedQuery) else None
 
     @property
     def range_rows(self) -> RangeRows:

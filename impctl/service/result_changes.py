@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import numpy as np
@@ -39,6 +39,7 @@ from impctl.service.stored import check_definition, stored_moments
 from impctl.store.disk import sync_entries
 
 if TYPE_CHECKING:
+    from impctl.engine.result_rows import AnswerRows
     from impctl.rules.finalize import FinalSteps
     from impctl.service.context import Context, Versions
     from impctl.store.reader import StoreReader
@@ -87,6 +88,12 @@ class RowsOf(Struct, frozen=True):
     ending: FinalSteps
     rows: Batch
     bounded: frozenset[AttributeId] = frozenset()
+
+    @classmethod
+    def kept(cls, ending: FinalSteps, rows: AnswerRows | None) -> Self:
+        """All rows that a circuit keeps of the answer."""
+        assert rows is not None, "the circuit keeps the rows of its answer"
+        return cls(ending, rows.whole(), rows.bounded)
 
 
 def changes_between(before: RowsOf, after: RowsOf, zone: str) -> pa.Table:
@@ -263,8 +270,7 @@ class ChangeWriter:
         change, kept = self._noted(), self._kept
         if self._before is None:
             return changes_by_rows(self._ending, change, kept.bounded, self._zone)
-        after = RowsOf(self._ending, kept.whole(), kept.bounded)
-        return changes_between(self._before, after, self._zone)
+        return changes_between(self._before, RowsOf.kept(self._ending, kept), self._zone)
 
     def _noted(self) -> Batch:
         if self._change is None:
@@ -284,7 +290,7 @@ def recapture_changes(
     rows = state.compiled.kept if isinstance(state, MaintainedQuery) else None
     if plan.answer is None or rows is None:
         raise not_told(query, plan.no_answer or plan.reason)
-    return changes_between(before, RowsOf(plan.answer.ending, rows.whole(), rows.bounded), zone)
+    return changes_between(before, RowsOf.kept(plan.answer.ending, rows), zone)
 
 
 def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery) -> RowsOf:
@@ -300,7 +306,7 @@ def stored_rows(ctx: Context, store: StoreReader, spec: QuerySpec, stored: Store
     rows = compile_answer(answer, trees).kept
     assert rows is not None
     rows.load(store.load_runs(stored.query, rows.beginning))
-    return RowsOf(answer.ending, rows.whole(), rows.bounded)
+    return RowsOf.kept(answer.ending, rows)
 
 
 def check_materialized(spec: QuerySpec, stored: StoredQuery) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
+from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange, TouchedQuery
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.linear import range_ids_of
 from impctl.errors import ImpctlError, count_text
@@ -23,8 +23,6 @@ from impctl.service.decide import (
     Move,
     Stale,
     StaleQuery,
-    TableDelta,
-    change_up_to,
     check_assumptions,
 )
 from impctl.service.pinned import PinnedTables
@@ -46,7 +44,14 @@ from impctl.service.stored import (
     ranges_entry,
     stored_moments,
 )
-from impctl.service.table_deltas import by_version, grouped_change, refill_text, rows_with
+from impctl.service.table_deltas import (
+    TableDelta,
+    by_version,
+    change_up_to,
+    grouped_change,
+    refill_text,
+    rows_with,
+)
 from impctl.service.text import named_before
 from impctl.sketch.sketch import RangeSet
 from impctl.sql.parameters import RUN_INSTANT
@@ -248,8 +253,8 @@ class Maintainer:
         self, moved: Mapping[TableName, TableDelta]
     ) -> tuple[Mapping[AccessId, RangeSet], int]:
         """The sketch with the ranges of all changed rows, and how many moved with the clock."""
-        touched = self.state.touched
-        assert touched is not None
+        touched = self.state.maintained
+        assert isinstance(touched, TouchedQuery)
         sketch = self.state.stored.sketches[0]
         if sketch.table in moved:
             changes = moved[sketch.table].changes

@@ -11,10 +11,11 @@ from impctl.compile.session import GroupedRows
 from impctl.errors import SchemaChangedError, TableError, count_text
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
-from impctl.service.fill import counted_rows, run_pass
+from impctl.service.fill import counted_rows, run_passes
 from impctl.service.filters import files_by_conditions, files_of_table
 from impctl.service.prepare import broken_assumption
 from impctl.service.settings import Settings
+from impctl.service.stored import mark_at
 from impctl.spark.expressions import DIALECT, render_expr
 from impctl.stopwatch import Stopwatch
 from impctl.tables.changes import Changes, changed_files, check_same_columns, read_changes
@@ -104,17 +105,13 @@ def grouped_change(
             frame = snapshot_frame(ctx.spark(), after, [assumption.column], added)
             if not frame.where(condition).isEmpty():
                 raise broken_assumption(assumption)
-    pass_ = chain.partials()
     # Only files with rows that pass the conditions right above the access.
     passing = [{file.uri for file in files_of_table(side, compiled)} for side, _ in sides]
     read = [
         (snapshot, [file for file in files if file.uri in uris])
         for (snapshot, files), uris in zip(sides, passing, strict=True)
     ]
-    tables = [run_pass(ctx, chain.scan, partition, pass_, *side) for side in read]
-    if any(pass_.needs_specials(table) for table in tables):
-        pass_ = chain.partials(counts_specials=True)
-        tables = [run_pass(ctx, chain.scan, partition, pass_, *side) for side in read]
+    pass_, tables = run_passes(ctx, chain, partition, read)
     inserted, deleted = (
         GroupedRows(table, counted_rows(ctx, pass_, table, partition, *side))
         for table, side in zip(tables, sides, strict=True)
@@ -179,6 +176,47 @@ def need_of(state: QueryState, table: TableName, until: TableVersion) -> ChangeR
     return ChangeRequest(table, pin.table_id, pin.version, until, columns, mark, net_by)
 
 
+class TableDelta(Struct, frozen=True, kw_only=True):
+    """A table's change up to `until`, with the marks of that commit and its files. `ending` is the
+    run's newest version, which a batch may stop before. With `grouped`, Spark has grouped the
+    change, and `changes` has no rows. `read_ms` is 0 if it was read for another query."""
+
+    table: TableName
+    changes: Changes
+    until: TableVersion
+    ending: Snapshot
+    mark: str | None
+    files: FilesMark | None
+    grouped: GroupedChange | None = None
+    read_ms: float = 0.0
+
+    @property
+    def rows(self) -> int:
+        return self.changes.rows if self.grouped is None else self.grouped.rows
+
+
+def change_up_to(
+    tables: PinnedTables,
+    table: TableName,
+    changes: Changes,
+    until: TableVersion,
+    read_ms: float = 0.0,
+    grouped: GroupedChange | None = None,
+) -> TableDelta:
+    ending = tables.snapshot(table)
+    return TableDelta(
+        table=table,
+        changes=changes,
+        until=until,
+        ending=ending,
+        mark=mark_at(tables, table, until),
+        # Between two batches of versions the log's entry has to suffice.
+        files=ending.mark if ending.version == until else None,
+        grouped=grouped,
+        read_ms=read_ms,
+    )
+
+
 class SharedChanges(Struct):
     """Changes read so far in this run, and those announced."""
 
@@ -213,6 +251,11 @@ class SharedChanges(Struct):
             self._sizes[span] = None if entries is None else size_of(commits_of(source, entries))
             self._log_ms[span] = watch.ms
         return self._sizes[span]
+
+    def delta(self, need: ChangeRequest) -> TableDelta:
+        """The change as a step takes it, read once for all queries of the run."""
+        changes, read_ms = self.read(need)
+        return change_up_to(self.tables, need.table, changes, need.until, read_ms)
 
     def read(self, need: ChangeRequest) -> tuple[Changes, float]:
         """The change and the milliseconds that reading it took; 0 if it was read before."""

@@ -25,29 +25,19 @@ from impctl.compile.provenance.absorbed import (
     rows_without,
     smallest_by_functions,
 )
-from impctl.compile.provenance.derivation import Derivation, RowLineage, derivation_of
+from impctl.compile.provenance.derivation import RowLineage, derivation_of
 from impctl.compile.provenance.program import Made, made_rows
-from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import INTEGRAL, Column, Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.engine.fixpoint.absorption import Shipping
 from impctl.errors import QueryError, UsageError
-from impctl.expr.nodes import (
-    Compare,
-    CompareOp,
-    Expr,
-    IsNull,
-    Literal,
-    LiteralValue,
-    Or,
-    conjunction,
-)
+from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue, Or
 from impctl.plan import nodes as p
 from impctl.rules.optimize import apply_rules
 from impctl.service.context import Context, limits_of
 from impctl.service.engine_answer import ExcludedRows, engine_cannot, engine_rows
 from impctl.service.filters import Pruned, files_by_table, files_in, filters_of, wanted_files
-from impctl.service.maintenance_plan import reopened
+from impctl.service.maintenance_plan import QueryState, reopened
 from impctl.service.memory_limit import within_memory
 from impctl.service.parameters import condition_on, parsed
 from impctl.service.resolve import ResolvedSketch, chosen_read, resolved
@@ -163,7 +153,7 @@ def condition_of_row(given: RowGiven, outputs: Sequence[p.Attribute]) -> Expr:
             code="row_unread",
         )
     parts = [_equal(_column(name, outputs), text) for name, text in values.items()]
-    return conjunction(parts)
+    return parts[0] if len(parts) == 1 else And(tuple(parts))
 
 
 def _split(given: Sequence[str]) -> dict[str, str | None]:
@@ -289,25 +279,6 @@ def _facts(result: ResolvedSketch, files: tuple[int, int], *, by: str = ENGINE) 
     }
 
 
-def _why_result(
-    row: Mapping[ColumnName, RowValue],
-    derivation: Derivation,
-    entries: tuple[WhyEntry, ...],
-    lineage: int,
-    facts: Mapping[str, Any],
-) -> WhyResult:
-    """All rows that derive the row."""
-    return WhyResult(
-        row=row,
-        claim=str(derivation.claim),
-        rows=entries,
-        row_count=len(entries),
-        lineage=lineage,
-        limit=None,
-        **facts,
-    )
-
-
 def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyResult:
     """The one row of the answer with these values, and what derives it. UsageError unless it is one
     row, QueryError where the query is not traced to rows; other errors as of `engine_answer`."""
@@ -325,9 +296,15 @@ def derived_row(ctx: Context, result: ResolvedSketch, given: RowGiven) -> WhyRes
         raise _not_traced(result, blocked) from None
     (number, row) = only_row(result, ctx.session_zone, root, derivations)
     derivation = derivation_of(derivations.makings, number, tables.rows)
-    facts = _facts(result, (tables.files, pruned.files_total))
-    entries = tables.entries(derivation.rows)
-    return _why_result(row, derivation, entries, derivation.lineage, facts)
+    return WhyResult(
+        row=row,
+        claim=str(derivation.claim),
+        rows=tables.entries(derivation.rows),
+        row_count=len(derivation.rows),
+        lineage=derivation.lineage,
+        limit=None,
+        **_facts(result, (tables.files, pruned.files_total)),
+    )
 
 
 class _Tables:
@@ -538,8 +515,7 @@ def absorbed_rows(ctx: Context, result: ResolvedSketch, root: p.Plan) -> Absorbe
     core = again.prepared.core if again.plan.core is None else again.plan.core
     if compiled is None or len(compiled.absorbed) != 1 or fixpoints[0] not in [*core.walk()]:
         return None
-    session = MaintainedQuery(compiled)
-    session.restore(store.load_runs(spec.name), again.meta.counters)
+    QueryState(again.plan, stored, store.load_runs(spec.name))
     now = store.load(spec.name)
     if now is None or now.generation != stored.generation:
         return None
@@ -578,11 +554,16 @@ def row_from_state(ctx: Context, result: ResolvedSketch, given: RowGiven) -> Why
         for leaf, values in zip(leaves.numbers, rows_of(leaves.rows), strict=True):
             entries[leaf] = WhyEntry(table, dict(zip(leaves.columns, values, strict=True)))
     reached = RowLineage(traced.makings, number, state.first).leaves.tolist()
-    rows = tuple(entries[leaf] for leaf in derivation.rows)
-    # Each distinct row is reported once.
-    lineage = sum(copies[leaf] for leaf in reached)
-    facts = _facts(result, (0, files_in(ctx.tables, result.versions)), by=STATE)
-    return _why_result(row, derivation, rows, lineage, facts)
+    return WhyResult(
+        row=row,
+        claim=str(derivation.claim),
+        # Each distinct row is reported once.
+        rows=tuple(entries[leaf] for leaf in derivation.rows),
+        row_count=len(derivation.rows),
+        lineage=sum(copies[leaf] for leaf in reached),
+        limit=None,
+        **_facts(result, (0, files_in(ctx.tables, result.versions)), by=STATE),
+    )
 
 
 # What-if answers by state. Law: reports the difference between the answers over the recursion's
@@ -650,8 +631,7 @@ def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf
     compiled.circuit.start()
     if len(rows):
         compiled.circuit.step(rows)
-    assert compiled.kept is not None, "a result is materialized"
-    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+    return RowsOf.kept(answer.ending, compiled.kept)
 
 
 def _over_rows(plan: p.Plan, absorbed: AbsorbedRows) -> p.Plan:

@@ -794,7 +794,7 @@ def convert(
     RetryableError if a table was replaced."""
     from impctl.compile.flows import StoredChoices, Strategy
     from impctl.compile.session import MaintainedQuery, transfer_state
-    from impctl.service.maintenance_plan import QueryState, chosen_plan
+    from impctl.service.maintenance_plan import QueryState, buffer_sizes, chosen_plan
     from impctl.service.partners import PartnerReader
     from impctl.service.table_deltas import rows_with
 
@@ -806,7 +806,8 @@ def convert(
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = reopened.chooser.sides
     sides = StoredChoices(by_spark, recorded.has_filter, wanted.from_files, reasons)
-    chooser = replace(reopened.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
+    buffers = buffer_sizes(reopened.prepared.spec, wanted.buffers)
+    chooser = replace(reopened.chooser, sides=sides, buffers=buffers)
     plan = chosen_plan(reopened, chooser, has_answer=reopened.meta.answer)
     assert plan.compiled is not None
     after = MaintainedQuery(plan.compiled)
