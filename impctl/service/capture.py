@@ -33,7 +33,14 @@ from impctl.service.capture_plan import (
     planned_capture,
     safe_choice,
 )
-from impctl.service.context import Context, Isolated, Versions, is_refused, remember_histories
+from impctl.service.context import (
+    Context,
+    Isolated,
+    Versions,
+    collect_results,
+    is_refused,
+    remember_histories,
+)
 from impctl.service.fill import COULD_NOT, best_filled, capture_sketches_alone, filled_touch_state
 from impctl.service.filters import filters_of
 from impctl.service.maintenance_plan import chosen_buffers
@@ -85,14 +92,7 @@ def capture(ctx: Context, queries: Sequence[QueryName] | None) -> Outcome:
     specs = ctx.queries(queries)
     if ctx.settings.dry_run:
         reader = ctx.reading_store()
-        for spec in specs:
-            with Isolated(failures, spec):
-                results.append(
-                    planned_capture(ctx, reader, spec)
-                    if spec.is_sketched
-                    else CaptureResult(query=spec.name, reason=SKETCH_NONE_REASON)
-                )
-        return Outcome(tuple(results), (), tuple(failures))
+        return collect_results(specs, lambda spec: [planned_capture(ctx, reader, spec)])
     with ctx.writing("capture") as store:
         for number, spec in enumerate(specs, start=1):
             if not spec.is_sketched:

@@ -29,6 +29,7 @@ from impctl.service.prepare import (
 )
 from impctl.service.results import (
     ENGINE,
+    SKETCH_NONE_REASON,
     SPARK,
     CandidateEntry,
     CaptureResult,
@@ -352,6 +353,8 @@ def plan_capture(
 
 def planned_capture(ctx: Context, store: StoreReader | None, spec: QuerySpec) -> CaptureResult:
     """Explain the capture of a query instead of running it."""
+    if not spec.is_sketched:
+        return CaptureResult(query=spec.name, reason=SKETCH_NONE_REASON)
     planned, state = plan_capture(ctx, prepare(ctx, spec)), "stale"
     # What cannot be read back is replaced by the capture.
     with suppress(RecaptureNeededError):

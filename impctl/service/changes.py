@@ -14,12 +14,7 @@ from impctl.compile.flows import BlockedError
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.service.capture import captured_query
 from impctl.service.context import Context, Reporter, Versions, open_context
-from impctl.service.decide import (
-    NOT_INCREMENTALLY,
-    StaleQuery,
-    needs_of,
-    open_task,
-)
+from impctl.service.decide import NOT_INCREMENTALLY, StaleQuery, needs_of, open_task
 from impctl.service.engine_answer import engine_cannot, engine_rows
 from impctl.service.filters import filters_of
 from impctl.service.formats import check_goal, shown
@@ -54,10 +49,9 @@ from impctl.workload.models import AnsweredBy, QuerySpec
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.engine.result_rows import AnswerRows
+    from impctl.service.maintenance_plan import QueryState
     from impctl.service.settings import AtVersions, FollowRequest, Settings
     from impctl.store.reader import StoreReader
-    from impctl.store.records import StoredQuery
     from impctl.types import QueryName
 
 
@@ -66,92 +60,13 @@ if TYPE_CHECKING:
 # What neither can compute is an error, never a guess.
 
 
-# A materialized result advanced in memory, without a commit. Law: a step is the one that `maintain`
-# makes; what needs Spark or a recapture is not done but reported (`NotMaintainableError`).
+# A materialized result is advanced in memory, without a commit. Law: a step is the one that
+# `maintain` makes; what needs Spark or a recapture is not done but reported
+# (`NotMaintainableError`).
 
 
 class NotMaintainableError(ImpctlError):
     """The state cannot be maintained without a recapture or Spark; never leaves the application."""
-
-
-class AdvancedState:
-    """State of a query with its materialized result, ahead of the store by what was read so far."""
-
-    def __init__(
-        self, ctx: Context, store: StoreReader, spec: QuerySpec, stored: StoredQuery
-    ) -> None:
-        """Restore the state; NotMaintainableError if impossible."""
-        task = open_task(ctx, store, spec, stored)
-        if task.state is None:
-            assert task.trouble is not None
-            raise NotMaintainableError(task.trouble.message)
-        if task.state.plan.answer is None:
-            raise NotMaintainableError(task.state.plan.no_answer or task.state.plan.reason)
-        if task.state.plan.compiled is not None and task.state.plan.compiled.asks_spark:
-            raise NotMaintainableError("Spark reads a side of a join")
-        self._task: StaleQuery = task
-        self._state = task.state
-        self._has_begun = False
-        self._writer: ChangeWriter | None = None
-
-    @property
-    def stored(self) -> StoredQuery:
-        return self._state.stored
-
-    def on(self, ctx: Context) -> ChangesResult:
-        """Changes up to the pinned versions; NotMaintainableError if they cannot be computed."""
-        assert self._state.plan.answer is not None
-        task, before = self._task, self._state.versions
-        if self._has_begun:
-            check_pins(self.stored, ctx.tables)
-            task = StaleQuery(task.spec, self.stored, self._state)
-        self._has_begun = True
-        if task.move is None and moved_moments(ctx, self.stored):
-            raise NotMaintainableError("a time-dependent constant changed")
-        collected: list[pa.Table] = []
-        answer = None if task.move is None else task.move.answer
-        self._writer = ChangeWriter(
-            lambda _, changes: collected.append(changes),
-            ctx.session_zone,
-            self._state.plan,
-            answer,
-        )
-        try:
-            needs = needs_of(ctx.tables, task)
-            if needs or task.move is not None:
-                shared = SharedChanges(ctx.tables, ctx.reporter)
-                shared.announce(needs)
-                deltas = tuple(map(shared.delta, needs))
-                check_not_replaced_meanwhile(self.stored, ctx.tables)
-                maintainer = Maintainer(ctx, None, self._state, task.move, self._writer)
-                maintainer.step(deltas, reason_code="incremental", reason="")
-        except NOT_INCREMENTALLY as trouble:
-            raise NotMaintainableError(trouble.message) from trouble
-        if not collected:
-            nothing = RowsOf(self._state.plan.answer.ending, NO_ROWS, self._materialized.bounded)
-            collected.append(changes_between(nothing, nothing, ctx.session_zone))
-        return ChangesResult(
-            answer=collected[0],
-            query=task.spec.name,
-            since=before,
-            versions=self._state.versions,
-            by=AnsweredBy.STATE,
-            by_reason="from the materialized result, after maintaining it",
-            moments=stored_moments(self.stored),
-        )
-
-    def rows_before(self) -> RowsOf:
-        plan, writer = self._state.plan, self._writer
-        assert plan.answer is not None
-        rows = self._materialized.whole() if writer is None else writer.rows_before()
-        return RowsOf(plan.answer.ending, rows, self._materialized.bounded)
-
-    @property
-    def _materialized(self) -> AnswerRows:
-        compiled = self._state.plan.compiled
-        assert compiled is not None
-        assert compiled.kept is not None
-        return compiled.kept
 
 
 class FollowedAnswer:
@@ -164,7 +79,8 @@ class FollowedAnswer:
         check_materialized(spec, self._stored)
         catch_up(ctx.tables, self._stored)
         self._since: Versions = self._stored.versions
-        self._ahead: AdvancedState | None = None
+        self._state: QueryState | None = None
+        """The state with its rows, ahead of the store by what was read so far."""
         self._rows: RowsOf | None = None
         """Rows of the last answer, if there is no state."""
         self._why = ""
@@ -182,26 +98,79 @@ class FollowedAnswer:
 
     def next(self, ctx: Context) -> ChangesResult:
         if self._rows is None:
-            before = self._ahead
             try:
-                if self._ahead is None:
-                    self._ahead = self._restored(ctx)
-                result = self._ahead.on(ctx)
-                self._since = dict(result.versions)
-                return result
+                return self._advanced(ctx)
             except NotMaintainableError as trouble:
                 self._why = trouble.message
-                # A first step may follow the clock: then the restored state is of another time.
-                self._rows = self._materialized(ctx) if before is None else before.rows_before()
-                self._ahead = None
+                if self._rows is None:
+                    # A first step may follow the clock: then the state is of another time.
+                    self._rows = self._materialized(ctx)
+                self._state = None
         return self._compared(ctx, self._rows)
 
-    def _restored(self, ctx: Context) -> AdvancedState:
+    def _advanced(self, ctx: Context) -> ChangesResult:
+        """Changes up to the pinned versions, by the state. NotMaintainableError if they cannot be
+        computed; then the rows of the last answer are noted, unless the store has them."""
+        is_first = self._state is None
+        task = self._restored(ctx) if self._state is None else self._reopened(ctx, self._state)
+        state = self._state = task.state
+        assert state is not None
+        assert state.plan.answer is not None
+        assert state.plan.compiled is not None
+        kept = state.plan.compiled.kept
+        assert kept is not None
+        before, ending, zone = state.versions, state.plan.answer.ending, ctx.session_zone
+        collected: list[pa.Table] = []
+        answer = None if task.move is None else task.move.answer
+        writer = ChangeWriter(lambda _, rows: collected.append(rows), zone, state.plan, answer)
+        try:
+            if task.move is None and moved_moments(ctx, state.stored):
+                raise NotMaintainableError("a time-dependent constant changed")
+            needs = needs_of(ctx.tables, task)
+            if needs or task.move is not None:
+                shared = SharedChanges(ctx.tables, ctx.reporter)
+                shared.announce(needs)
+                deltas = tuple(map(shared.delta, needs))
+                check_not_replaced_meanwhile(state.stored, ctx.tables)
+                maintainer = Maintainer(ctx, None, state, task.move, writer)
+                maintainer.step(deltas, reason_code="incremental", reason="")
+        except (NotMaintainableError, *NOT_INCREMENTALLY) as trouble:
+            if not is_first:
+                self._rows = RowsOf(ending, writer.rows_before(), kept.bounded)
+            raise NotMaintainableError(trouble.message) from trouble
+        if not collected:
+            nothing = RowsOf(ending, NO_ROWS, kept.bounded)
+            collected.append(changes_between(nothing, nothing, zone))
+        self._since = dict(state.versions)
+        return ChangesResult(
+            answer=collected[0],
+            query=self._spec.name,
+            since=before,
+            versions=self._since,
+            by=AnsweredBy.STATE,
+            by_reason="from the materialized result, after maintaining it",
+            moments=stored_moments(state.stored),
+        )
+
+    def _restored(self, ctx: Context) -> StaleQuery:
+        """The stored state, opened; NotMaintainableError if impossible."""
         store = ctx.reading_store()
         assert store is not None
-        ahead = AdvancedState(ctx, store, self._spec, self._stored)
+        task = open_task(ctx, store, self._spec, self._stored)
+        if task.state is None:
+            assert task.trouble is not None
+            raise NotMaintainableError(task.trouble.message)
+        plan = task.state.plan
+        if plan.answer is None:
+            raise NotMaintainableError(plan.no_answer or plan.reason)
+        if plan.compiled is not None and plan.compiled.asks_spark:
+            raise NotMaintainableError("Spark reads a side of a join")
         self._check_unmoved(store)
-        return ahead
+        return task
+
+    def _reopened(self, ctx: Context, state: QueryState) -> StaleQuery:
+        check_pins(state.stored, ctx.tables)
+        return StaleQuery(self._spec, state.stored, state)
 
     def _materialized(self, ctx: Context) -> RowsOf:
         store = ctx.reading_store()

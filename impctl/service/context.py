@@ -160,9 +160,7 @@ def _line(path: str, result: os.stat_result) -> str:
 
 
 def known_histories(
-    tables: PinnedTables,
-    store: StoreReader | None,
-    names: Iterable[TableName],
+    tables: PinnedTables, store: StoreReader | None, names: Iterable[TableName]
 ) -> dict[TableName, History]:
     """Histories of these tables up to their pinned versions, as far as they can be opened."""
     tables_named = tuple(dict.fromkeys(names))
@@ -171,9 +169,7 @@ def known_histories(
 
 
 def extended_histories(
-    tables: PinnedTables,
-    histories: Mapping[TableName, History],
-    names: Iterable[TableName],
+    tables: PinnedTables, histories: Mapping[TableName, History], names: Iterable[TableName]
 ) -> dict[TableName, History]:
     """Extend these histories with later commits."""
     result = dict(histories)

@@ -41,13 +41,7 @@ from impctl.service.stored import (
     moved_moments,
     moved_text,
 )
-from impctl.service.table_deltas import (
-    ChangeRequest,
-    SharedChanges,
-    TableDelta,
-    is_large,
-    need_of,
-)
+from impctl.service.table_deltas import ChangeRequest, SharedChanges, TableDelta, is_large, need_of
 from impctl.sketch.sketch import MaintenanceMode, RangePartition
 from impctl.sql.parameters import RUN_INSTANT
 from impctl.store.records import RunKind, StoredQuery

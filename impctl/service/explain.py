@@ -33,12 +33,7 @@ from impctl.service.capture_plan import (
 from impctl.service.context import Context, collect_results
 from impctl.service.fill import is_loaded_here, loaded
 from impctl.service.filters import filters_of, interval_texts
-from impctl.service.maintenance_plan import (
-    chooser_of,
-    chosen_buffers,
-    chosen_plan,
-    why_not_bounded,
-)
+from impctl.service.maintenance_plan import chooser_of, chosen_buffers, chosen_plan, why_not_bounded
 from impctl.service.prepare import PreparedQuery, kept_plan, prepare
 from impctl.service.query import who_answers
 from impctl.service.results import (

@@ -19,12 +19,7 @@ from impctl.compile.compile import (
     plan_maintenance_of_answer,
 )
 from impctl.compile.flows import BlockedError, ChooseBySize, Chooser, StoredChoices, Strategy
-from impctl.compile.jointree.cost import (
-    KeySide,
-    TreeChoice,
-    TreeChooser,
-    TreesByFanOut,
-)
+from impctl.compile.jointree.cost import KeySide, TreeChoice, TreeChooser, TreesByFanOut
 from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
 from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.compile.session import MaintainedQuery, TouchedQuery

@@ -155,10 +155,7 @@ def _estimates(
 
 
 def _result(
-    ctx: Context,
-    decision: Decision,
-    pending: tuple[PlannedChange, ...],
-    estimates: RunEstimates,
+    ctx: Context, decision: Decision, pending: tuple[PlannedChange, ...], estimates: RunEstimates
 ) -> PlanResult:
     spec, stored = decision.task.spec, decision.task.stored
     return PlanResult(

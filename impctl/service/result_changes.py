@@ -23,12 +23,7 @@ from impctl.data.keys import group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, empty_batch, identity_of
 from impctl.engine.extremes import OrderKey, exact_ranks
-from impctl.errors import (
-    EvaluationError,
-    NotExactError,
-    RecaptureNeededError,
-    UsageError,
-)
+from impctl.errors import EvaluationError, NotExactError, RecaptureNeededError, UsageError
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr

@@ -140,12 +140,7 @@ class Maintainer:
         self._spark_start = spark_start
 
     def step(
-        self,
-        deltas: Iterable[TableDelta],
-        *,
-        reason_code: str,
-        reason: str,
-        changed_bytes: int = 0,
+        self, deltas: Iterable[TableDelta], *, reason_code: str, reason: str, changed_bytes: int = 0
     ) -> StepDone:
         """Maintain with these tables' changes and commit; other tables keep their versions."""
         watch = Stopwatch()

@@ -266,6 +266,26 @@ def test_changes_follow_the_clock(tmp_path: Path, cli_of: CliOf, monkeypatch: Mo
             rows[one["query"]] = wanted
 
 
+@pytest.mark.parametrize("name", CLOCKED)
+def test_each_change_is_reported_once_when_a_constant_moves_between_looks(
+    tmp_path: Path, cli_of: CliOf, monkeypatch: MonkeyPatch, name: str
+) -> None:
+    query = {"sql": CLOCKED[name], "answer": True}
+    cli = cli_of({"queries": {name: query}}, t=days(*range(6)))
+    monkeypatch.setenv("IMPCTL_NOW", "2026-03-06T10:00:00Z")
+    cli.good("capture")
+    answer, rows = None, expected(tmp_path, name, 5)
+    for today, way in ((5, "state"), (5, "state"), (7, "engine"), (7, "engine")):
+        cli.append("t", days(today))
+        settings = Settings(cli.workload, now=f"2026-03-0{today + 1}T10:00:00Z")
+        with open_context(settings) as ctx:
+            answer = FollowedAnswer(ctx, ctx.workload.queries[name]) if answer is None else answer
+            result = answer.next(ctx)
+        assert result.by == way
+        rows = applied(rows, result.answer)
+        assert rows == expected(tmp_path, name, today)
+
+
 def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> None:
     folder, rows = kept.folder, Counter[tuple[object, ...]]()
 
