@@ -105,7 +105,6 @@ class FollowedAnswer:
                 if self._rows is None:
                     # A first step may follow the clock: then the state is of another time.
                     self._rows = self._materialized(ctx)
-                self._state = None
         return self._compared(ctx, self._rows)
 
     def _advanced(self, ctx: Context) -> ChangesResult:
@@ -113,7 +112,8 @@ class FollowedAnswer:
         computed; then the rows of the last answer are noted, unless the store has them."""
         is_first = self._state is None
         task = self._restored(ctx) if self._state is None else self._reopened(ctx, self._state)
-        state = self._state = task.state
+        # A state that a failed step touched is not used again.
+        state, self._state = task.state, None
         assert state is not None
         assert state.plan.answer is not None
         assert state.plan.compiled is not None
@@ -134,10 +134,16 @@ class FollowedAnswer:
                 check_not_replaced_meanwhile(state.stored, ctx.tables)
                 maintainer = Maintainer(ctx, None, state, task.move, writer)
                 maintainer.step(deltas, reason_code="incremental", reason="")
-        except (NotMaintainableError, *NOT_INCREMENTALLY) as trouble:
-            if not is_first:
+        except ImpctlError as trouble:
+            if isinstance(trouble, RetryableError) and not (is_first or writer.has_begun):
+                self._state = state
+            elif not is_first:
                 self._rows = RowsOf(ending, writer.rows_before(), kept.bounded)
-            raise NotMaintainableError(trouble.message) from trouble
+                self._why = trouble.message
+            if isinstance(trouble, (NotMaintainableError, *NOT_INCREMENTALLY)):
+                raise NotMaintainableError(trouble.message) from trouble
+            raise
+        self._state = state
         if not collected:
             nothing = RowsOf(ending, NO_ROWS, kept.bounded)
             collected.append(changes_between(nothing, nothing, zone))

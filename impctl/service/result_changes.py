@@ -238,7 +238,7 @@ class ChangeWriter:
         self._before: RowsOf | None = None
         """The answer before the step, if the two are compared."""
         self._change: Batch | None = None
-        self._has_begun = False
+        self.has_begun = False
 
     def begin(self) -> None:
         """Note the rows before a step."""
@@ -251,7 +251,7 @@ class ChangeWriter:
             columns = dict(zip(names, values, strict=True)) if values else {}
             self._before = RowsOf(before, Batch(columns, rows.weights, ()))
         kept.note()
-        self._ending_before, self._has_begun = after, True
+        self._ending_before, self.has_begun = after, True
 
     def write(self, stored: StoredQuery, until: Versions, moments: Mapping[str, str]) -> None:
         """Write the changes of the step from `stored` to these versions, before its commit."""
@@ -259,7 +259,7 @@ class ChangeWriter:
 
     def rows_before(self) -> Batch:
         """The stored rows before the last step, which may have failed."""
-        return self._kept.before(self._noted()) if self._has_begun else self._kept.whole()
+        return self._kept.before(self._noted()) if self.has_begun else self._kept.whole()
 
     def _changes(self) -> pa.Table:
         change, kept = self._noted(), self._kept

@@ -28,7 +28,7 @@ from impctl.compile.answers import answer_of_rows
 from impctl.compile.compile import Dataflow, compile_answer
 from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
-from impctl.errors import EvaluationError, NotExactError, RecaptureNeededError
+from impctl.errors import EvaluationError, NotExactError, RecaptureNeededError, StorageError
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules
 from impctl.service.changes import FollowedAnswer
@@ -46,6 +46,7 @@ from impctl.service.result_changes import (
 )
 from impctl.service.settings import Settings
 from impctl.service.step import Maintainer
+from impctl.service.table_deltas import SharedChanges
 from impctl.sql.parameters import Clock
 from impctl.sql.statement import parse_query
 from impctl.store.disk import RealDisk
@@ -156,6 +157,32 @@ def test_without_usable_state_two_answers_are_compared(kept: Cli, monkeypatch: M
                 if step == 1:
                     patch.setattr(Maintainer, "_meta", Mock(side_effect=gone))
                 assert looking.look(kept.folder) == {by}, step
+
+
+@pytest.mark.parametrize(
+    ("at", "ways"),
+    [
+        ((SharedChanges, "read"), ({"state"}, {"state"})),
+        ((Maintainer, "_meta"), ({"state"}, {"engine"})),
+    ],
+    ids=["before a step", "within a step"],
+)
+def test_a_look_that_storage_interrupted_is_made_again(
+    kept: Cli, monkeypatch: MonkeyPatch, at: tuple[type, str], ways: tuple[set[str], ...]
+) -> None:
+    """What the failed step did to the state in memory is not reported."""
+    draw, failure = random.Random(7), Mock(side_effect=StorageError("the disk is away"))
+    with context_of(kept) as ctx:
+        looking = Looking(ctx)
+        for way in ways:
+            grow(kept.folder)
+            change(kept.folder, draw)
+            with monkeypatch.context() as patch:
+                patch.setattr(*at, failure)
+                for answer in looking.answers.values():
+                    with pytest.raises(StorageError):
+                        answer.next(ctx.next_run(()))
+            assert looking.look(kept.folder) == way
 
 
 def test_since_needs_no_answer_that_is_kept(some: Some) -> None:
