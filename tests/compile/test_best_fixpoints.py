@@ -396,7 +396,7 @@ class Given:
         self.given_up = 0
         self._left = 10**9
         self._rng, self._way = rng, way
-        of, keep = ValuedRows.slots_of, relaxation.ValuedChanges.keep
+        of, keep = ValuedRows.key_slots, relaxation.ValuedChanges.keep
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
             self._left -= 1
@@ -413,7 +413,7 @@ class Given:
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
-        monkeypatch.setattr(ValuedRows, "slots_of", some_of)
+        monkeypatch.setattr(ValuedRows, "key_slots", some_of)
         monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
 
     def begin(self, query: MaintainedQuery) -> None:

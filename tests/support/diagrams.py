@@ -35,14 +35,6 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def derivations_in(absorption: Absorption) -> list[Grounded]:
-    """All derivations whose bodies are there, in the order in which they came."""
-    held = absorption._derivations.values()
-    awake = [one for result in held for one in result if absorption._is_there(one)]
-    asleep = absorption._asleep
-    return awake if asleep is None else [*awake, *asleep.here()]
-
-
-def remembered(absorption: Absorption) -> int:
-    """How many derivations take up room, asleep or not."""
-    asleep = 0 if absorption._asleep is None else len(absorption._asleep)
-    return asleep + sum(map(len, absorption._derivations.values()))
+    """All derivations that take up room, asleep or not."""
+    awake = [one for result in absorption._derivations.values() for one in result]
+    return awake if absorption._asleep is None else [*awake, *absorption._asleep.here()]

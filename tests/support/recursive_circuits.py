@@ -132,46 +132,6 @@ def range_ids_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -
     return +counts
 
 
-class DeleteAndRederive:
-    """The fixpoint by deleting too much and deriving again what is left."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._rules = rules
-        self.rows: frozenset[Row] = frozenset()
-
-    def step(self, before: Tables, after: Tables) -> frozenset[Row]:
-        """The rows over the tables `after`, from those over `before`."""
-        kept = {name: before[name] & after[name] for name in before}
-        lost = set(self._rules(before, self.rows)) - set(self._rules(kept, self.rows))
-        gone = {derivation.head for derivation in lost}
-        while True:
-            more = gone | {
-                derivation.head
-                for derivation in self._rules(before, self.rows)
-                if gone & set(derivation.bodies)
-            }
-            if more == gone:
-                break
-            gone = more
-        rows = self.rows - gone
-        while True:
-            more_rows = rows | {derivation.head for derivation in self._rules(after, rows)}
-            if more_rows == rows:
-                break
-            rows = frozenset(more_rows)
-        self.rows = frozenset(rows)
-        return self.rows
-
-
-def by_counting(rules: Rules, tables: Tables, rows: frozenset[Row]) -> frozenset[Row]:
-    """What is left of `rows` where a row goes only once nothing derives it: what must fail."""
-    while True:
-        derived = {derivation.head for derivation in rules(tables, rows)}
-        if rows <= derived:
-            return rows
-        rows &= derived
-
-
 def _each(table: Counter[Row]) -> Iterator[tuple[Row, int]]:
     return ((row, weight) for row, weight in table.items() if weight)
 

@@ -244,7 +244,7 @@ class Links:
 
     def _look_up(self, slots: Ints) -> None:
         step, rows = self._step, self._rows
-        order, codes = when_many(rows.values[KEY, slots])
+        order, codes = when_many(rows.codes[slots])
         slots = slots if order is None else slots[order]
         parts = []
         for source, run in enumerate(self._runs):
@@ -284,7 +284,7 @@ class Links:
         values[FIRST, slots[0]] = self.count
         values[FIRST, slots[1:]] = ends[:-1]
         _sum_up(result)
-        result[HEAD] = self._rows.slots_of(result[HEAD])
+        result[HEAD] = self._rows.key_slots(result[HEAD])
         result[BODY] = slots[result[BODY]]
         start, self.count = self.count, self.count + result.shape[1]
         if not start:
@@ -318,32 +318,29 @@ def _sum_up(result: Ints) -> None:
 NONE = INT64_MAX  # The value of a key that has none
 MOST = 1 << 60  # Bound on values and offsets: sums of both are exact
 BEST, RANKED, COUNTED = range(3)
-KEY, KNOWN, FIRST, LAST, _START, _END = range(6, 12)
-"""The key; whether rank and low are looked up; start and end of its links, -1 if unknown; start and
-end of its rows in the table's largest run, -1 if unknown."""
+KNOWN, FIRST, LAST, _START, _END = range(6, 11)
+"""Whether rank and low are looked up; start and end of its links, -1 if unknown; start and end of
+its rows in the table's largest run, -1 if unknown."""
 MOST_AT_HAND = 1 << 20  # Keys up to which all keys are kept between steps: some 120 MB
 _MANY_ROWS = 1 << 16  # Rows of a run from which the positions of a key's rows are remembered
-_ROOM = 16
 _DENSE = 4  # Numbers per key up to which keys count as dense
-_FEW = 8  # New keys, per key, up to which they are searched apart before all are sorted together
+_FEW = 8  # New keys, per key, up to which they are searched before all are placed again
 
 
 class NotIntegerStepError(Exception):
     """The step is not over integers alone: the caller must use the general path."""
 
 
-class ValuedRows:
-    """The keys of one step; `values` of shape (12, room) has the rows named above, by slot."""
+class ValuedRows(Slots):
+    """The keys of one step, each its own code; `values` has the rows named above, by slot."""
 
     def __init__(self, stored: BestFixpointRows, step: ValuedStep) -> None:
+        super().__init__((), _END + 1)
+        self._clear(0)
         self.stored, self.step = stored, step
-        self.count = 0
-        self.values: Ints = _fresh(_ROOM)
-        self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
-        """Keys, ascending, and their slots: most of them, and those added since."""
         self._direct: npt.NDArray[np.int32] | None = None
         """Of dense keys: by key less `_least`, the slot, -1 for none."""
-        self._least = 0
+        self._least = self._placed = 0  # Of the keys placed so: the least, and how many
         self._run: IndexRun | None = None  # The run of the table whose row positions are remembered
 
     # Between steps.
@@ -354,83 +351,56 @@ class ValuedRows:
         values = self.values
         values[WAS : 2 * WAS, touched] = values[:WAS, touched]
         values[FIRST, linked] = -1
-        if len(self._few[0]) > len(self._many[0]) // _FEW:
-            self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
-            self._direct = self._placed()
+        if self.count - self._placed > self._placed // _FEW:
+            self._direct, self._placed = self._by_key(), self.count
         return self.count <= MOST_AT_HAND
 
-    def _placed(self) -> npt.NDArray[np.int32] | None:
-        """The slots of most keys by their distance from the least key, if that takes little
+    def _by_key(self) -> npt.NDArray[np.int32] | None:
+        """The slots of all keys by their distance from the least key, if that takes little
         memory."""
-        keys, slots = self._many
-        least, greatest = int(keys[0]), int(keys[-1])
+        keys = self.codes[: self.count]
+        least, greatest = int(keys.min()), int(keys.max())
         if greatest - least >= _DENSE * len(keys) or not -MOST < least < MOST:
             return None
         self._least = least
         result = np.full(greatest - least + 1, -1, dtype=np.int32)
-        result[keys - least] = slots
+        result[keys - least] = np.arange(len(keys), dtype=np.int32)
         return result
 
     # Slots.
 
-    def slots_of(self, keys: Ints) -> Ints:
+    def key_slots(self, keys: Ints) -> Ints:
         """The slots of keys in any order, with repetitions; shape (n,)."""
         if self._direct is None:
-            return self._sorted_slots(keys)
+            return self.slots_for_codes(keys)
         positions = keys - self._least
         slots = self._direct.take(positions, mode="clip").astype(np.int64)
         # What lies below the least of them wraps to a place that is not there either.
         is_new = (slots < 0) | (positions.view(np.uint64) >= len(self._direct))
         if is_new.any():
-            slots[is_new] = self._sorted_slots(keys[is_new])
+            slots[is_new] = self.slots_for_codes(keys[is_new])
         return slots
 
-    def _sorted_slots(self, keys: Ints) -> Ints:
-        slots = np.empty(len(keys), dtype=np.int64)
-        rest: Ints | None = None
-        for codes, stored in (self._many, self._few):
-            if not len(codes):
-                continue
-            requested = keys if rest is None else keys[rest]
-            positions = codes.searchsorted(requested)
-            result = stored.take(positions, mode="clip")
-            is_new = codes.take(positions, mode="clip") != requested
-            if rest is None:
-                slots = result
-                rest = is_new.nonzero()[0]
-            else:
-                slots[rest] = result
-                rest = rest[is_new]
-            if not len(rest):
-                return slots
-        requested = keys if rest is None else keys[rest]
-        if len(requested):
-            new = distinct_values(requested)
-            slots[slice(None) if rest is None else rest] = self._taken_up(new) + new.searchsorted(
-                requested
-            )
-        return slots
-
-    def _taken_up(self, keys: Ints) -> int:
-        """Slots for new keys, ascending; the first one."""
-        start, end = self.count, self.count + len(keys)
+    def make_room(self, rows: int) -> None:
         room = self.values.shape[1]
-        if end > room:
-            grown = _fresh(2 * end)
-            grown[:, :room] = self.values
-            self.values = grown
-        self.count = end
-        self.values[KEY, start:end] = keys
-        if self.stored.best.runs:
-            self._look_up(keys, self.values[:, start:end])
-        self._few = _merged(self._few, (keys, np.arange(start, end, dtype=np.int64)))
-        return start
+        super().make_room(rows)
+        self._clear(room)
 
-    def _look_up(self, keys: Ints, values: Ints) -> None:
+    def _clear(self, start: int) -> None:
+        """Set the values of slots that no key has, from `start` on."""
+        values = self.values[:, start:]
+        values[BEST] = values[WAS + BEST] = NONE
+        values[KNOWN] = 1
+        values[FIRST] = values[_START] = -1
+
+    def _look_up(
+        self, start: int, codes: Ints, keys: Sequence[Vector], *, is_by_code: bool
+    ) -> None:
         stored = self.stored
-        located = stored.best.find(keys, [self._keys(keys)])
-        if not located.parts:
+        located = stored.best.find(codes, self.key_columns(codes)) if stored.best.runs else None
+        if located is None or not located.parts:
             return
+        values = self.values[:, start : start + len(codes)]
         best = stored.best.gather(located, stored.best_names[0])
         is_there = stored.best.gather(located, HAS_COLUMN) > 0
         _check_values(best[is_there])
@@ -484,23 +454,20 @@ class ValuedRows:
         return result
 
     def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
-        columns = self.columns(self.values[KEY, slots], values)
+        columns = self.row_columns(self.codes[slots], values)
         return key_codes(columns, len(slots)), columns
 
-    def columns(self, keys: Ints, values: Ints) -> list[Vector]:
+    def row_columns(self, keys: Ints, values: Ints) -> list[Vector]:
         stored, step = self.stored, self.step
         both = {step.key: keys, step.value: ~values if step.is_greatest else values}
         pairs = zip(stored.names, stored.kinds, strict=True)
         return [Vector(kind, both[name]) for name, kind in pairs]
 
-    def _keys(self, keys: Ints) -> Vector:
-        stored = self.stored
-        return Vector(stored.kinds[stored.names.index(self.step.key)], keys)
-
     def key_columns(self, keys: Ints) -> list[Vector]:
-        return [self._keys(keys)]
+        stored = self.stored
+        return [Vector(stored.kinds[stored.names.index(self.step.key)], keys)]
 
-    def ordered(self, column: Vector) -> Ints:
+    def in_order(self, column: Vector) -> Ints:
         """Values of the column that decides, mapped so that the least is best."""
         result = numbers(column)
         _check_values(result)
@@ -518,23 +485,6 @@ def numbers(column: Vector) -> Ints:
 def _check_values(values: Ints) -> None:
     if len(values) and (values.max() >= MOST or values.min() <= -MOST):
         raise NotIntegerStepError
-
-
-def _merged(left: tuple[Ints, Ints], right: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    if not len(left[0]) or not len(right[0]):
-        return left if len(left[0]) else right
-    keys = np.concatenate([left[0], right[0]])
-    # Two sorted parts: NumPy merges them.
-    order = np.argsort(keys, kind="stable")
-    return keys[order], np.concatenate([left[1], right[1]])[order]
-
-
-def _fresh(room: int) -> Ints:
-    result = np.zeros((_END + 1, room), dtype=np.int64)
-    result[BEST] = result[WAS + BEST] = NONE
-    result[KNOWN] = 1
-    result[FIRST] = result[_START] = -1
-    return result
 
 
 # The groups that one step of a fixpoint touches. Law: a row is *best* if it is derived and one of

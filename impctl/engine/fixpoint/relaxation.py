@@ -16,7 +16,6 @@ from impctl.engine.fixpoint.best_values import (
     BEST,
     BODY,
     COUNTED,
-    KEY,
     MOST,
     NET,
     NONE,
@@ -153,10 +152,10 @@ class Settling:
         is_out[out] = True
         parts = []
         if len(out):
-            keys = values[KEY, out]
+            keys = rows.codes[out]
             of_out = derived.find(keys, rows.key_columns(keys))
             if len(of_out.owners):
-                result = rows.ordered(of_out.rows.columns[rows.step.value])
+                result = rows.in_order(of_out.rows.columns[rows.step.value])
                 parts.append(Derivations(out[of_out.owners], result, of_out.rows.weights))
         for part in (self._found, *self._lost):
             counts = is_out[part.heads] | (part.values < values[BEST, part.heads])
@@ -301,20 +300,20 @@ class ValuedChanges:
     def _of_base(self, base: Batch) -> Ints:
         rows = self._rows
         step = self._step
-        values = rows.ordered(base.columns[step.value])
-        heads = rows.slots_of(numbers(base.columns[step.key]))
+        values = rows.in_order(base.columns[step.value])
+        heads = rows.key_slots(numbers(base.columns[step.key]))
         tags = tags_of_all(self._accesses, len(base), base.tags, of_base=True)
         self._parts.append((Derivations(heads, values, base.weights), tags))
         return np.full(len(base), NO_BODY, dtype=np.int64)
 
     def _of_table(self, table: Batch) -> Ints:
         rows, links = self._rows, self._links
-        bodies = rows.slots_of(numbers(table.columns[self._step.table.keys[0]]))
+        bodies = rows.key_slots(numbers(table.columns[self._step.table.keys[0]]))
         has_body = rows.values[BEST, bodies] != NONE
         owners = has_body.nonzero()[0]
         heads, offsets = links.heads(table), links.offsets(table)
         bodies = bodies[owners]
-        slots = rows.slots_of(heads[owners])
+        slots = rows.key_slots(heads[owners])
         rows.know_ranks(bodies)
         values = rows.values[BEST, bodies] + offsets[owners]
         derivations = Derivations(slots, values, table.weights[owners])
@@ -356,7 +355,7 @@ class ValuedChanges:
 
     def _columns(self, slots: Ints, index: int) -> dict[AttributeId, Vector]:
         values = self._rows.values
-        columns = self._rows.columns(values[KEY, slots], values[index, slots])
+        columns = self._rows.row_columns(self._rows.codes[slots], values[index, slots])
         return dict(zip(self._stored.names, columns, strict=True))
 
     def _move(self, moved: Ints) -> int:
@@ -398,8 +397,8 @@ class ValuedChanges:
         counts = range(sum(self._accesses))
         self._tags = tuple(stacked([tags[index] for _, tags in parts]) for index in counts)
         self._report = self._telling()
-        keys = self._rows.values[KEY, result.heads]
-        columns = self._rows.columns(keys, result.values)
+        keys = self._rows.codes[result.heads]
+        columns = self._rows.row_columns(keys, result.values)
         rows = Batch(
             dict(zip(self._stored.names, columns, strict=True)), result.weights, self._tags
         )
@@ -413,7 +412,7 @@ class ValuedChanges:
         is_in = result.values == values[BEST, result.heads]
         parts = [Batch({}, result.weights, self._tags).keep(is_in)] if is_in.any() else []
         if len(moved) and self._stored.best.runs:
-            keys = values[KEY, moved]
+            keys = rows.codes[moved]
             of_moved = self._stored.derived.find(keys, rows.key_columns(keys))
             if len(of_moved.owners):
                 column = of_moved.rows.columns[self._step.value]
@@ -436,8 +435,8 @@ class ValuedChanges:
         if not len(moved):
             return
         values, stored = self._rows.values, self._stored
-        moved = moved[ascending(values[KEY, moved])]
-        keys, best = values[KEY, moved], values[BEST, moved]
+        moved = self._rows.ordered(moved)
+        keys, best = self._rows.codes[moved], values[BEST, moved]
         has = (best != NONE).astype(np.int64)
         result = {HAS_COLUMN: has, stored.best_names[0]: np.where(has > 0, best, 0)}
         stored.best.put(keys, self._rows.key_columns(keys), result)

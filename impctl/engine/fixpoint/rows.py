@@ -365,20 +365,23 @@ class Slots:
         """The slots of keys in any order, possibly with repetitions; shape (length,)."""
         is_one = length and len(columns) == 1 and have_injective_codes(columns, columns)
         if is_one and columns[0].values.dtype == np.int64:
-            return self._slots_for_numbers(columns[0])
+            return self.slots_for_codes(columns[0].values, columns)
         keys, grouping = group_normal(columns, length)
         slots = self.slots_of(grouping.codes, grouping.leaders(keys))
         return slots[grouping.index()]
 
-    def _slots_for_numbers(self, column: Vector) -> Ints:
-        order = ascending(column.values)
-        codes: Ints = column.values[order]
+    def slots_for_codes(self, codes: Ints, keys: Sequence[Vector] = ()) -> Ints:
+        """The same of keys that are their codes; without `keys`, codes alone are remembered."""
+        if not len(codes):
+            return codes
+        order = ascending(codes)
+        codes = codes[order]
         is_start = starts_in(codes)
         if bool(is_start.all()):
-            result = self.slots_of(codes, [column.take(order)])
+            result = self.slots_of(codes, [key.take(order) for key in keys])
         else:
             rows = is_start.nonzero()[0]
-            result = self.slots_of(codes[rows], [column.take(order[rows])])
+            result = self.slots_of(codes[rows], [key.take(order[rows]) for key in keys])
             result = result[np.cumsum(is_start) - 1]
         slots = np.empty_like(result)
         slots[order] = result
@@ -387,7 +390,7 @@ class Slots:
     def _known(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of known keys; -1 for others."""
         result = np.full(len(codes), -1, dtype=np.int64)
-        is_by_code = self._is_by_code and have_injective_codes(keys, keys)
+        is_by_code = self._is_by_code and (not keys or have_injective_codes(keys, keys))
         for stored, owners in self.parts:
             positions = stored.searchsorted(codes)
             rows = (stored.take(positions, mode="clip") == codes).nonzero()[0]
@@ -412,7 +415,7 @@ class Slots:
     def _add(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        is_by_code = have_injective_codes(keys, keys)
+        is_by_code = not keys or have_injective_codes(keys, keys)
         self._look_up(start, codes, keys, is_by_code=is_by_code)
         self.codes[start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):

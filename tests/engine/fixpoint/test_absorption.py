@@ -1,19 +1,17 @@
-"""Absorption provenance against the definition and the default, over random programs."""
+"""Absorption by examples: circles, other ways, limits, and derivations that sleep.
+
+`tests/compile/provenance` compares it with ranks and with the reference over random tables.
+"""
 
 from __future__ import annotations
 
 import random
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from impctl.compile.provenance.absorbed import MakingList
-from impctl.compile.provenance.derivation import Claim, derivation_of
 from impctl.engine.fixpoint.absorption import (
     Absorption,
     Grounded,
@@ -23,192 +21,8 @@ from impctl.engine.fixpoint.absorption import (
     missing_package,
 )
 from impctl.errors import UnsupportedError, UsageError
-from tests.engine.fixpoint.test_fixpoint import NODES, difference, some_change
-from tests.support.diagrams import (
-    HAS_DIAGRAMS,
-    derivations_in,
-    remembered,
-    take_away,
-    with_diagrams,
-)
+from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams
 from tests.support.random_cases import random_seeds
-from tests.support.recursive_circuits import PROGRAMS, Row, cut, least_fixpoint, recursive
-
-ships = pytest.mark.parametrize("ship", list(Shipping))
-
-Tables = dict[str, Counter[Row]]
-Leaf = tuple[str, Row]
-
-
-class Driven:
-    """A program whose derivations are found by definition and handed over, round by round.
-
-    Rows have even numbers, leaves odd ones.
-    """
-
-    def __init__(self, program: str, ship: Shipping, nodes: int = 1 << 20) -> None:
-        self.absorption = Absorption(ship, nodes)
-        self._ship, self._nodes = ship, nodes
-        self._rules = PROGRAMS[program]
-        self.tables: Tables = {"links": Counter(), "seeds": Counter()}
-        self.copies: dict[Leaf, list[int]] = {}
-        self.leaf_of: dict[int, Leaf] = {}
-        self._numbers: dict[Row, int] = {}
-        self._rows: list[Row] = []
-        self.accesses: dict[Grounded, tuple[int, ...]] = {}
-        self._sent: set[Grounded] = set()
-
-    def rows_of(self, numbers: Iterator[int] | set[int]) -> frozenset[Row]:
-        return frozenset(self._rows[number // 2] for number in numbers)
-
-    @property
-    def rows(self) -> frozenset[Row]:
-        return self.rows_of({*self.absorption.rows})
-
-    def step(self, change: Mapping[str, Counter[Row]]) -> Counter[Row]:
-        """Copies come and go; the rows that came and went, net."""
-        before = self.rows
-        went = self._changed(change)
-        self._sent = {one for one in self._sent if not went & set(one.leaves)}
-        while True:
-            came = self.grounded(self.rows) - self._sent
-            if not came and not went:
-                return difference(self.rows, before)
-            self._sent |= came
-            held = self.rows
-            entered, left = self.absorption.step(went, came)
-            assert self.rows_of(entered) == self.rows - held
-            assert self.rows_of(left) == held - self.rows
-            self._sent = {one for one in self._sent if not left & set(one.bodies)}
-            went = set()
-
-    def take_up(self) -> None:
-        """Go on from what a store would hold."""
-        held = [[one.head, *one.bodies, *one.leaves] for one in derivations_in(self.absorption)]
-        widest = max(map(len, held), default=1)
-        padded = [[*one, *[-1] * (widest - len(one))] for one in held]
-        self.absorption = Absorption(self._ship, self._nodes)
-        self.absorption.take_up(np.array(padded, dtype=np.int64).reshape(len(held), widest))
-
-    def _changed(self, change: Mapping[str, Counter[Row]]) -> set[int]:
-        """The leaves that go."""
-        went = set()
-        for table, result in change.items():
-            for row, weight in result.items():
-                copies = self.copies.setdefault((table, row), [])
-                for _ in range(weight):
-                    number = 2 * len(self.leaf_of) + 1
-                    self.leaf_of[number] = (table, row)
-                    copies.append(number)
-                for _ in range(-weight):
-                    went.add(copies.pop())
-            self.tables[table].update(result)
-            self.tables[table] = +self.tables[table]
-        return went
-
-    def grounded(self, rows: frozenset[Row]) -> set[Grounded]:
-        """All derivations over these rows, one per choice of copies."""
-        result = set()
-        for one in self._rules(self.tables, rows):
-            leaves = [(("seeds", "links")[len(row) == 3], row) for _, row in one.leaves]
-            for chosen in product(*(self.copies[leaf] for leaf in leaves)):
-                made = Grounded(
-                    self._number(one.head), tuple(map(self._number, one.bodies)), chosen
-                )
-                self.accesses[made] = tuple(access for access, _ in one.leaves)
-                result.add(made)
-        return result
-
-    def _number(self, row: Row) -> int:
-        if row not in self._numbers:
-            self._numbers[row] = 2 * len(self._rows)
-            self._rows.append(row)
-        return self._numbers[row]
-
-    def ranges(self) -> Counter[object]:
-        result: Counter[object] = Counter()
-        for one in derivations_in(self.absorption):
-            for access, leaf in zip(self.accesses[one], one.leaves, strict=True):
-                result[access, cut(self.leaf_of[leaf][1])] += 1
-        return result
-
-    def of_leaves(self, leaves: set[int] | frozenset[int]) -> Tables:
-        tables: Tables = {"links": Counter(), "seeds": Counter()}
-        for leaf in leaves:
-            table, row = self.leaf_of[leaf]
-            tables[table][row] += 1
-        return tables
-
-    @property
-    def leaves(self) -> set[int]:
-        return {number for copies in self.copies.values() for number in copies}
-
-
-@with_diagrams
-@ships
-@pytest.mark.parametrize("program", PROGRAMS)
-@random_seeds(1, 3, 60)
-def test_every_batch_leaves_what_ranks_do(program: str, ship: Shipping, seed: int) -> None:
-    """Also from what is stored; and what would go without some leaves is what the rest lacks."""
-    rng = random.Random(f"asleep {program} {seed}")
-    made, driven = recursive(program, "numbers"), Driven(program, ship)
-    for _ in range(12):
-        size = rng.choice((1, 1, 2, 7))
-        change = some_change(rng, driven.tables, min(NODES[program], 5), size)
-        assert made.step(change) == driven.step(change)
-        rows = driven.rows
-        assert rows == least_fixpoint(PROGRAMS[program], driven.tables)
-        known = derivations_in(driven.absorption)
-        assert set(known) == driven.grounded(rows)
-        assert remembered(driven.absorption) == len(known) == len(set(known))
-        assert made.ranges() == driven.ranges()
-        if rng.random() < 0.4:
-            driven.take_up()
-        if rng.random() < 0.5:
-            leaves = sorted(driven.leaves)
-            some = set(rng.sample(leaves, min(len(leaves), rng.randint(0, 4))))
-            rest = least_fixpoint(PROGRAMS[program], driven.of_leaves(driven.leaves - some))
-            assert driven.rows_of(driven.absorption.gone_without(some)) == rows - rest
-            assert driven.rows == rows, "nothing went"
-        for row in [*driven.absorption.rows][: rng.randrange(2)]:
-            leaves_of, _ = driven.absorption.smallest(row)
-            over = least_fixpoint(PROGRAMS[program], driven.of_leaves(leaves_of))
-            assert driven.rows_of({row}) <= over
-    gone = {n: Counter({row: -w for row, w in held.items()}) for n, held in driven.tables.items()}
-    assert made.step(gone) == driven.step(gone)
-    assert not driven.rows
-    assert not derivations_in(driven.absorption)
-
-
-@with_diagrams
-@ships
-@pytest.mark.parametrize("program", PROGRAMS)
-@random_seeds(1, 2, 40)
-def test_smallest_sets_are_those_that_the_search_finds(
-    program: str, ship: Shipping, seed: int
-) -> None:
-    rng = random.Random(f"smallest {program} {seed}")
-    driven = Driven(program, ship)
-    for _ in range(3):
-        driven.step(some_change(rng, driven.tables, min(NODES[program], 5), 6))
-    first = 2 * len(driven.leaf_of) + 1
-    makings = MakingList()
-    for one in derivations_in(driven.absorption):
-        bodies = [first + body for body in one.bodies] + list(one.leaves)
-        heads = np.array([first + one.head], dtype=np.int64)
-        makings.add(heads, np.array([bodies], dtype=np.int64))
-    whole = makings.whole()
-    for row in driven.absorption.rows:
-        result, is_smallest = driven.absorption.smallest(row)
-        tables = driven.of_leaves(result)
-        assert driven.rows_of({row}) <= least_fixpoint(PROGRAMS[program], tables)
-        expected = derivation_of(whole, first + row, first)
-        assert expected.claim is Claim.SMALLEST
-        assert is_smallest == (ship is Shipping.EAGER)
-        if is_smallest:
-            assert len(result) == len(expected.rows)
-        else:
-            assert len(result) >= len(expected.rows)
 
 
 @with_diagrams
@@ -334,6 +148,6 @@ def test_a_change_wakes_what_it_touches() -> None:
     assert absorption._functions.keys() <= own
     assert absorption.step([2 * 4 + 1]) == (set(), {2 * 4, 2 * 5})
     assert absorption._functions.keys() == own - {2 * 4, 2 * 5}
-    assert remembered(absorption) == length * count - 2
+    assert len(derivations_in(absorption)) == length * count - 2
     assert absorption.step((), [Grounded(2 * 4, (2 * length,), (2 * 4 + 1,))])[0] == {2 * 4}
     assert absorption._functions.keys() == own - {2 * 5} | {2 * length}

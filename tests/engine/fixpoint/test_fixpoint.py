@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from itertools import product
 
 import numpy as np
@@ -28,19 +29,16 @@ from tests.support.recursive_circuits import (
     KINDS,
     PROGRAMS,
     Beyond,
-    DeleteAndRederive,
     Derivation,
     Recursive,
     Row,
     Rules,
     Tables,
-    by_counting,
     cut,
     least_fixpoint,
     levels_of,
     low_weights,
     range_ids_of,
-    reach,
     recursive,
     weights_of,
 )
@@ -56,8 +54,27 @@ NODES = {
 }
 THINS = (0, 2, 10**9)
 """Rows of a front up to which it is followed row by row: none, the least, all."""
-every_case = pytest.mark.parametrize(("program", "kind"), list(product(PROGRAMS, KINDS)))
 every_way = pytest.mark.parametrize("thin", THINS)
+
+
+class Mode(StrEnum):
+    """What a fixpoint keeps."""
+
+    SET = "set"
+    CHOSEN = "chosen"  # A set, with one derivation of each row
+    BAG = "bag"
+
+
+SMALL = LevelLimits(levels=5, rows=400)
+CASES = [
+    *((Mode.SET, *case) for case in product(PROGRAMS, KINDS)),
+    *((Mode.BAG, *case) for case in product(BAGS, ("numbers", "collisions", "texts"))),
+    *(
+        pytest.param(Mode.CHOSEN, *case, marks=pytest.mark.slow)
+        for case in product(PROGRAMS, KINDS)
+    ),
+]
+every_case = pytest.mark.parametrize(("mode", "program", "kind"), CASES)
 
 Change = Mapping[str, Counter[Row]]
 ProgramTables = dict[str, Counter[Row]]
@@ -130,19 +147,36 @@ KEYS = {
 """The columns by which the step joins the fixpoint's rows, where it keeps them once."""
 
 
-def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
+def check(
+    made: Recursive,
+    program: str,
+    tables: Change,
+    mode: Mode = Mode.SET,
+    limits: LevelLimits = SMALL,
+) -> Counter[Row]:
     """That all that is kept is what the definition says; the rows."""
-    ranks, derivations = ranked_as_defined(made, program, tables)
-    if program in KEYS:
-        wanted = {
-            (*row, rank): 1
-            for row, rank in ranks.items()
-            if all(row[at] is not None for at in KEYS[program])
-        }
-        assert made.by_keys() == [wanted]
-    assert made.ranges() == range_ids_of(derivations, cut)
-    assert made.rows_of(made.fixpoint.output()) == Counter(list(ranks))
-    return frozenset(ranks)
+    if mode is Mode.BAG:
+        levels, derivations = levels_of(BAGS[program], tables, limits.levels, limits.rows)
+        rows = sum(levels, Counter[Row]())
+        expected = {(row, at): n for at, level in enumerate(levels) for row, n in level.items()}
+        assert made.levelled() == expected
+        assert made.circuit.counters() == {"fix.count": rows.total()}
+    else:
+        ranks, derivations = ranked_as_defined(made, program, tables)
+        rows = Counter(list(ranks))
+        if mode is Mode.SET and program in KEYS:
+            wanted = {
+                (*row, rank): 1
+                for row, rank in ranks.items()
+                if all(row[at] is not None for at in KEYS[program])
+            }
+            assert made.by_keys() == [wanted]
+    assert made.rows_of(made.fixpoint.output()) == rows
+    if mode is Mode.CHOSEN:
+        check_choices(made, program, tables, derivations, ranks)
+    else:
+        assert made.ranges() == range_ids_of(derivations, cut)
+    return rows
 
 
 def ranked_as_defined(
@@ -160,74 +194,144 @@ def ranked_as_defined(
     return ranks, derivations
 
 
-def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
-    return Counter({row: 1 if row in after else -1 for row in after ^ before})
+def check_choices(
+    made: Recursive,
+    program: str,
+    tables: Tables,
+    derivations: Iterable[Derivation],
+    ranks: Mapping[Row, int],
+) -> None:
+    """That the least derivation of each row is reported, and that over what is reported, and over
+    more, all rows are derived."""
+    ranges = made.ranges()
+    assert ranges == recounted(derivations, ranks)
+    rng = random.Random(repr(ranges))
+    for wider in (0.0, 0.3):
+        sketch = {
+            access: {f for f in range(LAST + 1) if (access, f) in ranges or rng.random() < wider}
+            for access in range(made.accesses)
+        }
+        assert least_fixpoint(over(PROGRAMS[program], sketch), tables) == ranks.keys()
+
+
+def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
+    counts = Counter(after)
+    counts.subtract(before)
+    return Counter({row: n for row, n in counts.items() if n})
+
+
+def remembered(made: Recursive, mode: Mode = Mode.SET) -> object:
+    """What is kept but for ranks and what depends on them, and the counts at the root."""
+    if mode is Mode.BAG:
+        return made.levelled(), made.ranges(), made.circuit.counters()
+    every = {row: every for row, (_, every, _) in made.ranked().items()}
+    return every, made.ranges() if mode is Mode.SET else None
+
+
+def is_within(mode: Mode, program: str, tables: Tables) -> bool:
+    """Whether the definition is within the limits."""
+    try:
+        if mode is Mode.BAG:
+            levels_of(BAGS[program], tables, SMALL.levels, SMALL.rows)
+    except Beyond:
+        return False
+    return True
+
+
+class Drawn:
+    """Changes of the tables of one program, and its circuits."""
+
+    def __init__(self, what: str, mode: Mode, program: str, kind: str, seed: int) -> None:
+        self.rng = random.Random(f"{what} {mode} {program} {kind} {seed}")
+        self._mode, self._program, self._kind = mode, program, kind
+        is_bag = mode is Mode.BAG
+        self._nodes = self.rng.choice((4, 6, 9)) if is_bag else NODES[program]
+        self._most = 5 if is_bag else 12
+        self._limits = SMALL if is_bag else Limits()
+        self.thin = self.rng.choice(THINS)
+
+    def fresh(self, thin: int | None = None) -> Recursive:
+        thin, is_chosen = self.thin if thin is None else thin, self._mode is Mode.CHOSEN
+        return recursive(self._program, self._kind, self._limits, thin, chooses=is_chosen)
+
+    def change(self, tables: Change, most: int) -> ProgramTables:
+        return some_change(self.rng, tables, self._nodes, most)
+
+    def change_within(self, tables: Change, most: int) -> ProgramTables:
+        while True:
+            change = self.change(tables, most)
+            if is_within(self._mode, self._program, added(tables, change)):
+                return change
+
+    def tables(self) -> ProgramTables:
+        return self.change_within(NOTHING, self._most)
 
 
 @pytest.mark.slow
 @every_case
 @random_seeds(1, 4, 100)
-def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"{program} {kind} {seed}")
-    thin = rng.choice(THINS)
-    made = recursive(program, kind, thin=thin)
-    other = DeleteAndRederive(PROGRAMS[program])
-    tables: ProgramTables = NOTHING
-    rows: frozenset[Row] = frozenset()
-    for _ in range(6):
-        change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
-        before, tables = tables, added(tables, change)
-        delta = made.step(change)
-        after = check(made, program, tables)
-        assert delta == difference(after, rows)
-        assert other.step(before, tables) == after
-        rows = after
-        if rng.random() < 0.3:
-            made = made.restarted(recursive(program, kind, thin=thin))
-    assert made.step(negated(tables)) == difference(frozenset(), rows)
-    assert not made.ranked()
+def test_every_batch_leaves_what_the_definition_says(
+    mode: Mode, program: str, kind: str, seed: int
+) -> None:
+    drawn = Drawn("every batch", mode, program, kind, seed)
+    made, tables, rows = drawn.fresh(), NOTHING, Counter[Row]()
+    for _ in range(12 if mode is Mode.BAG else 6):
+        change = drawn.change(tables, drawn.rng.choice((1, 2, 4, 9)))
+        after = added(tables, change)
+        made.save()
+        counters = made.circuit.counters()
+        if not is_within(mode, program, after):
+            # Where rows are too many and on too many levels, either may be told.
+            with pytest.raises(UnsupportedError, match="reaches its limit of"):
+                made.step(change)
+            made = made.gone_on(drawn.fresh(), counters)
+            assert check(made, program, tables, mode) == rows
+            continue
+        before, delta, tables = rows, made.step(change), after
+        rows = check(made, program, tables, mode)
+        assert delta == difference(rows, before)
+        if drawn.rng.random() < 0.3:
+            made = made.restarted(drawn.fresh())
+    assert made.step(negated(tables)) == difference(Counter(), rows)
+    assert not (made.levelled() if mode is Mode.BAG else made.ranked())
     assert not made.ranges()
-
-
-def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
-    return some_change(rng, NOTHING, NODES[program], 12)
-
-
-def remembered(made: Recursive) -> object:
-    """What is kept but for ranks, and the counts at the root."""
-    return {row: every for row, (_, every, _) in made.ranked().items()}, made.ranges()
+    assert mode is not Mode.CHOSEN or not len(made.fixpoint._choices.index.whole())
 
 
 @every_case
 @random_seeds(1, 2, 30)
-def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"batches {program} {kind} {seed}")
-    tables = some_tables(rng, program)
-    whole, parts, filled = (recursive(program, kind, thin=rng.choice(THINS)) for _ in range(3))
+def test_however_rows_come_they_leave_the_same(
+    mode: Mode, program: str, kind: str, seed: int
+) -> None:
+    drawn = Drawn("batches", mode, program, kind, seed)
+    tables, rng = drawn.tables(), drawn.rng
+    whole, parts, filled = (drawn.fresh(rng.choice(THINS)) for _ in range(3))
     whole.step(tables)
-    rows = check(whole, program, tables)
-    assert row_by_row(parts, tables, rng) == Counter(rows)
-    assert remembered(parts) == remembered(whole)
-    assert table_by_table(filled, tables, rng) == Counter(rows)
-    check(filled, program, tables)
+    rows = check(whole, program, tables, mode)
+    assert row_by_row(parts, tables, rng) == rows
+    assert remembered(parts, mode) == remembered(whole, mode)
+    assert table_by_table(filled, tables, rng) == rows
+    check(filled, program, tables, mode)
 
 
 @every_case
 @random_seeds(1, 2, 30)
-def test_a_batch_and_its_negative_leave_nothing(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"negative {program} {kind} {seed}")
-    tables = some_tables(rng, program)
-    made = recursive(program, kind, thin=rng.choice(THINS))
+def test_a_batch_and_its_negative_leave_nothing(
+    mode: Mode, program: str, kind: str, seed: int
+) -> None:
+    drawn = Drawn("negative", mode, program, kind, seed)
+    tables, made = drawn.tables(), drawn.fresh()
     made.step(tables)
-    before = remembered(made)
-    change = some_change(rng, tables, NODES[program], 6)
+    before = remembered(made, mode)
+    change = drawn.change_within(tables, 6)
     there = made.step(change)
+    check(made, program, added(tables, change), mode)
     again = made.step(negated(change))
-    assert remembered(made) == before
-    assert {row: -n for row, n in there.items()} == again
-    check(made, program, tables)
+    assert remembered(made, mode) == before
+    assert Counter({row: -n for row, n in there.items()}) == again
+    check(made, program, tables, mode)
     assert not made.step(NOTHING)
-    assert remembered(made) == before
+    assert remembered(made, mode) == before
 
 
 def tables_of(
@@ -259,15 +363,14 @@ def ranks_of(made: Recursive) -> dict[Row, int]:
 
 @every_way
 def test_a_circle_goes_with_its_ground(thin: int) -> None:
-    """CE-R7: 1 -> 2 -> 3 -> 2, then 1 -> 2 goes: 2 and 3 only derive one another."""
+    """CE-R7: 1 -> 2 -> 3 -> 2, then 1 -> 2 goes: 2 and 3 only derive one another. Who counts
+    derivations alone keeps both."""
     tables = tables_of((1, 2), (2, 3), (3, 2))
     made = filled(tables, thin=thin)
     gone = tables_of((1, 2), seeds=())
     assert made.step(negated(gone)) == Counter({(2,): -1, (3,): -1})
     left = without(tables, gone)
-    assert check(made, "reach", left) == {(1,)}
-    counting = by_counting(reach, left, least_fixpoint(reach, tables))
-    assert counting == {(1,), (2,), (3,)}, "what counting alone makes of it"
+    assert check(made, "reach", left) == {(1,): 1}
 
 
 @every_way
@@ -394,116 +497,6 @@ def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | Leve
     assert result.columns["b"].values.tolist() == [2]
 
 
-SMALL = LevelLimits(levels=5, rows=400)
-BAG_CASES = [(program, kind) for program in BAGS for kind in ("numbers", "collisions", "texts")]
-bag_cases = pytest.mark.parametrize(("program", "kind"), BAG_CASES)
-
-
-def check_bag(
-    made: Recursive, program: str, tables: Change, limits: LevelLimits = SMALL
-) -> Counter[Row]:
-    """That all that is kept is what the definition says; the rows as often as they are derived."""
-    levels, derivations = levels_of(BAGS[program], tables, limits.levels, limits.rows)
-    expected = {(row, at): n for at, level in enumerate(levels) for row, n in level.items()}
-    assert made.levelled() == expected
-    assert made.ranges() == range_ids_of(derivations, cut)
-    rows = sum(levels, Counter[Row]())
-    assert made.rows_of(made.fixpoint.output()) == rows
-    assert made.circuit.counters() == {"fix.count": rows.total()}
-    return rows
-
-
-def bag_difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
-    counts = Counter(after)
-    counts.subtract(before)
-    return Counter({row: n for row, n in counts.items() if n})
-
-
-@pytest.mark.slow
-@bag_cases
-@random_seeds(1, 3, 100)
-def test_every_batch_leaves_the_bag_of_the_definition(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"bags {program} {kind} {seed}")
-    made = recursive(program, kind, SMALL)
-    tables: ProgramTables = NOTHING
-    rows: Counter[Row] = Counter()
-    steps = 0
-    nodes = rng.choice((4, 6, 9))
-    for _ in range(12):
-        change = some_change(rng, tables, nodes, rng.choice((1, 2, 4)))
-        after = added(tables, change)
-        made.save()
-        counters = made.circuit.counters()
-        try:
-            levels_of(BAGS[program], after, SMALL.levels, SMALL.rows)
-        except Beyond:
-            # Where rows are too many and on too many levels, either may be told.
-            with pytest.raises(UnsupportedError, match="reaches its limit of"):
-                made.step(change)
-            made = made.gone_on(recursive(program, kind, SMALL), counters)
-            assert check_bag(made, program, tables) == rows
-            continue
-        delta = made.step(change)
-        tables, steps = after, steps + 1
-        result = check_bag(made, program, tables)
-        assert delta == bag_difference(result, rows)
-        rows = result
-        if rng.random() < 0.3:
-            made = made.restarted(recursive(program, kind, SMALL))
-    assert steps
-    assert made.step(negated(tables)) == bag_difference(Counter(), rows)
-    assert not made.levelled()
-    assert not made.ranges()
-
-
-def some_bag_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
-    """Tables of which the definition is within the limits."""
-    while True:
-        result = some_change(rng, NOTHING, 9, 5)
-        try:
-            levels_of(BAGS[program], result, SMALL.levels, SMALL.rows)
-        except Beyond:
-            continue
-        return result
-
-
-def remembered_levels(made: Recursive) -> object:
-    return made.levelled(), made.ranges(), made.circuit.counters()
-
-
-@bag_cases
-@random_seeds(1, 2, 30)
-def test_however_rows_come_they_leave_the_same_bag(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"batches of bags {program} {kind} {seed}")
-    tables = some_bag_tables(rng, program)
-    whole, parts, filled = (recursive(program, kind, SMALL) for _ in range(3))
-    whole.step(tables)
-    rows = check_bag(whole, program, tables)
-    assert row_by_row(parts, tables, rng) == rows
-    assert remembered_levels(parts) == remembered_levels(whole)
-    assert table_by_table(filled, tables, rng) == rows
-    check_bag(filled, program, tables)
-
-
-@bag_cases
-@random_seeds(1, 2, 30)
-def test_a_batch_of_bags_and_its_negative_leave_nothing(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"negative of bags {program} {kind} {seed}")
-    tables = some_bag_tables(rng, program)
-    other = some_bag_tables(rng, program)
-    change = {name: bag_difference(other[name], tables[name]) for name in tables}
-    made = recursive(program, kind, SMALL)
-    made.step(tables)
-    before = remembered_levels(made)
-    there = made.step(change)
-    check_bag(made, program, other)
-    again = made.step(negated(change))
-    assert remembered_levels(made) == before
-    assert Counter({row: -n for row, n in there.items()}) == again
-    assert not made.step(NOTHING)
-    assert remembered_levels(made) == before
-
-
 def filled_bag(tables: ProgramTables, limits: LevelLimits = LIMITS) -> Recursive:
     made = recursive("reach", limits=limits)
     made.step(tables)
@@ -565,7 +558,7 @@ def test_a_circle_never_ends_unless_nothing_leads_to_it() -> None:
     change["links"][9, 2, 0] = 1
     assert made.step(change) == Counter({(2,): -1, (9,): -1})
     left = without(tables, gone)
-    assert check_bag(made, "reach", left, LevelLimits(levels=4)) == Counter({(1,): 1})
+    assert check(made, "reach", left, Mode.BAG, LevelLimits(levels=4)) == {(1,): 1}
 
 
 def test_rows_are_equal_value_for_value() -> None:
@@ -618,59 +611,6 @@ def recounted(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Co
     return Counter((access, cut(leaf)) for one in best.values() for access, leaf in one.leaves)
 
 
-def check_choices(
-    made: Recursive, program: str, tables: Tables, rng: random.Random
-) -> frozenset[Row]:
-    """That the rows are right, and over what is told of their derivations too; the rows."""
-    ranks, derivations = ranked_as_defined(made, program, tables)
-    rows = frozenset(ranks)
-    ranges = made.ranges()
-    assert ranges == recounted(derivations, ranks)
-    for wider in (0.0, 0.3):
-        sketch = {
-            access: {f for f in range(LAST + 1) if (access, f) in ranges or rng.random() < wider}
-            for access in range(made.accesses)
-        }
-        assert least_fixpoint(over(PROGRAMS[program], sketch), tables) == rows
-    return rows
-
-
-@pytest.mark.slow
-@every_case
-@random_seeds(1, 3, 100)
-def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"chosen {program} {kind} {seed}")
-    made = recursive(program, kind, chooses=True)
-    tables: Mapping[str, Counter[Row]] = NOTHING
-    rows: frozenset[Row] = frozenset()
-    for _ in range(6):
-        change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
-        tables = added(tables, change)
-        delta = made.step(change)
-        after = check_choices(made, program, tables, rng)
-        assert delta == difference(after, rows)
-        rows = after
-        if rng.random() < 0.3:
-            made = made.restarted(recursive(program, kind, chooses=True))
-    assert made.step(negated(tables)) == difference(frozenset(), rows)
-    assert not made.ranked()
-    assert not made.ranges()
-    assert not len(made.fixpoint._choices.index.whole())
-
-
-@pytest.mark.slow
-@every_case
-@random_seeds(1, 2, 20)
-def test_filled_or_stepped_each_row_has_a_choice(program: str, kind: str, seed: int) -> None:
-    rng = random.Random(f"filled {program} {kind} {seed}")
-    tables = some_tables(rng, program)
-    stepped, filled = (recursive(program, kind, chooses=True) for _ in range(2))
-    stepped.step(tables)
-    check_choices(stepped, program, tables, rng)
-    table_by_table(filled, tables, rng)
-    check_choices(filled, program, tables, rng)
-
-
 TWO_WAYS = Counter({(1, 2, 0): 1, (1, 3, 0): 1, (2, 4, 1): 1, (3, 4, 2): 1})
 """Of CE-R4 and CE-R5: 1 -> 2 (0), 1 -> 3 (0), 2 -> 4 (1), 3 -> 4 (2)."""
 
@@ -705,12 +645,11 @@ def test_a_derivation_of_a_body_that_returned_later_is_not_low() -> None:
         "seeds": Counter({(1, 0): 1}),
     }
     made = recursive("reach", chooses=True)
-    rng = random.Random(1)
     made.step({**tables, "links": tables["links"] - Counter({(1, 3, 3): 1})})
     made.step({"links": Counter({(1, 3, 3): 1}), "seeds": Counter()})
     tables["links"] -= Counter({(1, 2, 0): 1})
     made.step({"links": Counter({(1, 2, 0): -1}), "seeds": Counter()})
-    check_choices(made, "reach", tables, rng)
+    check(made, "reach", tables, Mode.CHOSEN)
     assert made.ranges()[1, 3] == 1
 
 
@@ -729,7 +668,7 @@ def test_a_row_whose_rank_alone_changed_chooses_anew() -> None:
     assert made.ranges()[1, 0] == 1
     made.step({"links": Counter({(1, 10, 1): -1}), "seeds": Counter()})
     tables["links"] = links - Counter({(1, 10, 1): 1})
-    check_choices(made, "reach", tables, random.Random(2))
+    check(made, "reach", tables, Mode.CHOSEN)
     after = ranks_of(made)
     assert [row for row in after if after[row] != before[row]] == [(4,)]
     assert made.ranges()[1, 3] == 1

@@ -1,4 +1,4 @@
-"""Fronts of any size leave the same; steps that are one join; numbers of rows and slots of keys."""
+"""Fronts of any size leave the same; steps that are one join."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ import pyarrow as pa
 import pytest
 
 from impctl.data import keys as keys_module
-from impctl.data.keys import group_rows, key_codes
 from impctl.data.pages import CheckedPages, PagedTable
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
-from impctl.data.vector import Ints, Vector, all_null, from_arrow
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint import single_join
 from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
-from impctl.engine.fixpoint.rows import NUMBER, Grouped, RowNumbers, RowsByNumber, Slots
+from impctl.engine.fixpoint.rows import Grouped
 from impctl.engine.fixpoint.single_join import plain_step
 from impctl.engine.join import JoinOperator, Side
 from impctl.engine.linear import ProjectOperator, SelectOperator
 from impctl.engine.operator import Operator
-from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Expr, Literal
 from tests.engine.fixpoint.test_fixpoint import added, check, difference, remembered
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -134,7 +131,7 @@ def test_fronts_of_any_size_leave_the_same(program: str, nodes: int, seed: int) 
     rng = random.Random(f"fronts {program} {seed}")
     tables = sparse(rng, nodes)
     ways = [recursive(program, thin=thin) for thin in WAYS]
-    rows: frozenset[Row] = frozenset()
+    rows = Counter[Row]()
     change = tables
     for turn in range(8):
         deltas = [made.step(change) for made in ways]
@@ -408,116 +405,3 @@ def test_one_key_and_one_value_of_whole_numbers_and_no_column_more() -> None:
         links = Side(LINKS.columns, ("a", "w")[: len(keys)], 1)
         outputs = {**heads(plus(C, W)), **({"x": ref("w")} if own is more else {})}
         assert found_of(outputs, own=own, keys=keys, links=links) is None
-
-
-NUMBERED_COLUMNS = (("a", LONG), ("b", DOUBLE))
-VALUES = (None, 0.0, -0.0, 1.5, float("nan"))
-
-
-def key(row: tuple[int | None, float | None]) -> tuple[object, object]:
-    a, b = row
-    return a, "NaN" if b is not None and b != b else b
-
-
-class Numbers:
-    """The numbers that are given, one after the other."""
-
-    def __init__(self) -> None:
-        self.given = 0
-
-    def fresh(self, count: int) -> Ints:
-        self.given += count
-        return np.arange(self.given - count, self.given, dtype=np.int64)
-
-
-def vectors(rows: list[tuple[int | None, float | None]]) -> list[Vector]:
-    return [
-        from_arrow(pa.chunked_array([pa.array([row[0] for row in rows], pa.int64())]), LONG),
-        from_arrow(pa.chunked_array([pa.array([row[1] for row in rows], pa.float64())]), DOUBLE),
-    ]
-
-
-@random_seeds(6, 13, 60)
-def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
-    rng = random.Random(seed)
-    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
-    copies: Counter[tuple[object, object]] = Counter()
-    number_of: dict[tuple[object, object], int] = {}
-    for turn in range(30):
-        rows = [(rng.choice((None, 1, 2)), rng.choice(VALUES)) for _ in range(rng.randint(1, 6))]
-        weights, after = [], Counter(copies)
-        for row in rows:
-            weights.append(rng.choice((1, 2, -1 if after[key(row)] > 0 else 1)))
-            after[key(row)] += weights[-1]
-        before = numbers.given
-        result = held.counted(vectors(rows), np.array(weights, dtype=np.int64), numbers.fresh)
-        gone = {one for one, count in copies.items() if count and not after[one]}
-        assert {*result.gone.tolist()} == {number_of.pop(one) for one in gone}
-        for row, number in zip(rows, result.numbers.tolist(), strict=True):
-            if key(row) in gone:
-                continue
-            known = number_of.setdefault(key(row), number)
-            assert number == known
-            assert number < before or not copies[key(row)], "only new rows have fresh numbers"
-        copies = Counter({one: count for one, count in after.items() if count})
-        number_of = {one: number for one, number in number_of.items() if copies[one]}
-        assert len({*number_of.values()}) == len(number_of)
-        if turn % 7 == 3:
-            stored = held.index.changes()
-            again = RowNumbers("n", NUMBERED_COLUMNS)
-            held.index.saved()
-            if not stored.drop and turn == 3:
-                again.index.load(sorted(stored.put, key=lambda run: run[0]))
-                held = again
-    whole = held.whole()
-    assert Counter(
-        dict(zip(whole.columns[NUMBER].values.tolist(), whole.weights.tolist(), strict=True))
-    ) == Counter({number_of[one]: count for one, count in copies.items()})
-
-
-def test_a_row_that_comes_again_has_another_number_and_not_more_can_go_than_there_are() -> None:
-    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
-    one = vectors([(1, None)])
-    first, gone, again = (held.counted(one, np.array([n]), numbers.fresh) for n in (1, -1, 1))
-    assert gone.numbers.tolist() == gone.gone.tolist() == first.numbers.tolist()
-    assert again.numbers.tolist() != first.numbers.tolist()
-    held, numbers = RowNumbers("n", NUMBERED_COLUMNS), Numbers()
-    one = vectors([(1, 1.5)])
-    held.counted(one, np.array([2]), numbers.fresh)
-    with pytest.raises(CountBelowZeroError):
-        held.counted(one, np.array([-3]), numbers.fresh)
-
-
-def test_rows_are_found_by_their_numbers() -> None:
-    held = RowsByNumber(NUMBERED_COLUMNS, "number")
-    held.put(vectors([(1, 1.5), (2, None), (None, 0.0)]), np.array([0, 4, 2]), 1)
-    held.put(vectors([(2, None)]), np.array([4]), -1)
-    result = held.rows([2, 0], -1)
-    numbers, values = (result.columns[name].to_arrow().to_pylist() for name in ("number", "a"))
-    assert dict(zip(numbers, values, strict=True)) == {0: 1, 2: None}
-    assert result.weights.tolist() == [-1, -1]
-    assert not len(held.rows([], 1))
-
-
-_ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
-"""The number that has the code of NULL."""
-
-
-def test_keys_keep_their_slots() -> None:
-    rng = random.Random(5)
-    for _ in range(300):
-        slots, known = Slots([LONG], 0), dict[int | None, int]()
-        for _ in range(rng.randint(1, 6)):
-            values = [rng.choice((None, _ODD, 0, 1, 2, 3)) for _ in range(rng.randint(1, 5))]
-            column = from_arrow(pa.array(values, pa.int64()), LONG)
-            grouping = group_rows([column], len(column))
-            leaders = grouping.leaders([column])
-            asked = [values[at] for at in grouping.first.tolist()]
-            result = slots.slots_of(grouping.codes, leaders)
-            assert result.tolist() == [known.setdefault(value, len(known)) for value in asked]
-            assert slots.count == len(known)
-            every = np.array(rng.sample(range(slots.count), slots.count))
-            ordered = slots.ordered(every)
-            codes = key_codes(slots.keys(ordered), len(ordered)).tolist()
-            assert codes == slots.codes[ordered].tolist() == sorted(codes)
-            assert sorted(ordered.tolist()) == list(range(slots.count))
