@@ -19,9 +19,8 @@ from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.bench.timing import milliseconds
 from impctl.errors import StateCorruptError
 from impctl.measure.scratch import MeasuredQuery
-from impctl.placement.model import StateModel
-from impctl.placement.search import StateChoice, explained
-from impctl.service.budget.choice import Choose, choose_state, converted
+from impctl.placement.search import explained
+from impctl.service.budget.choice import WeighedState, choose_state, converted, weigh_state
 from impctl.service.budget.costs import state_bytes
 from impctl.service.capture import capture_query
 from impctl.service.context import Context
@@ -84,8 +83,12 @@ def brought_to(ctx: Context, spec: QuerySpec, way: str, budget: int | None) -> f
         return 0.0
     watch = Stopwatch()
     simpler = SIMPLER_CHOICES.get(way)
-    by = None if simpler is None else _by(simpler)
-    kept = choose_state(ctx, ctx.store(), [spec], 0 if way == READ else budget, choose=by)
+    if simpler is None:
+        assert way == READ or budget is not None
+        kept = choose_state(ctx, ctx.store(), [spec], 0 if way == READ else budget or 0)
+    else:
+        assert budget is not None
+        kept = _chosen_by(simpler, weigh_state(ctx, ctx.store(), [spec]), budget)
     said = [*kept.troubles.values()]
     for name in kept.queries:
         said += converted(ctx, ctx.store(), kept, name)
@@ -112,10 +115,7 @@ def recapture_ms(follower: MeasuredQuery) -> float:
     return milliseconds(follower.recapture)
 
 
-def _by(simpler: SimplerChoice) -> Choose:
-    def chosen(queries: Mapping[str, StateModel], budget: int | None) -> StateChoice:
-        assert budget is not None
-        modes = {name: simpler(model, budget) for name, model in queries.items()}
-        return explained(queries, modes, budget)
-
-    return chosen
+def _chosen_by(simpler: SimplerChoice, weighed: WeighedState, budget: int) -> WeighedState:
+    left = max(0, budget - weighed.fixed)
+    modes = {name: simpler(model, left) for name, model in weighed.models.items()}
+    return replace(weighed, choice=explained(weighed.models, modes, left), budget=budget)

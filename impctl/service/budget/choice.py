@@ -418,22 +418,33 @@ def _pays(weighed: WeighedState) -> bool:
 
 
 class WeighedState(Struct, frozen=True):
-    """The weighed queries, the choice, and the bytes that no choice changes (`fixed`). By query:
-    `models` are the input of the choice, `now` the present modes, `sizes` the buffer sizes of
-    bounded pieces. The choice misses the bounds in `missed`; with `holds_more`, it meets more than
-    the present state. `troubles` says why queries could not be opened; their state does not
-    change."""
+    """The weighed queries, the bytes that no choice changes (`fixed`), and why other queries could
+    not be opened (`troubles`): their state does not change. `models` are for the `expected`
+    changes, `now` has the present modes, `sizes` the buffer sizes of bounded pieces. `choice` is
+    empty until it is made; it misses the bounds in `missed`, and with `holds_more` meets more than
+    the present state."""
 
     queries: Mapping[QueryName, OpenedQuery]
-    choice: StateChoice
     fixed: int
     troubles: Mapping[QueryName, str]
+    expected: Sequence[Expected]
     models: Mapping[QueryName, StateModel]
     now: Mapping[QueryName, Modes]
     sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
+    choice: StateChoice = StateChoice({}, 0, 0.0, exceeds=False)
     missed: Sequence[MissedBound] = ()
     holds_more: bool = False
     budget: int | None = None
+
+    def chosen(self, budget: int | None, bounds: Bounds) -> Self:
+        """With the choice within a budget."""
+        models, chances = self.models, [kind.chance for kind in self.expected]
+        choice, missed = chosen_within(models, budget, bounds, chances, self.fixed, self.now)
+        late, late_now = (
+            len(late_runs(models, modes, bounds, chances)) for modes in (modes_of(choice), self.now)
+        )
+        holds_more = late < late_now
+        return replace(self, choice=choice, missed=missed, holds_more=holds_more, budget=budget)
 
     @property
     def is_out_of_reach(self) -> bool:
@@ -454,20 +465,25 @@ class WeighedState(Struct, frozen=True):
         return StateTarget(tuple(name for name in read if name not in by_spark), bounded)
 
 
-Choose = Callable[[Mapping[QueryName, StateModel], int | None], StateChoice]
-"""Chooses modes for all pieces of these queries within a number of bytes."""
-
-
 def choose_state(
     ctx: Context,
     store: StoreReader,
     specs: Sequence[QuerySpec],
-    budget: int | None,
+    budget: int,
     coming: Expectations | None = None,
-    choose: Choose | None = None,
 ) -> WeighedState:
     """Choose for those of the queries that are stored. `coming` are the expectations of their
-    tables, if known; `choose` replaces the choice by bounds."""
+    tables, if known."""
+    return weigh_state(ctx, store, specs, coming).chosen(budget, bounds_of(specs))
+
+
+def weigh_state(
+    ctx: Context,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    coming: Expectations | None = None,
+) -> WeighedState:
+    """The same without a choice."""
     queries, troubles, fixed = _all_opened(ctx, store, specs)
     tables = {table for query in queries.values() for table in query.stored.versions}
     if coming is None:
@@ -479,18 +495,7 @@ def choose_state(
         models[name], now[name] = weigher.weighed(query)
         pieces = {piece.name for piece in models[name].pieces}
         fixed += sum(size.bytes for run, size in query.sizes.items() if not _is_of(run, pieces))
-    bounds, chances = bounds_of(specs), [kind.chance for kind in expected]
-    if choose is None:
-        choice, missed = chosen_within(models, budget, bounds, chances, fixed, now)
-    else:
-        left = None if budget is None else max(0, budget - fixed)
-        choice, missed = choose(models, left), ()
-    late = late_runs(models, modes_of(choice), bounds, chances)
-    late_now = late_runs(models, now, bounds, chances)
-    sizes, holds_more = weigher.sizes, len(late) < len(late_now)
-    return WeighedState(
-        queries, choice, fixed, troubles, models, now, sizes, missed, holds_more, budget
-    )
+    return WeighedState(queries, fixed, troubles, expected, models, now, weigher.sizes)
 
 
 def models_of(

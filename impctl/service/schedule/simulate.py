@@ -21,11 +21,10 @@ from impctl.service.budget.choice import (
     Bound,
     WeighedState,
     bounds_of,
-    choose_state,
-    chosen_within,
     is_worth,
-    late_runs,
     models_of,
+    modes_of,
+    weigh_state,
 )
 from impctl.service.budget.costs import ROWS_UNKNOWN, rows_of_change
 from impctl.service.context import Context, known_histories
@@ -412,16 +411,14 @@ class ReplayedChoice(Struct, frozen=True):
 
 
 class Pieces(Struct, frozen=True, dict=True):
-    """The queries whose state can be chosen, and their models for changes of all sizes."""
+    """The queries whose state can be chosen, and their models for changes of all sizes. `is_asked`:
+    some piece may not stay in its present mode."""
 
     state: WeighedState
-    expected: tuple[Expected, ...]
     models: tuple[Mapping[QueryName, StateModel], ...]
-    now: Mapping[QueryName, Modes]
+    is_asked: bool = False
     _modes: dict[object, Mapping[QueryName, Modes]] = field(default_factory=dict)
     """By the budget and the milliseconds of each bound."""
-    _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
-    """Milliseconds in the present modes, by the sizes of changes and their kinds."""
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
     def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> ReplayedChoice:
@@ -434,45 +431,27 @@ class Pieces(Struct, frozen=True, dict=True):
     def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> ReplayedChoice:
         """The state as it is now; where that is over a budget, the choice instead. Conversions of a
         run within the budget are not replayed."""
-        now = self._choice(self.now, budget)
+        now = self._choice(self.state.now, budget)
         return self.within(budget, bounds) if now.exceeds else now
-
-    @cached_property
-    def _usual(self) -> Mapping[QueryName, StateModel]:
-        return self.models[_SCALES.index(1.0)]
 
     def _modes_within(
         self, budget: int | None, bounds: Mapping[QueryName, Bound]
     ) -> Mapping[QueryName, Modes]:
+        state = self.state
         if budget is None:
             return {
                 name: {piece.name: _kept_of(piece) for piece in model.pieces}
-                for name, model in self._usual.items()
+                for name, model in state.models.items()
             }
-        models, chances = self._usual, [query.chance for query in self.expected]
-        fixed = self.state.fixed
-        choice, missed = chosen_within(models, budget, bounds, chances, fixed, self.now)
-        then = {name: query.modes for name, query in choice.queries.items()}
-        late, late_now = (
-            len(late_runs(models, modes, bounds, chances)) for modes in (then, self.now)
-        )
-        weighed = replace(
-            self.state,
-            choice=choice,
-            models=models,
-            now=self.now,
-            missed=missed,
-            holds_more=late < late_now,
-            budget=budget,
-        )
-        is_over = self._choice(self.now, budget).exceeds
+        weighed = state.chosen(budget, bounds)
+        is_over = self._choice(state.now, budget).exceeds
         # What may not be kept as it is now goes with the first run, whatever it saves.
-        is_asked = any(self.state.now[name] != self.now[name] for name in self.now)
-        return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
+        is_made = self.is_asked or is_worth(weighed, is_over=is_over)
+        return modes_of(weighed.choice) if is_made else state.now
 
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> ReplayedChoice:
-        sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
-        size = self.state.fixed + sum(sizes)
+        state = self.state
+        size = state.fixed + sum(state.models[name].bytes_of(modes[name]) for name in modes)
         # One object for equal modes, so that identity compares two choices.
         prices = next((prices for known, prices in self._prices_of if known == modes), None)
         if prices is None:
@@ -482,19 +461,18 @@ class Pieces(Struct, frozen=True, dict=True):
             prices,
             size,
             budget is not None and size > budget,
-            sum(result != self.now[name] for name, result in modes.items()),
+            sum(result != state.now[name] for name, result in modes.items()),
         )
 
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.state.queries[name].stored.versions)
         result: dict[Tables, Price] = {}
-        after = [evaluate(models[name], modes).per_kind for models in self.models]
-        if name not in self._costs_now:
-            present = self.now[name]
-            self._costs_now[name] = [evaluate(g[name], present).per_kind for g in self.models]
-        before = self._costs_now[name]
-        for index, kind in enumerate(self.expected):
+        before, after = (
+            [evaluate(models[name], each).per_kind for models in self.models]
+            for each in (self.state.now[name], modes)
+        )
+        for index, kind in enumerate(self.state.expected):
             moved = kind.tables & tables
             if not moved or moved in result:
                 continue
@@ -510,25 +488,22 @@ def pieces_of(
     ctx: Context, store: StoreReader, specs: Sequence[QuerySpec], replay: Replay
 ) -> Pieces:
     """Of these stored queries, with the replayed changes as their history."""
-    kept = choose_state(ctx, store, specs, None)
-    tables = {table for query in kept.queries.values() for table in query.stored.versions}
     coming = Expectations(ctx.workload.tables, replay.histories, replay.until)
-    expected = coming.expected(tables)
-    models = tuple(
-        models_of(ctx, store, kept.queries, [_scaled(kind, scale) for kind in expected])
-        for scale in _SCALES
-    )
-    usual = models[_SCALES.index(1.0)]
+    state = weigh_state(ctx, store, specs, coming)
     # The present modes of pieces, or allowed ones where these are not.
     now = {
         name: {
             piece.name: mode if mode in piece.sizes else _kept_of(piece)
-            for piece in usual[name].pieces
-            for mode in (kept.now[name][piece.name],)
+            for piece in model.pieces
+            for mode in (state.now[name][piece.name],)
         }
-        for name in kept.queries
+        for name, model in state.models.items()
     }
-    return Pieces(kept, expected, models, now)
+    models = tuple(
+        models_of(ctx, store, state.queries, [_scaled(kind, scale) for kind in state.expected])
+        for scale in _SCALES
+    )
+    return Pieces(replace(state, now=now), models, is_asked=state.now != now)
 
 
 def _scaled(kind: Expected, scale: float) -> Expected:

@@ -124,18 +124,25 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("names", "turns"),
+    ("world", "names", "turns"),
     [
-        pytest.param(("first", "sets"), [(0,), (1, 2)], id="few"),
-        pytest.param(QUERIES, [(turn,) for turn in range(6)], id="many", marks=pytest.mark.slow),
+        pytest.param("few", FEW, [(0,), (1, 2)], id="few"),
+        pytest.param(
+            *("cli", QUERIES, [(turn,) for turn in range(6)]), id="many", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_no_sketch_or_answer_notices_buffers(
-    cli: Cli, names: Iterable[str], turns: list[tuple[int, ...]]
+    request: pytest.FixtureRequest,
+    world: str,
+    names: Iterable[str],
+    turns: list[tuple[int, ...]],
 ) -> None:
+    cli: Cli = request.getfixturevalue(world)
     tmp_path, rng = cli.folder, random.Random(5)
     these = [f"--query={name}{twin}" for name in names for twin in ("", "_kept")]
-    cli.good("capture", *these)
+    if world == "cli":
+        cli.good("capture", *these)
     assert not any(bounded(tmp_path, name) for name in names)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")

@@ -73,8 +73,8 @@ def describe(folder: Path, name: str, **said: Any) -> None:
         store.commit_maintain(commit)
 
 
-NAMES = ("l", "s", "two", "self", "computed")
 FEW = ("l", "s", "two")
+NAMES = (*FEW, "self", "computed")
 
 
 def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] = QUERIES) -> Path:
@@ -85,15 +85,9 @@ def write_pairs(folder: Path, names: Iterable[str], queries: Mapping[str, str] =
 
 
 @pytest.fixture
-def pairs(cli_once: CliOnce) -> Cli:
-    """All of these queries, captured without a budget."""
-    return cli_once("pairs", lambda to: write_pairs(to, NAMES), Cli.captured)
-
-
-@pytest.fixture
 def captured(cli_once: CliOnce) -> Cli:
     """A few of them, captured without a budget."""
-    return cli_once("few", lambda to: write_pairs(to, FEW), Cli.captured)
+    return cli_once(f"{len(FEW)} pairs", lambda to: write_pairs(to, FEW), Cli.captured)
 
 
 def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
@@ -101,30 +95,34 @@ def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
         return sum(run.bytes for name in names for run in held.run_refs(name))
 
 
-def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
-    folder = pairs.folder
-    whole = state_bytes(folder, NAMES)
+@pytest.mark.parametrize("names", [FEW, pytest.param(NAMES, marks=pytest.mark.slow)])
+def test_state_goes_and_comes_back_and_no_sketch_notices(
+    cli_once: CliOnce, names: tuple[str, ...]
+) -> None:
+    cli = cli_once(f"{len(names)} pairs", lambda to: write_pairs(to, names), Cli.captured)
+    folder = cli.folder
+    whole = state_bytes(folder, names)
     rng = random.Random(7)
     change(folder, rng, 0)
-    (said,) = [t for t in pairs.warnings("maintain", "--disk", "0") if "more than its budget" in t]
+    (said,) = [t for t in cli.warnings("maintain", "--disk", "0") if "more than its budget" in t]
     assert said.endswith("[budget_exceeded]")
-    for name in NAMES:
+    for name in names:
         read = read_pieces(folder, name)
         assert read
         assert not read_pieces(folder, f"{name}_kept")
         # Their rows are gone from the store, not only from its description.
         assert not set(read) & stored_pieces(folder, name)
-    assert_alike(folder, NAMES)
+    assert_alike(folder, names)
     change(folder, rng, 1)
-    assert {result["action"] for result in pairs.good("maintain").results} == {"exact"}
-    assert_alike(folder, NAMES)
+    assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    assert_alike(folder, names)
     # Without a budget what was chosen stays; with one that has room, captures keep all again.
-    assert all(read_pieces(folder, name) for name in NAMES)
-    pairs.good("capture", "--disk", "1GB")
-    assert state_bytes(folder, NAMES) > whole // 2
+    assert all(read_pieces(folder, name) for name in names)
+    cli.good("capture", "--disk", "1GB")
+    assert state_bytes(folder, names) > whole // 2
     change(folder, rng, 4)
-    pairs.good("maintain", "--disk", "1GB")
-    assert_alike(folder, NAMES)
+    cli.good("maintain", "--disk", "1GB")
+    assert_alike(folder, names)
 
 
 def say(cli: Cli, text: str) -> None:

@@ -106,7 +106,7 @@ def taking(folder: Path, rng: random.Random) -> None:
 
 @pytest.fixture
 def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall: Wall) -> Cli:
-    """Captured after a commit, and maintained three seconds after each of twelve others, a minute
+    """Captured after a commit, and maintained three seconds after each of six others, a minute
     apart."""
 
     def follow(folder: Path) -> None:
@@ -117,7 +117,7 @@ def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall
         wall.commit(folder, "t", some(rng, 5, "x"))
         wall.now += 30.0
         cli.good("capture")
-        for turn in range(12):
+        for turn in range(6):
             wall.now += 60.0
             wall.commit(folder, "t", some(rng, rng.randrange(1, 9), "x"))
             if turn % 3 == 2:
@@ -128,7 +128,7 @@ def followed(capsys: Capsys, monkeypatch: MonkeyPatch, made_once: MadeOnce, wall
 
     monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     folder = made_once.folder("followed", follow)
-    wall.now = START + 60.0 + 12 * 63.0 + 30.0
+    wall.now = START + 60.0 + 6 * 63.0 + 30.0
     return Cli(capsys, folder / "w.yaml")
 
 
@@ -153,14 +153,14 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
     result = simulated(followed, "--interval", "6s")
     recorded, (present,) = result["recorded"], result["settings"]
     # What came before the capture is replayed, but nothing to compare.
-    assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 12
-    assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 36
+    assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 6
+    assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 18
     assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
     assert abs(recorded["work_off"]) < 0.3
     work_off = recorded["model_work_ms"] / recorded["work_ms"] - 1
     assert recorded["work_off"] == pytest.approx(work_off)
     assert result["costs_by"] == dict.fromkeys(NAMES, "runs")
-    assert result["commits"] == {"t": 13, "u": 4}
+    assert result["commits"] == {"t": 7, "u": 2}
     assert (present["late"], present["conversions"], present["reads"]) == (0, 0, 0.0)
     assert 0 < present["age_s"] <= present["age_99_s"] <= present["age_worst_s"] < 6 + 2
 
@@ -194,11 +194,11 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
 @pytest.mark.slow
 def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
     before = contents(followed.folder)
-    words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
+    words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "3m")
     first, second = followed.good(*words), followed.good(*words)
     assert contents(followed.folder) == before
     assert first.document == second.document
-    assert first.results[0]["commits"] == {"t": 8, "u": 3}
+    assert first.results[0]["commits"] == {"t": 3, "u": 1}
 
 
 def test_the_file_says_what_is_present(followed: Cli) -> None:
@@ -207,7 +207,7 @@ def test_the_file_says_what_is_present(followed: Cli) -> None:
     result = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
     present, other = result["settings"]
     assert (present["runs"], present["age_s"], present["disk_bytes"]) == (0, None, 0)
-    assert present["age_worst_s"] == pytest.approx(30 + 12 * 63 + 30, abs=1)
+    assert present["age_worst_s"] == pytest.approx(30 + 6 * 63 + 30, abs=1)
     assert other["setting"] == "0 B, rows 1000, every 5m"
     assert present["conversions"] == other["conversions"] == 1
     assert result["costs_by"] == {"l": "runs"}
@@ -285,21 +285,20 @@ SIZES = 6
 
 
 def pieces(
-    model: StateModel, now: Modes, chance: float = 0.0, ms: float = 0.0, before: Modes | None = None
+    model: StateModel, now: Modes, chance: float = 0.0, ms: float = 0.0, *, is_asked: bool = False
 ) -> Pieces:
     """Of one query, whose pieces take so many milliseconds each to convert; each kind of change
-    comes with this chance within a day. `before` is how they are kept, where that may not stay."""
+    comes with this chance within a day. `is_asked`: it may not be kept like this."""
     tables = {table: 0 for kind in model.kinds for table in kind.tables}
     query = cast(Any, SimpleNamespace(stored=SimpleNamespace(versions=tables)))
     takes = dict.fromkeys(PieceMode, ms)
     model = model.with_pieces(lambda piece: replace(piece, conversion=takes))
-    choice, then = choose({"q": model}, None), {"q": now if before is None else before}
-    kept = WeighedState({"q": query}, choice, 0, {}, {"q": model}, then)
     expected = tuple(
         Expected(kind.tables, kind.rate, dict.fromkeys(kind.tables, 10.0), chance=chance)
         for kind in model.kinds
     )
-    return Pieces(kept, expected, ({"q": model},) * SIZES, {"q": now})
+    state = WeighedState({"q": query}, 0, {}, expected, {"q": model}, {"q": now})
+    return Pieces(state, ({"q": model},) * SIZES, is_asked)
 
 
 @pytest.mark.slow
@@ -356,11 +355,10 @@ def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
         model = drawn_model(rng)
         now = {piece.name: rng.choice(piece.modes) for piece in model.pieces}
         then = choose({"q": model}, 10**9).queries["q"].modes
-        before = dict.fromkeys(now, PieceMode.BOUNDED)
-        if now in (then, before):
+        if now == then:
             continue
         assert pieces(model, now, ms=1e12).within(10**9, {}).conversions == 0
-        assert pieces(model, now, ms=1e12, before=before).within(10**9, {}).conversions == 1
+        assert pieces(model, now, ms=1e12, is_asked=True).within(10**9, {}).conversions == 1
 
 
 def appended(at: float | None, rows: int | None, size: int = 0) -> Commit:

@@ -684,7 +684,7 @@ CLOCKS = (
 )
 
 
-@random_cases(fast=5, check=25, total=100)
+@random_cases(fast=3, check=25, total=100)
 def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> None:
     """Few commits around midnight, some at a moment, so that looks go on from the right one."""
     since, until = 79_000.0, 93_000.0
