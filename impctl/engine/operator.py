@@ -96,7 +96,7 @@ def level_limits(levels: int | None) -> LevelLimits:
 #   output. (`tests/compile/test_against_reference.py`, `test_moving.py`.)
 # 5. An `is_rowwise` operator may be stepped with any rows at any time. (`test_plans.py`.)
 # 6. Inputs in `reads` are read as after the step, and stand for the rows before it.
-#   (`tests/compile/test_joins.py`.)
+#   (`tests/compile/test_reading.py`.)
 
 
 Keeper: TypeAlias = Trace[Any]

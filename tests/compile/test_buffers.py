@@ -48,7 +48,6 @@ SQL = {
     **{name: QUERIES[name] for name in ("extremes", "top", "per_group", "per_own", "single")},
     **FIRST_ROWS,
 }
-SIZES = (1, 3)
 FEW_VALUES = ("top_united", "ranked_densely", "ranked_groups", "top_filtered")
 """These order by what has few values, or few groups, all of which are kept."""
 
@@ -112,45 +111,6 @@ def change(
     new = some_rows(rng, rng.choice((0, 0, 1, 3)), is_left=is_left)
     weights = np.repeat(np.array([-1, 1], dtype=np.int64), [len(gone), len(new)])
     return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
-
-
-@pytest.mark.slow
-@random_cases(0, 3, 24, also="5")
-@pytest.mark.parametrize("name", SQL)
-def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
-    refilled: Counter[int] = Counter()
-    for seed in cases:
-        rng, restarts = random.Random(seed), random.Random(-seed)
-        tables = Tables(
-            {"t": some_rows(rng, 60, is_left=True), "u": some_rows(rng, 24, is_left=False)}
-        )
-        whole, *bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, *SIZES))
-        stored = [Stored() for _ in SIZES]
-        for session in (whole, *bounded):
-            session.load(tables.found.items())
-            assert counts_of(session) == counts_of(whole)
-        for turn in range(5):
-            changes = {}
-            for table in tables.found:
-                # Half of the table goes, from either end, which no buffer lasts for.
-                end = {1: "descending", 3: "ascending"}.get(turn)
-                result = change(rng, tables.found[table], is_left=table == "t", end=end)
-                after, changes[table] = result
-                tables.found[table] = after
-            whole.step(changes)
-            for at, (size, session) in enumerate(zip(SIZES, bounded, strict=True)):
-                before, _ = session.refilled()
-                session.step(changes, tables.read)
-                refilled[size] += session.refilled()[0] - before
-                assert counts_of(session) == counts_of(whole), (name, seed, size)
-                assert session.ranges() == whole.ranges()
-                if restarts.random() < 0.3:
-                    fresh = MaintainedQuery(compiled(name, size))
-                    bounded[at] = restored(session, stored[at], fresh)
-    if name == "over_join":
-        assert compiled(name, 1).refills == (), "only the query itself could refill it"
-    elif name not in FEW_VALUES:
-        assert refilled[1] > 0
 
 
 def of_t(groups: Iterable[int], values: Iterable[int]) -> pa.Table:
@@ -241,16 +201,19 @@ MOVED = (
 """Queries with groups whose buffers are a choice."""
 
 
-def compiled_moved(name: str, buffers: Mapping[str, int], read: Iterable[str] = ()) -> Dataflow:
-    sides, of_piece = StoredChoices(from_files=tuple(read)), Buffers(of_piece=buffers)
-    return compile_plan(root_of(name), sketched(name), {}, sides, buffers=of_piece)
+def compiled_moved(
+    name: str, buffers: Mapping[str, int], read: Iterable[str] = (), of_all: int | None = None
+) -> Dataflow:
+    sides, bounds = StoredChoices(from_files=tuple(read)), Buffers(of_all=of_all, of_piece=buffers)
+    return compile_plan(root_of(name), sketched(name), {}, sides, buffers=bounds)
 
 
-def some_choice(rng: random.Random, name: str) -> Dataflow:
+def some_choice(rng: random.Random, name: str, of_all: int | None) -> Dataflow:
     whole = compiled_moved(name, {})
     buffers = {one.piece: rng.choice((1, 1, 2, 3)) for one in whole.buffers if rng.random() < 0.6}
     readable = [one.side for one in whole.groupings if one.readers]
-    return compiled_moved(name, buffers, [side for side in readable if rng.random() < 0.25])
+    read = [side for side in readable if rng.random() < 0.25]
+    return compiled_moved(name, buffers, read, of_all)
 
 
 def handed_over(
@@ -275,27 +238,35 @@ def moves(before: Dataflow, after: Dataflow) -> list[str]:
 
 
 def compared(name: str, seed: int, seen: Counter[str]) -> None:
+    """A query whose buffers are bounded, or not, from step to step beside one that keeps all."""
     rng = random.Random(seed)
-    tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 12, is_left=False)})
-    whole, moving = (MaintainedQuery(compiled_moved(name, {})) for _ in range(2))
+    tables = Tables({"t": some_rows(rng, 80, is_left=True), "u": some_rows(rng, 24, is_left=False)})
+    of_all = rng.choice((1, 3))
+    whole, moving = (
+        MaintainedQuery(form) for form in (compiled_moved(name, {}), some_choice(rng, name, of_all))
+    )
     for session in (whole, moving):
+        session.read_by(tables.partners(session.compiled))
         session.load(tables.found.items())
     stored = Stored()
-    for _ in range(8):
+    for turn in range(8):
         if rng.random() < 0.6:
-            form = some_choice(rng, name)
+            form = some_choice(rng, name, of_all)
             seen.update(moves(moving.compiled, form))
             seen["refilled"] += moving.refilled()[0]
             moving = handed_over(moving, form, stored, tables)
         changes = {}
         for table in tables.found:
-            after, changes[table] = change(rng, tables.found[table], is_left=table == "t")
+            # Now and then half of the table goes, from either end, which no buffer lasts for.
+            end = {2: "descending", 5: "ascending"}.get(turn)
+            after, changes[table] = change(rng, tables.found[table], is_left=table == "t", end=end)
             tables.found[table] = after
         whole.step(changes)
         moving.read_by(tables.partners(moving.compiled))
         moving.step(changes, tables.read)
         assert counts_of(moving) == counts_of(whole), (name, seed)
         assert moving.ranges() == whole.ranges()
+    seen["refilled"] += moving.refilled()[0]
     # Kept whole again, it is the state of one that always was, and goes on without a table.
     moving = handed_over(moving, compiled_moved(name, {}), stored, tables)
     assert pieces(moving) == pieces(whole), (name, seed)
@@ -326,12 +297,14 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@random_cases(1, 2, 40, all_when_long=True)
-@pytest.mark.parametrize("name", MOVED)
-def test_whatever_is_bounded_when(name: str, cases: range) -> None:
+@random_cases(0, 3, 40, all_when_long=True)
+@pytest.mark.parametrize("name", SQL)
+def test_whatever_is_bounded_when(name: str, cases: Sequence[int]) -> None:
     seen = seen_in(cases, partial(compared, name))
-    assert seen["bounded"] > 0
-    assert seen["kept again"] > 0
+    # In a few cases the buffers of few groups may last.
+    assert seen["refilled"] > 0 or len(cases) < 10 or name in (*FEW_VALUES, "over_join"), seen
+    if name in MOVED:
+        assert min(seen["bounded"], seen["kept again"]) > 0, seen
 
 
 def test_these_are_the_queries_with_a_choice() -> None:

@@ -1,11 +1,10 @@
-"""Sides of joins that are read or kept come to the same; equalities that follow from others."""
+"""When sides of joins are kept or asked for; equalities that follow from others."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache
 from itertools import product
 from random import Random
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 
-from impctl.compile.compile import Dataflow, compile_plan
+from impctl.compile.compile import compile_plan
 from impctl.compile.flows import ChooseBySize, SideFacts, StoredChoices, Strategy
 from impctl.compile.joins import chain_of, implied_equalities
-from impctl.compile.session import MaintainedQuery, TableChange, transfer_state
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, LONG, Column, Schema
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
@@ -32,157 +30,9 @@ from impctl.plan.nodes import Plan
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.sketch import RangePartition
 from impctl.sql.statement import parse_query
-from impctl.types import TableName
-from tests.compile.test_against_reference import CATALOG, LAW_PARTITIONS
-from tests.support.carried_queries import ReferencePartners, Stored, arrow_rows, counts_of, restored
+from tests.compile.test_reading import JOINS, Tables, arrow, compiled, started
+from tests.support.carried_queries import arrow_rows, counts_of
 from tests.support.circuits import save
-from tests.support.random_cases import random_cases
-from tests.support.random_queries import rows
-
-JOINS = {
-    "grouped": "SELECT t.g, SUM(u.y) s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING SUM(u.y) > 2",
-    "condition": "SELECT t.x FROM t JOIN u ON t.g = u.g AND t.x < u.y WHERE t.s = 'a'",
-    "computed": "SELECT t.x FROM t JOIN u ON t.x + 1 = u.y",
-    "null_safe": "SELECT t.x FROM t JOIN u ON t.g <=> u.g",
-    "two_keys": "SELECT t.s FROM t JOIN u ON t.g = u.g AND t.x = u.y",
-    "self": "SELECT a.g FROM t a JOIN t b ON a.g = b.g AND a.x < b.x WHERE b.s = 'a'",
-    "three": "SELECT t.s FROM t JOIN u ON t.g = u.g JOIN u v ON v.y = t.x WHERE u.y > 0",
-    "star": "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g JOIN t o ON o.g = u.g AND o.x = t.x",
-    "partnered": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > t.x)",
-}
-SIDES = {
-    "left": ("join0.left", "join1.left"),
-    "right": ("join0.right", "join1.right"),
-    "both": ("join0.left", "join0.right", "join1.left", "join1.right"),
-    "second": ("join1.left", "join1.right"),
-}
-CHOICES = [
-    (name, sides)
-    for name, sides in product(JOINS, SIDES)
-    if sides != "second" or JOINS[name].count("JOIN") == 2
-]
-joins_and_sides = pytest.mark.parametrize(("name", "sides"), CHOICES)
-
-
-@cache
-def root_of(name: str) -> Plan:
-    return apply_rules(parse_query(JOINS[name], CATALOG).root)
-
-
-def compiled(
-    name: str,
-    distant: tuple[str, ...],
-    *,
-    has_filter: bool = True,
-    reader: Strategy = Strategy.SPARK,
-) -> Dataflow:
-    root = root_of(name)
-    sketched = {scan.access: LAW_PARTITIONS[scan.table] for scan in root.scans}
-    by_spark, by_files = (distant, ()) if reader is Strategy.SPARK else ((), distant)
-    return compile_plan(root, sketched, {}, StoredChoices(by_spark, has_filter, by_files))
-
-
-class Tables(Struct, dict=True):
-    """The tables as they are, and the change that brings them on."""
-
-    rng: random.Random
-    held: dict[TableName, list[dict[str, object]]]
-
-    def changed(self) -> dict[TableName, TableChange]:
-        result = {}
-        for name, held in self.held.items():
-            fresh = rows(self.rng, self.rng.randint(0, 4), is_left=name == "t").to_pylist()
-            gone = [held.pop(self.rng.randrange(len(held))) for _ in range(min(len(held), 2))]
-            held += fresh
-            weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
-            if self.rng.random() < 0.8:
-                result[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
-            else:
-                held[len(held) - len(fresh) :] = []
-                held += gone
-        return result
-
-
-def arrow(name: str, result: list[dict[str, object]]) -> pa.Table:
-    return arrow_rows(CATALOG[name], result)
-
-
-def some_tables(rng: random.Random) -> Tables:
-    left, right = rows(rng, 12, is_left=True), rows(rng, 8, is_left=False)
-    return Tables(rng, {"t": left.to_pylist(), "u": right.to_pylist()})
-
-
-def started(result: Dataflow, tables: Tables) -> MaintainedQuery:
-    partitions = {s.access: LAW_PARTITIONS[s.table] for s in result.sources}
-    partners = ReferencePartners(result, partitions, tables.held)
-    session = MaintainedQuery(result)
-    turns = session.turns(lambda table: result.tables.index(table))
-    # Nobody can be asked while it is filled.
-    session.load_in_turn(
-        turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
-    )
-    session.read_by(partners)
-    return session
-
-
-def compared(
-    name: str,
-    sides: tuple[str, ...],
-    seed: int,
-    *,
-    has_filter: bool = True,
-    reader: Strategy = Strategy.SPARK,
-) -> None:
-    tables = some_tables(random.Random(seed))
-    kept = started(compiled(name, ()), tables)
-    read = started(compiled(name, sides, has_filter=has_filter, reader=reader), tables)
-    for _ in range(4):
-        assert counts_of(read) == counts_of(kept)
-        change = tables.changed()
-        kept.step(change)
-        read.step(change)
-    assert counts_of(read) == counts_of(kept)
-
-
-@pytest.mark.slow
-@random_cases(1, 3, 24)
-@joins_and_sides
-def test_whichever_sides_are_kept(name: str, sides: str, cases: range) -> None:
-    readers = (Strategy.SPARK, Strategy.FILES)
-    for seed in cases:
-        # Each has its turn, and begins with every other join.
-        reader = readers[(seed + CHOICES.index((name, sides))) % 2]
-        compared(name, SIDES[sides], seed, reader=reader)
-
-
-@pytest.mark.slow
-@random_cases(1, 2, 12)
-@joins_and_sides
-def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:
-    """State goes to a circuit that reads these sides, on from there, and to one that keeps all."""
-    for seed in cases:
-        tables = some_tables(random.Random(seed))
-        kept, moving = started(compiled(name, ()), tables), started(compiled(name, ()), tables)
-        stored = Stored()
-        for turn in range(4):
-            partitions = {s.access: LAW_PARTITIONS[s.table] for s in moving.compiled.sources}
-            before = ReferencePartners(moving.compiled, partitions, tables.held)
-            form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
-            after = restored(moving, stored, MaintainedQuery(form))
-            transfer_state(moving, after, before.whole, lambda source, keys: [])
-            after.read_by(ReferencePartners(form, partitions, tables.held))
-            moving = after
-            change = tables.changed()
-            kept.step(change)
-            moving.step(change)
-            assert counts_of(moving) == counts_of(kept), (seed, turn)
-
-
-@pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])
-@random_cases(3, 8, 24)
-def test_without_the_filter_it_is_the_same(cases: range, reader: Strategy) -> None:
-    for seed in cases:
-        compared("grouped", SIDES["both"], seed, has_filter=False, reader=reader)
 
 
 class Nobody:
@@ -192,7 +42,7 @@ class Nobody:
         raise AssertionError(f"{side} was asked for {len(keys[0])} keys")
 
 
-@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("sides", ["left", "right", "left right"])
 @pytest.mark.parametrize("name", ["grouped", "condition", "null_safe", "two_keys"])
 def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides: str) -> None:
     """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
@@ -201,8 +51,9 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
         return {"t": [{"g": g, "x": g, "s": "a"} for g in t], "u": [{"g": g, "y": y} for g, y in u]}
 
     tables = Tables(Random(0), rows_of(range(5), [(g, g) for g in range(5)]))
-    kept = started(compiled(name, ()), tables)
-    read = started(compiled(name, SIDES[sides]), tables)
+    kept, _ = started(compiled(JOINS[name]), tables)
+    distant = StoredChoices([f"join0.{side}" for side in sides.split()])
+    read, _ = started(compiled(JOINS[name], distant), tables)
     read.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
     fresh = rows_of((70, 71, 71), [(g, g + 1) for g in (70, 71, 72)])
     change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
@@ -213,9 +64,8 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
 
 def test_a_change_without_partners_asks_nobody() -> None:
     """What the filter is for: keys the other side never had are not read."""
-    result = compiled("grouped", SIDES["right"])
-    tables = Tables(random.Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
-    session = started(result, tables)
+    tables = Tables(Random(0), {"t": [], "u": [{"g": g, "y": 1} for g in range(50)]})
+    session, _ = started(compiled(JOINS["grouped"], StoredChoices(["join0.right"])), tables)
     session.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
     strangers, known = (
         arrow("t", [{"g": g, "x": 1, "s": "a"} for g in keys])

@@ -252,8 +252,6 @@ def test_what_groupings_over_rows_do_not_keep_trees_do_not_either(sql: str) -> N
 
 
 NOTHING: Row = dict.fromkeys(column.name for column in CATALOG["r"])
-Step = tuple[Sequence[Row], Sequence[Row], bool]
-"""Rows of `r` that come, rows that go, and whether the group is in the sketch then."""
 
 
 def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -> Row:
@@ -266,125 +264,6 @@ def asked(condition: str) -> Dataflow:
     result = compile_plan(root, ranges, {}, barriers=(), trees={})
     assert isinstance(result.shapes[0], TreeShape)
     return result
-
-
-def followed(condition: str, steps: Sequence[Step]) -> None:
-    session = MaintainedQuery(asked(condition))
-    session.load([("r", table_of([])), ("s", table_of([row(None), row(None), row(None, a=2)]))])
-    stored = Stored()
-    for number, (came, went, is_there) in enumerate(steps):
-        weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
-        session.step({"r": TableChange(table_of([*came, *went]), weights)})
-        assert bool(session.ranges()["r#1"].ids) == is_there, (condition, number)
-        session = restored(session, stored, MaintainedQuery(asked(condition)))
-
-
-STEPS: dict[str, tuple[str, list[Step]]] = {
-    "a value in another one's place": (
-        "MAX(r.name) = 'u'",
-        [
-            ([row("u")], [], True),
-            ([row("v")], [row("u")], False),
-            ([row("u")], [row("v")], True),
-            ([row("t")], [row("u")], False),
-        ],
-    ),
-    "a value beside a key in another one's place": (
-        "MIN_BY(r.name, r.c) = 'u'",
-        [([row("u")], [], True), ([row("v")], [row("u")], False), ([row("u")], [row("v")], True)],
-    ),
-    "the first goes and the next one is there, then it comes back": (
-        "MIN(r.name) = 'b'",
-        [
-            ([row("a"), row("b"), row("c")], [], False),
-            ([], [row("a")], True),
-            ([row("a")], [], False),
-            ([], [row("a")], True),
-            ([], [row("b")], False),
-            ([], [row("c")], False),
-            ([row("b")], [], True),
-        ],
-    ),
-    "copies: the first goes with the last of them": (
-        "MIN(r.name) > 'a'",
-        [
-            ([row("a"), row("a"), row("b")], [], False),
-            ([], [row("a")], False),
-            ([], [row("a")], True),
-        ],
-    ),
-    "an empty text is a value, NULL is none": (
-        "MIN(r.name) = ''",
-        [
-            ([row(None)], [], False),
-            ([row("")], [], True),
-            ([row("x")], [row(None)], True),
-            ([row(None)], [row("")], False),
-        ],
-    ),
-    "only NULL": (
-        "MAX(r.name) IS NULL AND MAX_BY(r.c, r.name) IS NULL",
-        [
-            ([row(None)], [], True),
-            ([row("x")], [], False),
-            ([], [row("x")], True),
-            ([], [row(None)], False),
-        ],
-    ),
-    "a NULL key does not count, a NULL value does": (
-        "MAX_BY(r.name, r.c) IS NULL",
-        [
-            ([row("x", None)], [], True),
-            ([row("x", 1)], [], False),
-            ([row(None, 2)], [], True),
-            ([], [row(None, 2)], False),
-        ],
-    ),
-    "of several that tie each may be it": (
-        "MAX_BY(r.name, r.c) = 'u'",
-        [
-            ([row("t", 2), row("v", 2)], [], False),
-            ([row("u", 2)], [], True),
-            ([], [row("v", 2)], True),
-            ([row("x", 3)], [], False),
-            ([], [row("x", 3)], True),
-            ([], [row("u", 2)], False),
-        ],
-    ),
-    "two calls that tie": (
-        "MIN_BY(r.c, r.i) + MAX_BY(r.c, r.i) = 5",
-        [
-            ([row("", 1, 1), row("", 2, 1)], [], False),
-            ([row("", 3, 2), row("", 4, 2)], [], True),
-            ([], [row("", 2, 1)], True),
-            ([], [row("", 4, 2)], False),
-        ],
-    ),
-    "rows without a partner do not count": (
-        "MIN(r.name) = 'b' OR MIN_BY(r.c, r.i) = 7",
-        [
-            ([row("a", a=3), row("b")], [], True),
-            ([row("a", a=2)], [], False),
-            ([row("", 7, 0, a=3)], [], False),
-            ([row("", 7, 0, a=2)], [], True),
-        ],
-    ),
-    "beside the count of joined rows": (
-        "MIN(r.name) = 'b' AND COUNT(r.name) = 2",
-        [
-            ([row("b")], [], True),
-            ([row("c", a=2)], [], False),
-            ([row("b", a=2)], [row("b"), row("c", a=2)], False),
-            ([row("b")], [row("b", a=2)], True),
-        ],
-    ),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-def test_step_by_step(name: str) -> None:
-    followed(*STEPS[name])
 
 
 def test_partners_that_go_take_the_first_value_along() -> None:

@@ -73,6 +73,17 @@ QUERIES = {
     "top": "SELECT t.s, t.x, t.f, MAX(n) m FROM t JOIN u ON t.g = u.g GROUP BY t.s, t.x, t.f "
     "ORDER BY m DESC LIMIT 1",
 }
+JOINS = {
+    "grouped": "SELECT t.g, SUM(u.y) s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING SUM(u.y) > 2",
+    "condition": "SELECT t.x FROM t JOIN u ON t.g = u.g AND t.x < u.y WHERE t.s = 'a'",
+    "computed": "SELECT t.x FROM t JOIN u ON t.x + 1 = u.y",
+    "null_safe": "SELECT t.x FROM t JOIN u ON t.g <=> u.g",
+    "two_keys": "SELECT t.s FROM t JOIN u ON t.g = u.g AND t.x = u.y",
+    "self": "SELECT a.g FROM t a JOIN t b ON a.g = b.g AND a.x < b.x WHERE b.s = 'a'",
+    "three": "SELECT t.s FROM t JOIN u ON t.g = u.g JOIN u v ON v.y = t.x WHERE u.y > 0",
+    "star": "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g JOIN t o ON o.g = u.g AND o.x = t.x",
+    "partnered": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > t.x)",
+}
 SCALAR_QUERIES = {
     "latest": "SELECT g, SUM(x), COUNT(*) FROM t WHERE x = (SELECT MAX(x) FROM t) GROUP BY g",
     "first": "SELECT g, SUM(x), COUNT(*) FROM t WHERE x = (SELECT MIN(x) FROM t) GROUP BY g",
@@ -179,10 +190,10 @@ def selected_by_scalars(sql: str) -> tuple[str, ...]:
     return compiled(sql, TO_FILL).sides_by(Strategy.FILES)
 
 
-def readable(sql: str) -> tuple[str, ...]:
-    """What else may be read or kept."""
+def readable(sql: str) -> dict[str, tuple[Strategy, ...]]:
+    """What else may be read, and who can read it."""
     result = compiled(sql, StoredChoices(from_files=selected_by_scalars(sql)))
-    return tuple(one.side for one in result.pieces if Strategy.FILES in one.readers)
+    return {one.side: one.readers for one in result.pieces if one.readers}
 
 
 class Tables(Struct, dict=True):
@@ -256,7 +267,9 @@ def started(
     session.read_by(partners)
     if in_turn:
         turns = session.turns(lambda table: tables.rng.random())
-        session.load_in_turn(turns, lambda turn: [arrow(turn.table, tables.held[turn.table])])
+        session.load_in_turn(
+            turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
+        )
     else:
         rows = [(name, row) for name in result.tables for row in tables.held[name]]
         tables.rng.shuffle(rows)
@@ -278,13 +291,18 @@ def output_rows(output: Sequence[Batch | None], sql: str) -> Counter[object]:
 def one_case(sql: str, seed: int) -> tuple[int, int]:
     """How many pieces were read, and how many rows came and went, over all steps."""
     rng = random.Random(seed)
-    size, of_all = rng.choice([None, 1, 2]), seed % 2 == 0
+    size, of_all, has_filter = rng.choice([None, 1, 2]), seed % 2 == 0, (len(sql) + seed) % 4 > 0
     tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 14))] for t in CATALOG})
     selected, can_read = selected_by_scalars(sql), readable(sql)
 
     def some() -> Dataflow:
-        read = [one for one in can_read if rng.random() < 0.6]
-        return compiled(sql, StoredChoices(from_files=(*selected, *read)), size, of_all=of_all)
+        read = {one: rng.choice(readers) for one, readers in can_read.items() if rng.random() < 0.6}
+        by_spark, by_files = (
+            [one for one, reader in read.items() if reader is way]
+            for way in (Strategy.SPARK, Strategy.FILES)
+        )
+        choices = StoredChoices(by_spark, has_filter, (*selected, *by_files))
+        return compiled(sql, choices, size, of_all=of_all)
 
     in_turn = not selected or rng.random() < 0.5
     twin, _ = started(compiled(sql, KEPT, size, of_all=of_all), tables, in_turn=in_turn)
@@ -313,7 +331,10 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
 @pytest.mark.parametrize(
     "sql",
     [
-        *(pytest.param(sql, id=name) for name, sql in (*QUERIES.items(), *SCALAR_QUERIES.items())),
+        *(
+            pytest.param(sql, id=name)
+            for name, sql in (*JOINS.items(), *QUERIES.items(), *SCALAR_QUERIES.items())
+        ),
         *(
             pytest.param(sql, id=name, marks=pytest.mark.slow)
             for name, sql in (*NARROWED.items(), *WHOLE_SIDES.items())
