@@ -66,16 +66,12 @@ def count_left_out(
 
 
 def rows_by_spark(
-    ctx: Context,
-    partition: RangePartition,
-    snapshot: Snapshot,
-    files: Sequence[DataFile] | None = None,
+    ctx: Context, partition: RangePartition, snapshot: Snapshot, files: Sequence[DataFile]
 ) -> Ints:
     from impctl.spark.sketches import rows_per_range
     from impctl.spark.snapshots import snapshot_frame
 
-    uris = None if files is None else {file.uri for file in files}
-    counts, unknown = known_counts(snapshot, partition, uris)
+    counts, unknown = known_counts(snapshot, partition, {file.uri for file in files})
     if not unknown:
         return counts
     frame = snapshot_frame(ctx.spark(), snapshot, [partition.attribute], unknown)
@@ -261,10 +257,10 @@ def counted_rows(
     table: pa.Table,
     partition: RangePartition,
     snapshot: Snapshot,
-    files: Sequence[DataFile] | None = None,
+    files: Sequence[DataFile],
 ) -> Ints:
-    """Rows per range of these files (default: all), from the result of a pass if it counts every
-    row: then nothing below its grouping skips a file either."""
+    """Rows per range of these files, from the result of a pass if it counts every row: then nothing
+    below its grouping skips a file either."""
     counted = pass_.rows_per_range(table, partition)
     return rows_by_spark(ctx, partition, snapshot, files) if counted is None else counted
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from impctl.service.advice import ClusterForecasts
 from impctl.service.context import Context, collect_results
 from impctl.service.results import (
     ANSWERS,
@@ -27,6 +26,7 @@ from impctl.service.results import (
 from impctl.store.ledger import Ledger, Uses
 
 if TYPE_CHECKING:
+    from impctl.service.advice import ClusterForecasts
     from impctl.store.reader import StoreReader
     from impctl.store.records import StoredQuery
     from impctl.types import QueryName
@@ -41,7 +41,14 @@ def gain(ctx: Context, queries: Sequence[QueryName] | None, since: float | None)
     """Report each query that was captured; uses of the last `since` seconds, or all."""
     store = ctx.reading_store()
     start = None if since is None else time.time() - since
-    forecasts = ClusterForecasts(ctx, store)
+
+    @cache
+    def forecasts() -> ClusterForecasts:
+        # Loaded for a hint only, because it takes longer than the rest.
+        from impctl.service.advice import ClusterForecasts
+
+        return ClusterForecasts(ctx, store)
+
     return collect_results(
         ctx.sketched(queries), lambda spec: [_gained(ctx, store, forecasts, spec, start)]
     )
@@ -50,7 +57,7 @@ def gain(ctx: Context, queries: Sequence[QueryName] | None, since: float | None)
 def _gained(
     ctx: Context,
     store: StoreReader | None,
-    forecasts: ClusterForecasts,
+    forecasts: Callable[[], ClusterForecasts],
     spec: QuerySpec,
     start: float | None,
 ) -> GainResult:
@@ -109,19 +116,19 @@ def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str
     return "it is maintained more often than it is used; maintain it less often"
 
 
-def _order_hint(forecasts: ClusterForecasts, stored: StoredQuery | None) -> str:
+def _order_hint(forecasts: Callable[[], ClusterForecasts], stored: StoredQuery | None) -> str:
     """Whether clustering the query's tables would change that, as `cluster` computes it."""
     if stored is None:
         return ""
     name, sketches, said = stored.query, stored.sketches, ""
     for table in dict.fromkeys(sketch.table for sketch in sketches):
-        forecast = forecasts.of(table)
+        forecast = forecasts().of(table)
         if forecast is None:
             continue
         of_query = [sketch for sketch in forecast.sketches if sketch.query == name]
         if not forecast.obstacle and any(use.bytes_expected < use.bytes for use in of_query):
             return ": see the estimate of `impctl cluster --dry-run`"
-        alone = next((sketch for sketch in sketches if forecasts.alone(name, sketch)), None)
+        alone = next((sketch for sketch in sketches if forecasts().alone(name, sketch)), None)
         if alone is not None:
             by = f"--table {alone.table} --by {alone.attribute}"
             return f": `impctl cluster {by}` would change that for this sketch alone"
