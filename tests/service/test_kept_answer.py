@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from itertools import product
@@ -490,18 +491,7 @@ def another_program(monkeypatch: MonkeyPatch, mark: str = "another") -> None:
         monkeypatch.setattr(module, "build_mark", lambda: mark)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mark", ["another", ""], ids=["another program", "no files"])
-def test_another_program_reads_it(
-    ready: Cli, read: Read, monkeypatch: MonkeyPatch, mark: str
-) -> None:
-    before = answer(ready, "kept")
-    another_program(monkeypatch, mark)
-    assert answer(ready, "kept") == before
-    assert read != []
-
-
-def test_a_store_without_it_is_read(ready: Cli, read: Read, monkeypatch: MonkeyPatch) -> None:
+def older_store(monkeypatch: MonkeyPatch) -> None:
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
@@ -510,8 +500,23 @@ def test_a_store_without_it_is_read(ready: Cli, read: Read, monkeypatch: MonkeyP
             result.state_meta.pop("ending", None)
         return result
 
-    before = answer(ready, "kept")
     monkeypatch.setattr(Store, "load", older)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(another_program, marks=pytest.mark.slow),
+        pytest.param(lambda patch: another_program(patch, ""), marks=pytest.mark.slow),
+        older_store,
+    ],
+    ids=["another program", "no files", "older store"],
+)
+def test_the_query_is_read_where_what_is_stored_does_not_say_all(
+    ready: Cli, read: Read, monkeypatch: MonkeyPatch, make: Callable[[MonkeyPatch], None]
+) -> None:
+    before = answer(ready, "kept")
+    make(monkeypatch)
     assert answer(ready, "kept") == before
     assert read != []
 
@@ -559,8 +564,12 @@ def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     assert told.add(tmp_path, "r")
     assert answers(tmp_path, "q", "r") == (6, 1)
     assert told.add(tmp_path, "r")
+    other = tmp_path / "other"
+    other.mkdir()
+    assert all([told.add(other, "r"), told.add(other, "r")])
     assert all([told.write(), told.write()])
     assert answers(tmp_path, "q", "r") == (6, 2)
+    assert answers(other, "q", "r") == (0, 2), "answers of two stores are not mixed"
 
 
 def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
@@ -577,16 +586,6 @@ def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: MonkeyPa
     clock.now += 1.0
     assert told.add(tmp_path, "q")
     assert answers(tmp_path, "q") == (4,)
-
-
-def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
-    told, folders = AnswerCounter(Clock()), [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        folder.mkdir()
-        assert told.add(folder, "q")
-        assert told.add(folder, "q")
-    assert told.write()
-    assert [answers(folder, "q") for folder in folders] == [(2,), (2,)]
 
 
 LOW, HIGH = 30, 70

@@ -102,6 +102,8 @@ ENTRY = (
 KEYED = ENTRY.format(" AND r.t = l.cost")
 FEW = "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 1"
 BOTH = frozenset({"links#1", "links#2"})
+Ids = Mapping[str, tuple[int, ...]]
+"""Ranges by access."""
 
 
 def _prepared(sql: str) -> PreparedQuery:
@@ -121,37 +123,36 @@ def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2
     return StoredSketch(access, "links", "cost", partition, ranges)
 
 
-def _held(stored_sketches: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
-    return {sketch.access: sketch.ranges.ids for sketch in stored_sketches}
+FIRST, SECOND = "links#1", "links#2"
+TWO = {FIRST: (0, 1), SECOND: (1, 3)}
+OF_NO_FIXPOINT = "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"
+UNITED: list[tuple[str, Ids, set[frozenset[str]], Ids]] = [
+    # Also where it is not keyed: what another build captured with a barrier is wider, not wrong.
+    *(
+        (KEYED + above, TWO, {BOTH}, dict.fromkeys(TWO, (0, 1, 3)))
+        for above in (FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r")
+    ),
+    (KEYED + FEW, dict.fromkeys(TWO, (0, 1)), {BOTH}, dict.fromkeys(TWO, (0, 1))),
+    # Others are left as they are, and a base by itself is a group of one.
+    *((sql, TWO, set(), TWO) for sql in (ENTRY.format("") + FEW, OF_NO_FIXPOINT)),
+    (KEYED + FEW, {FIRST: (0, 1)}, {frozenset({FIRST})}, {FIRST: (0, 1)}),
+]
 
 
-@pytest.mark.parametrize("above", [FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r"])
-def test_those_of_a_fixpoint_that_can_be_keyed_are_one(above: str) -> None:
-    """Whether it is or not: what another build captured with a barrier is wider, not wrong."""
-    prepared = _prepared(KEYED + above)
-    sketches = [_stored("links#1", (0, 1)), _stored("links#2", (1, 3))]
-    assert groups_of(prepared, sketches) == {BOTH}
-    assert _held(united_groups(prepared, sketches)) == dict.fromkeys(BOTH, (0, 1, 3))
-    same = [_stored("links#1", (0, 1)), _stored("links#2", (0, 1))]
-    assert [*united_groups(prepared, same)] == same
+@pytest.mark.parametrize(("sql", "held", "groups", "united"), UNITED)
+def test_sketches_of_a_fixpoint_that_can_be_keyed_are_one(
+    sql: str, held: Ids, groups: set[frozenset[str]], united: Ids
+) -> None:
+    prepared, sketches = _prepared(sql), [_stored(access, ids) for access, ids in held.items()]
+    assert groups_of(prepared, sketches) == groups
+    result = united_groups(prepared, sketches)
+    assert {sketch.access: sketch.ranges.ids for sketch in result} == united
+    assert united != held or [*result] == sketches
 
 
 def test_over_other_ranges_each_there_are_none() -> None:
-    sketches = [_stored("links#1", (0,)), _stored("links#2", (0,), (1, 2, 3))]
+    sketches = [_stored(FIRST, (0,)), _stored(SECOND, (0,), (1, 2, 3))]
     assert united_groups(_prepared(KEYED + FEW), sketches) == ()
-
-
-def test_others_are_left_as_they_are() -> None:
-    for sql in (ENTRY.format("") + FEW, "SELECT a.dst FROM links a JOIN links b ON a.src = b.dst"):
-        sketches = (_stored("links#1", (0, 1)), _stored("links#2", (1, 3)))
-        assert groups_of(_prepared(sql), sketches) == set()
-        assert united_groups(_prepared(sql), sketches) == sketches
-
-
-def test_a_base_by_itself_is_a_group_of_one() -> None:
-    sketches = (_stored("links#1", (0, 1)),)
-    assert groups_of(_prepared(KEYED + FEW), sketches) == {frozenset({"links#1"})}
-    assert united_groups(_prepared(KEYED + FEW), sketches) == sketches
 
 
 SCHEMA = pa.schema(
