@@ -173,7 +173,9 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
         "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
     }
     with_answers(cli, **more)
-    names, rng, several = ["top", "rows", *more], random.Random(6), set()
+    # The fast run has every second one.
+    names = ["top", "rows", *more][:: 3 - steps]
+    rng, several = random.Random(6), set()
     both = [f"{name}_{way}" for name in names for way in WAYS]
     results = cli.good("capture", *(f"--query={name}" for name in both)).results
     assert {result["mode"] for result in results} == {"exact"}
@@ -189,8 +191,8 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
         for name in names:
             mine, theirs = (told[f"{name}_{way}"]["rows"] for way in WAYS)
             assert mine == theirs, (step, name)
-        assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= 4
-    assert len(several) > 5 * steps // 2
+        assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= len(names) - 1
+    assert len(several) > len(names) * steps // 2
 
 
 def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:

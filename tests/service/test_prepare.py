@@ -37,6 +37,7 @@ from impctl.sketch.sketch import RangePartition, RangeSet
 from impctl.sql.parameters import BoundSql
 from impctl.store.records import Assumption, StoredSketch, TablePin
 from impctl.tables.changes import read_changes
+from impctl.tables.rows import read_rows
 from impctl.tables.sample import file_sample
 from impctl.tables.snapshot import FilesMark, Snapshot, ValueBounds
 from impctl.tables.source import open_source
@@ -509,92 +510,88 @@ def test_estimates_bear_odd_values(tmp_path: Path, cli_of: CliOf, step: int) -> 
 
 DRAWN_FILES, EACH = 200, 1_000
 DRAWN_ROWS = DRAWN_FILES * EACH
+EFFECTS = (0, 4, 20)
 
 
-def drawn(
-    folder: Path, columns: dict[str, Any], groups: list[str], measures: tuple[str, ...] = ()
-) -> DrawnGroups:
-    rows = pa.table(columns)
-    parts = (rows.slice(start, EACH) for start in range(0, len(rows), EACH))
-    create_laid_out_table(str(folder / "t"), parts)
-    snapshot = open_source("t", str(folder / "t")).snapshot()
-    bounds = {name: file_bounds(snapshot, name) for name in groups}
-    along = groups[0] if groups else "price"
-    sample = file_sample(snapshot, snapshot.files, list(columns), file_bounds(snapshot, along))
-    return drawn_groups(sample, bounds, along, list(measures))
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    """A table whose columns are groups and values of every kind."""
+    random, at = np.random.default_rng(5), np.arange(DRAWN_ROWS)
+    # Groups of 200 rows, each anywhere in the table, that differ by so much in price.
+    key = random.integers(0, DRAWN_ROWS // 200, DRAWN_ROWS)
+    price, spread = random.normal(100, 20, DRAWN_ROWS), random.normal(0, 1, DRAWN_ROWS // 200)
+    odd = price.copy()
+    odd[::7], odd[1::7] = np.nan, np.inf
+    columns = {
+        "at": at,
+        "together": at // 50,
+        "nearly": at // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS),
+        "large": at // 7_000,
+        "key": key,
+        **{f"price_{effect}": price + spread[key] * effect for effect in EFFECTS},
+        "odd_key": pa.array(key, mask=key == 3),
+        "flag": key % 2 == 0,
+        "text": [f"{value}" for value in key],
+        "odd": pa.array(odd, mask=at % 5 == 0),
+    }
+    rows, path = pa.table(columns), str(tmp_path_factory.mktemp("drawn") / "t")
+    create_laid_out_table(path, (rows.slice(at, EACH) for at in range(0, DRAWN_ROWS, EACH)))
+    return open_source("t", path).snapshot()
+
+
+def drawn(table: Snapshot, *groups: str, values: Sequence[str] = ()) -> DrawnGroups:
+    bounds = {name: file_bounds(table, name) for name in groups}
+    along, *_ = names = [*groups, *values]
+    sample = file_sample(table, table.files, names, file_bounds(table, along))
+    return drawn_groups(sample, bounds, along, values)
 
 
 def sizes(result: DrawnGroups) -> np.ndarray:
     return np.bincount(np.unique(result.codes, return_inverse=True)[1], weights=result.weights)
 
 
-def keys_of(result: DrawnGroups) -> np.ndarray:
-    return np.array(result.rows.column("key"))
-
-
-def test_without_groups_each_row_is_one(tmp_path: Path) -> None:
-    result = drawn(tmp_path, {"price": np.arange(DRAWN_ROWS)}, [])
+def test_without_groups_each_row_is_one(table: Snapshot) -> None:
+    result = drawn(table, values=["at"])
     assert len(np.unique(result.codes)) == len(result.rows) > DRAWN_ROWS / 10
     assert (result.weights == 1).all()
 
 
-def test_groups_that_lie_together_are_whole_or_left_out(tmp_path: Path) -> None:
-    result = drawn(tmp_path, {"key": np.arange(DRAWN_ROWS) // 50}, ["key"])
+def test_groups_that_lie_together_are_whole_or_left_out(table: Snapshot) -> None:
+    result = drawn(table, "together")
     assert (result.weights == 1).all()
     assert (sizes(result) == 50).all()
 
 
-def test_rows_that_lie_nearly_together_make_whole_groups(tmp_path: Path) -> None:
-    key = np.arange(DRAWN_ROWS) // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS)
-    result = drawn(tmp_path, {"key": key}, ["key"])
-    values, counts = np.unique(keys_of(result), return_counts=True)
+def test_rows_that_lie_nearly_together_make_whole_groups(table: Snapshot) -> None:
+    result = drawn(table, "nearly")
+    values, counts = np.unique(np.array(result.rows.column("nearly")), return_counts=True)
+    key = read_rows(table, ["nearly"]).column("nearly").to_numpy()
     assert (result.weights == 1).all()
     assert (counts == np.bincount(key)[values]).mean() > 0.95
 
 
-def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(tmp_path: Path) -> None:
-    result = drawn(tmp_path, {"key": np.arange(DRAWN_ROWS) // 7_000}, ["key"])
-    keys = keys_of(result)
+def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(table: Snapshot) -> None:
+    result = drawn(table, "large")
+    keys = np.array(result.rows.column("large"))
     for key in np.unique(keys[(keys > 3) & (keys < DRAWN_ROWS // 7_000 - 3)]):
         rows = result.weights[keys == key].sum()
         windows = round(float((keys == key).sum()) / 714)
         assert rows == pytest.approx(7_000 * max(windows, 1), rel=0.15)
 
 
-def scattered(effect: float, seed: int = 5) -> dict[str, pa.Array]:
-    """Groups of 200 rows, each anywhere in the table, that differ by so much in price."""
-    random = np.random.default_rng(seed)
-    key = random.integers(0, DRAWN_ROWS // 200, DRAWN_ROWS)
-    price = (
-        random.normal(100, 20, DRAWN_ROWS) + random.normal(0, 1, DRAWN_ROWS // 200)[key] * effect
-    )
-    return {"key": pa.array(key), "price": pa.array(price)}
-
-
-def means(result: DrawnGroups) -> np.ndarray:
-    codes = np.unique(result.codes, return_inverse=True)[1]
-    prices = np.nan_to_num(np.array(result.rows.column("price"), dtype=np.float64))
-    return np.bincount(codes, weights=prices) / np.bincount(codes)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("effect", [0.0, 4.0, 20.0])
-def test_groups_drawn_in_part_differ_as_whole_ones_do(tmp_path: Path, effect: float) -> None:
+@pytest.mark.parametrize("effect", EFFECTS)
+def test_groups_drawn_in_part_differ_as_whole_ones_do(table: Snapshot, effect: int) -> None:
     """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""
-    result = drawn(tmp_path, scattered(effect), ["key"], ("price",))
-    expected = np.sqrt(effect**2 + 20**2 / 200)
-    assert means(result).std() == pytest.approx(expected, rel=0.35)
+    result = drawn(table, "key", values=[f"price_{effect}"])
+    codes = np.unique(result.codes, return_inverse=True)[1]
+    prices = np.array(result.rows.column(f"price_{effect}"), dtype=np.float64)
+    means = np.bincount(codes, weights=prices) / np.bincount(codes)
+    assert means.std() == pytest.approx(np.sqrt(effect**2 + 20**2 / 200), rel=0.35)
     assert sizes(result).mean() == pytest.approx(200, rel=0.1)
 
 
-def test_odd_values_stand_in_no_ones_way(tmp_path: Path) -> None:
-    columns = scattered(0.0)
-    key, price = np.array(columns["key"]), np.array(columns["price"])
-    price[::7], price[1::7] = np.nan, np.inf
-    columns["price"] = pa.array(price, mask=np.arange(DRAWN_ROWS) % 5 == 0)
-    columns["key"] = pa.array(key, mask=key == 3)
-    columns["flag"] = pa.array(key % 2 == 0)
-    columns["text"] = pa.array([f"{value}" for value in key])
-    result = drawn(tmp_path, columns, ["key", "flag", "text"], ("price",))
+def test_odd_values_stand_in_no_ones_way(table: Snapshot) -> None:
+    result = drawn(table, "odd_key", "flag", "text", values=["odd"])
     assert len(result.rows) == len(result.codes) == len(result.weights)
     assert sizes(result).mean() == pytest.approx(200, rel=0.15)
