@@ -262,17 +262,6 @@ class AnswerCounter:
 DEFAULT_MASTER = "local[*]"
 
 
-class Sessions(Protocol):
-    """Provides the Spark session when a step first needs it."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a session exists without starting Spark."""
-
-    def open(self, spec: SparkSpec) -> SparkSession:
-        """The session with these settings."""
-
-
 class OwnSession:
     """The process's only session, which a command may configure; it may run already."""
 
@@ -281,29 +270,32 @@ class OwnSession:
 
     @property
     def is_running(self) -> bool:
-        return _is_up()
+        """Whether a session exists without starting Spark."""
+        if "pyspark.sql" not in sys.modules:
+            return False
+        from impctl.spark.session import running_session
+
+        return running_session() is not None
 
     def open(self, spec: SparkSpec) -> SparkSession:
+        """The session with these settings, when a step first needs it."""
         from impctl.spark.session import SparkSettings, open_session
 
         return open_session(SparkSettings(master_of(spec.master), spec.conf, self._log_level))
 
 
-class SessionBeside:
+class SessionBeside(OwnSession):
     """A separate session beside the one given, or else the running one. Kept between runs while its
     Spark is up and the settings stay the same."""
 
     def __init__(self, given: SparkSession | None) -> None:
+        super().__init__()
         if given is not None:
             from impctl.spark.session import require_session
 
             require_session(given)
         self._given = given
         self._made: tuple[object, SparkSpec, SparkSession] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        return _is_up()
 
     def open(self, spec: SparkSpec) -> SparkSession:
         from impctl.spark.session import home_of, session_beside
@@ -330,7 +322,7 @@ class SessionBeside:
 
         if self._given is None:
             running = running_session()
-            return OwnSession().open(spec) if running is None else running
+            return super().open(spec) if running is None else running
         if not is_usable(self._given):
             raise UsageError(
                 "The given Spark session was stopped",
@@ -345,14 +337,6 @@ def master_of(requested: str | None) -> str:
     from impctl.spark import session as connect
 
     return connect.master_of(requested, os.environ, DEFAULT_MASTER)
-
-
-def _is_up() -> bool:
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from impctl.spark.session import running_session
-
-    return running_session() is not None
 
 
 # Caches. Law: everything is a function of its key, so forgetting changes only time. A command-line
@@ -437,7 +421,7 @@ class Context:
         settings: Settings,
         workload: Workload,
         reporter: Reporter,
-        sessions: Sessions | None = None,
+        sessions: OwnSession | None = None,
         memory: Memory | None = None,
         answers: AnswerCounter | None = None,
     ) -> None:
@@ -656,7 +640,7 @@ class Context:
 def open_context(
     settings: Settings,
     reporter: Reporter | None = None,
-    sessions: Sessions | None = None,
+    sessions: OwnSession | None = None,
     memory: Memory | None = None,
     answers: AnswerCounter | None = None,
 ) -> Iterator[Context]:

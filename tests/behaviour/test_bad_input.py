@@ -369,7 +369,7 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
     monkeypatch.setattr(Circuit, "__init__", remember)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
     # Another test of this process may have started Spark.
-    monkeypatch.setattr("impctl.service.context._is_up", lambda: False)
+    monkeypatch.setattr(OwnSession, "is_running", False)
     given_back = context.give_back
 
     def count() -> None:

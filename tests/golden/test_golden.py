@@ -54,7 +54,7 @@ def test_output_matches_the_record(
 ) -> None:
     needs(name)
     # Estimates count the start of Spark, which other tests may have started in this process.
-    monkeypatch.setattr(sessions, "_is_up", lambda: False)
+    monkeypatch.setattr(sessions.OwnSession, "is_running", False)
     check(name, worlds)
 
 
@@ -64,7 +64,7 @@ def test_output_with_spark_matches_the_record(
     name: str, worlds: Worlds, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs(name)
-    monkeypatch.setattr(sessions, "_is_up", lambda: False)
+    monkeypatch.setattr(sessions.OwnSession, "is_running", False)
     check(name, worlds)
 
 

@@ -176,7 +176,7 @@ def test_a_scratch_copy_knows_running_spark(
     tmp_path: Path, monkeypatch: MonkeyPatch, running: bool
 ) -> None:
     """Else its captures would be loaded row by row where a running Spark is far quicker."""
-    monkeypatch.setattr(memories, "_is_up", lambda: running)
+    monkeypatch.setattr(memories.OwnSession, "is_running", running)
     file = write_files(tmp_path, GROUPS, t=TWO)
     with open_context(Settings(file)) as ctx, scratch_copy(ctx, ("t",)) as scratch:
         assert scratch.has_spark is running
