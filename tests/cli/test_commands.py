@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -168,6 +169,10 @@ def test_batch_rows_from_its_variable_and_an_empty_one_is_unset(fake, impctl, mo
     assert fake.settings[-1] == Settings(Path("w.yaml"))
 
 
+CSV_ALONE = "`--escape-formulas` is for CSV alone"
+NEEDS_FOLLOW = "requires `--follow`"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -188,6 +193,29 @@ def test_batch_rows_from_its_variable_and_an_empty_one_is_unset(fake, impctl, mo
         ("status w.yaml -q -v", "`--quiet` and `--verbose` exclude each other"),
         ("nope", "No such command `nope`"),
         ("status w.yaml --nope", "No such option: --nope"),
+        ("completion", "Missing argument `shell`"),
+        ("maintain w.yaml --policy never", "Invalid value for `--policy` (env var: "
+         "`IMPCTL_POLICY`): `never` is not one of `auto`, `incremental`, `strict`, `full`"),
+        ("maintain w.yaml --lock-timeout -1", "Invalid value for `--lock-timeout`"),
+        ("maintain w.yaml --batch-rows 0", "Invalid value for `--batch-rows`"),
+        ("maintain w.yaml --batch-rows many", "Invalid value for `--batch-rows`"),
+        ("maintain w.yaml --interval 5s", f"Option `--interval` {NEEDS_FOLLOW} or `--due`"),
+        ("maintain w.yaml --max-runs 5", f"Option `--max-runs` {NEEDS_FOLLOW}"),
+        ("maintain w.yaml --max-wait 5s", f"Option `--max-wait` {NEEDS_FOLLOW}"),
+        ("maintain w.yaml --due --max-wait 5s", f"Option `--max-wait` {NEEDS_FOLLOW}"),
+        ("maintain w.yaml --follow --due", "Options `--follow` and `--due` exclude each other"),
+        ("maintain w.yaml --point p --follow", "Options `--follow` and `--point` exclude"),
+        ("maintain w.yaml --point p --due", "Options `--due` and `--point` exclude each other"),
+        ("maintain w.yaml --point p --query q", "Options `--point` and `--query` exclude"),
+        ("maintain w.yaml --follow --dry-run", "Options `--follow` and `--dry-run` exclude"),
+        ("why w.yaml --row n=17 --format csv", "`--format` goes with `--without` only"),
+        ("query w.yaml --out a.csv --format csv", "`--out` excludes `--format`"),
+        ("query w.yaml --format xml", "Invalid value for `--format`: `xml` is not one of `table`, "
+         "`csv`, `json`, `jsonl`, `markdown`"),
+        ("query w.yaml --limit -1", "Invalid value for `--limit`"),
+        ("query w.yaml --escape-formulas", CSV_ALONE),
+        ("query w.yaml --escape-formulas --format jsonl", CSV_ALONE),
+        ("query w.yaml --escape-formulas --out a.jsonl", CSV_ALONE),
     ],
 )  # fmt: skip
 def test_usage_errors(fake, impctl, words: str, message: str) -> None:
@@ -195,22 +223,20 @@ def test_usage_errors(fake, impctl, words: str, message: str) -> None:
     assert (ran.code, ran.stdout) == (2, "")
     assert " ".join(ran.stderr.split()).startswith(f"error: {message}")
     assert "\nhint: " in ran.stderr
+    as_json = impctl(*words.split(), "--json")
+    document = json.loads(as_json.stdout)
+    assert (as_json.code, as_json.stderr) == (2, "")
+    assert (document["ok"], document["command"]) == (False, words.split()[0])
+    assert document["error"]["code"] == "usage"
     assert fake.calls == []
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--policy", "never"], "`auto`, `incremental`, `strict`, `full`"),
-        (["--lock-timeout", "-1"], "--lock-timeout"),
-        (["--batch-rows", "0"], "--batch-rows"),
-        (["--batch-rows", "many"], "--batch-rows"),
-    ],
-)
-def test_bad_values_name_the_option(fake, impctl, words: list[str], named: str) -> None:
-    ran = impctl("maintain", "w.yaml", *words)
-    assert (ran.code, ran.stdout) == (2, "")
-    assert named in ran.stderr
+def test_json_excludes_a_format_and_needs_a_command(fake, impctl) -> None:
+    assert (
+        "`--json` excludes `--format`" in impctl("query", "w", "--json", "--format", "csv").stdout
+    )
+    document = json.loads(impctl("--json").stdout)
+    assert (document["command"], document["error"]["code"]) == (None, "usage")
     assert fake.calls == []
 
 

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -38,29 +37,6 @@ def test_durations() -> None:
     for text in ("", "0", "0s", "-1s", "5 weeks", "s", "nan", "1e3", "9" * 20):
         with pytest.raises(typer.BadParameter):
             seconds(text)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--interval", "5s"], "Option `--interval` requires `--follow` or `--due`"),
-        (["--max-runs", "5"], "Option `--max-runs` requires `--follow`"),
-        (["--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
-        (["--due", "--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
-        (["--follow", "--due"], "Options `--follow` and `--due` exclude each other"),
-        (["--point", "p", "--follow"], "Options `--follow` and `--point` exclude each other"),
-        (["--point", "p", "--due"], "Options `--due` and `--point` exclude each other"),
-        (["--point", "p", "--query", "q"], "Options `--point` and `--query` exclude each other"),
-        (["--follow", "--dry-run"], "Options `--follow` and `--dry-run` exclude each other"),
-    ],
-)
-def test_what_does_not_go_together(
-    fake: Any, impctl: Callable[..., Any], words: list[str], message: str
-) -> None:
-    ran = impctl("maintain", "w.yaml", *words)
-    assert ran.code == 2
-    assert message in ran.stderr
-    assert fake.calls == []
 
 
 def outcome() -> Outcome:

@@ -323,12 +323,6 @@ def test_where_it_fits_settings_are_a_table(show, monkeypatch) -> None:
 WHY = EXAMPLES["why"]
 
 
-def test_a_format_is_for_rows_of_without(impctl) -> None:
-    ran = impctl("why", "w.yaml", "--row", "n=17", "--format", "csv")
-    assert ran.code == 2
-    assert "`--format` goes with `--without` only" in ran.stderr
-
-
 PLAN = EXAMPLES["plan"]
 CAPTURE = CaptureResult(
     query="q_top", action="none", sketches=(SketchEntry("sales", "price", (), 4),),
@@ -777,15 +771,6 @@ def test_the_fields_that_programs_read(show) -> None:
     assert (cell["covers"], cell["slack"], cell["labels"]["changes"]) == (True, 0, 1000)
 
 
-def test_values_of_a_query(show) -> None:
-    result = strict(show(EXAMPLES["query"], "query", "w.yaml", "--json").stdout)["results"][0]
-    assert result["columns"] == ["brand", "rev", "day", "share"]
-    assert result["rows"] == [
-        ["Apple", "5074.10", "2026-01-31", "NaN"],
-        [None, "6194.00", None, -0.5],
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -862,28 +847,6 @@ def test_the_schema_is_a_document_of_its_own_or_a_result(show) -> None:
     assert show(schema, "check", "--schema").stdout == f"{schema}\n"
     document = strict(show(schema, "check", "--schema", "--json").stdout)
     assert document["results"] == [{"type": "object"}]
-
-
-@pytest.mark.parametrize(
-    ("words", "command"),
-    [
-        (["captur", "w.yaml"], "captur"),
-        (["completion"], "completion"),
-        (["status", "w.yaml", "--nope"], "status"),
-        (["maintain", "w.yaml", "--policy", "never"], "maintain"),
-        (["apply", "w.yaml"], "apply"),
-        (["status", "w.yaml", "-q", "-v"], "status"),
-        ([], None),
-    ],
-)
-def test_usage_errors_are_documents_too(fake, impctl, words: list[str], command) -> None:
-    ran = impctl(*words, "--json")
-    document = strict(ran.stdout)
-    assert (ran.code, ran.stderr) == (2, "")
-    assert document["ok"] is False
-    assert document["command"] == command
-    assert document["error"]["code"] == "usage"
-    assert fake.calls == []
 
 
 @pytest.mark.parametrize(
@@ -965,27 +928,6 @@ def test_rows_in_a_file_are_not_on_stdout(fake, show) -> None:
     document = strict(show(result, "query", "w.yaml", "--json", "--out", "a.csv").stdout)
     (entry,) = document["results"]
     assert (entry["rows"], entry["row_count"], entry["written"]) == ([], 2, "a.csv")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--json", "--format", "csv"), "`--json` excludes `--format`"),
-        (("--out", "a.csv", "--format", "csv"), "`--out` excludes `--format`"),
-        (("--out", "a.xlsx"), "`--out` does not support the file name extension"),
-        (("--out", "a.xlsx"), ".parquet, .csv or .jsonl"),
-        (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`,\n  `jsonl`, `markdown`"),
-        (("--limit", "-1"), "Invalid value for `--limit`"),
-        (("--escape-formulas",), "`--escape-formulas` is for CSV alone"),
-        (("--escape-formulas", "--format", "jsonl"), "`--escape-formulas` is for CSV alone"),
-        (("--escape-formulas", "--out", "a.jsonl"), "`--escape-formulas` is for CSV alone"),
-    ],
-)
-def test_options_that_exclude_each_other(fake, impctl, arguments, message: str) -> None:
-    ran = impctl("query", "w.yaml", *arguments)
-    assert ran.code == 2
-    assert message in ran.stderr + ran.stdout
-    assert fake.calls == []
 
 
 @pytest.mark.parametrize("name", ["csv", "json", "jsonl", "markdown"])
