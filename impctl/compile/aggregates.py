@@ -286,5 +286,5 @@ def split_extremes(builder: CircuitBuilder, node: Aggregate, below: Flow) -> Spl
     flow = builder.project(below, (*below.refs(), *arguments), columns, node)
     ends = tuple((end, DOUBLE) for pair in inside.values() for end in pair)
     wire = builder.put(Spanned(inside), flow)
-    spanned = replace(flow, wire=wire, columns=(*below.columns, *ends), plan=None, computed=None)
+    spanned = replace(flow, wire=wire, columns=(*below.columns, *ends), rows=None)
     return Split(replace(node, aggregates=tuple(outputs)), spanned, outside)

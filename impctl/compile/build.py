@@ -62,7 +62,8 @@ def build_set_operation(
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
-    return replace(_put(builder, node, left, right, columns), computed=over_rows(node, left, right))
+    rows = over_rows(node, left, right)
+    return replace(_put(builder, node, left, right, columns), rows=rows, is_plain=False)
 
 
 def _put(
@@ -77,7 +78,8 @@ def _put(
         both_sides = builder.union([left, right], columns, accesses)
         if node.all:
             return both_sides
-        copies = replace(both_sides, computed=over_rows(replace(node, all=True), left, right))
+        rows = over_rows(replace(node, all=True), left, right)
+        copies = replace(both_sides, rows=rows, is_plain=False)
         return builder.distinct(copies, columns, node)
     if node.all:
         return _repeated(builder, node, left, right, columns)
@@ -254,7 +256,7 @@ class PlanBuilder(CircuitBuilder):
         ranges = plant_blocks(self, self._blocks)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
-        flow = replace(flow, wire=self.put(kept, flow), plan=None, computed=None)
+        flow = replace(flow, wire=self.put(kept, flow), rows=None)
         if not ranges:
             return flow
         flows = [flow, *ranges]
@@ -359,7 +361,7 @@ class PlanBuilder(CircuitBuilder):
         conditions = self._conditions.get(node.access, ())
         self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)
-        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses, plan=node)
+        return Flow(-len(self.sources), typed(node.attributes, node.span), accesses, rows=node)
 
     def _project(self, node: p.Project, must_be_sure: bool) -> Flow:
         below = self.build(node.child, must_be_sure=must_be_sure)
@@ -391,10 +393,9 @@ class PlanBuilder(CircuitBuilder):
             every = range(len(node.keys))
             wire = self._grouped(node, below, calls, every, key)
             rows = below.rows if self.groupings[-1][1].readers else None
-            computed = None if rows is None else replace(node, child=rows)
-            flow = Flow(
-                wire, output_columns, below.accesses, calls.inexact, None, calls.whole, (), computed
-            )
+            rows = None if rows is None else replace(node, child=rows)
+            bounds = (calls.inexact, rows, calls.whole)
+            flow = Flow(wire, output_columns, below.accesses, *bounds, is_plain=False)
             return split.whole(self, flow, columns)
         flows = []
         for chosen in node.grouping_sets:

@@ -205,11 +205,8 @@ class CircuitBuilder(ABC):
             raise BlockedError(LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
         wire = self.put(linear.SelectOperator(predicate, must_be_sure=must_be_sure), flow)
-        plan, computed = (
-            None if rows is None else p.Select(rows, predicate)
-            for rows in (flow.plan, flow.computed)
-        )
-        return replace(flow, wire=wire, plan=plan, computed=computed)
+        rows = None if flow.rows is None else p.Select(flow.rows, predicate)
+        return replace(flow, wire=wire, rows=rows)
 
     def project(
         self,
@@ -232,12 +229,9 @@ class CircuitBuilder(ABC):
             if unsure and unsure <= flow.whole and not may_round:
                 integral.add(name)
         wire = self.put(linear.ProjectOperator(outputs), flow)
-        plan, computed = (
-            None if rows is None else _projected(rows, outputs, columns)
-            for rows in (flow.plan, flow.computed)
-        )
-        bounds = (frozenset(inexact), plan, frozenset(integral))
-        return Flow(wire, columns, flow.accesses, *bounds, computed=computed)
+        rows = None if flow.rows is None else _projected(flow.rows, outputs, columns)
+        bounds = (frozenset(inexact), rows, frozenset(integral))
+        return Flow(wire, columns, flow.accesses, *bounds, is_plain=flow.is_plain)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
         """The flow with these columns (default: all) exact, checked at every step."""
@@ -286,8 +280,8 @@ class CircuitBuilder(ABC):
         )
         wire, rows = self.put_groups(replace(flow, columns=columns), create(), create)
         # What the rows below have beside these columns is computed of them.
-        computed = None if rows is None else p.Distinct(rows)
-        return Flow(wire, columns, flow.accesses, computed=computed)
+        rows = None if rows is None else p.Distinct(rows)
+        return Flow(wire, columns, flow.accesses, rows=rows, is_plain=False)
 
     def put_groups(
         self, flow: Flow, grouping: AggregateOperator, create: Callable[[], AggregateOperator]

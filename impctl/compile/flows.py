@@ -63,27 +63,22 @@ class Source(Struct, frozen=True):
 class Flow(Struct, frozen=True):
     """The output of an operator, or of source s as wire -1 - s: its columns, and its accesses in
     the order of their tags. `approximate` columns have an error bound, which for
-    `whole` ones is zero unless magnitudes add up to 2^53. `plan` yields the same rows from the
-    tables if there are only selections, projections and inner joins; `computed` does so in the
-    engine only, with other joins, set operations or readable groupings. `carried` columns pass
-    through everything above a join tree; no plan node knows them."""
+    `whole` ones is zero unless magnitudes add up to 2^53. `rows` yields the same rows from the
+    tables, if anything does; in Spark too if it `is_plain`: only selections, projections and inner
+    joins. `carried` columns pass through everything above a join tree; no plan node knows them."""
 
     wire: int
     columns: tuple[Column, ...]
     accesses: tuple[AccessId, ...]
     approximate: frozenset[AttributeId] = frozenset()
-    plan: p.Plan | None = None
+    rows: p.Plan | None = None
     whole: frozenset[AttributeId] = frozenset()
     carried: tuple[Column, ...] = ()
-    computed: p.Plan | None = None
+    is_plain: bool = True
 
     @property
     def ids(self) -> frozenset[AttributeId]:
         return frozenset(name for name, _ in self.columns)
-
-    @property
-    def rows(self) -> p.Plan | None:
-        return self.computed if self.plan is None else self.plan
 
     def refs(self) -> list[tuple[AttributeId, Expr]]:
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
@@ -203,10 +198,10 @@ def read_by_engine(
     flow: Flow, name: str, columns: tuple[Column, ...], keys: tuple[AttributeId, ...]
 ) -> Readable:
     """The rows of a readable flow, with these columns, looked up by these keys."""
-    if flow.plan is not None:
-        return readable(name, flow.plan, columns, keys, flow.accesses)
-    assert flow.computed is not None, "only what can be read is asked for"
-    return Readable(name, flow.computed, flow.computed, columns, keys, flow.accesses)
+    assert flow.rows is not None, "only what can be read is asked for"
+    if flow.is_plain:
+        return readable(name, flow.rows, columns, keys, flow.accesses)
+    return Readable(name, flow.rows, flow.rows, columns, keys, flow.accesses)
 
 
 def readable(

@@ -408,7 +408,8 @@ def build_join(builder: CircuitBuilder, node: p.Join, *, must_be_sure: bool) -> 
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _JoinParts(builder, node, must_be_sure or not is_semi)
-    return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
+    rows = over_rows(node, left, right)
+    return replace(_other_join(parts, left, right), rows=rows, is_plain=False)
 
 
 def build_selected(builder: CircuitBuilder, node: p.Select, *, must_be_sure: bool) -> Flow | None:
@@ -543,7 +544,7 @@ class _JoinParts(Struct, frozen=True):
         predicate = e.And(selection.conditions)
         check_condition(predicate, self.node.span)
         read = predicate.columns
-        if rows.plan is None or read & rows.approximate:
+        if rows.rows is None or not rows.is_plain or read & rows.approximate:
             raise BlockedError("what a scalar selects cannot be read again", self.node.span)
         scalar, bounds = self.builder.parted(scalar)
         bounds = {name: bound for name, bound in bounds.items() if name in read}
@@ -559,9 +560,9 @@ class _JoinParts(Struct, frozen=True):
         )
         wire = self.builder.put(operator, rows, scalar)
         self.builder.sides.append(choice)
-        side = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
+        side = readable(choice.side, rows.rows, rows.columns, (), rows.accesses)
         self.builder.distant.append(DistantJoin(operator, None, (side,)))
-        return replace(rows, wire=wire, plan=None)
+        return replace(rows, wire=wire, rows=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         left = self.filtered(left, condition.left)
@@ -655,14 +656,14 @@ class _JoinParts(Struct, frozen=True):
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
         joined = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
-        is_joined = left_flow.plan is not None and right_flow.plan is not None
-        plan, computed = (joined, None) if is_joined else (None, joined)
+        is_plain = left_flow.is_plain and right_flow.is_plain
+        is_joined = joined is not None and is_plain
         left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
         right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         wire = builder.put(operator, left_flow, right_flow)
         accesses = (*left.accesses, *right.accesses)
-        result = Flow(wire, columns, accesses, plan=plan, computed=computed)
+        result = Flow(wire, columns, accesses, rows=joined, is_plain=is_plain)
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
@@ -670,9 +671,10 @@ class _JoinParts(Struct, frozen=True):
                 for flow, side, label in both
                 if side.is_distant
             )
+            is_held = all(one.is_held for _, one, _ in both if one.is_distant)
             out = None
-            if plan is not None and not all(one.is_held for _, one, _ in both if one.is_distant):
-                out = readable(name, plan, result.columns, (), result.accesses)
+            if joined is not None and is_plain and not is_held:
+                out = readable(name, joined, result.columns, (), result.accesses)
             builder.distant.append(DistantJoin(operator, out, sides))
         return result
 
